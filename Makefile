@@ -1,0 +1,44 @@
+# Every target works on a machine with Python >= 3.11, pip and make; `.venv` is made where it is missing.
+PYTHON ?= python3
+RUN := .venv/bin/python
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check bench lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, {sys.executable} is {sys.version.split()[0]}; name another with make PYTHON=...")'
+	@test -x $(RUN) || { echo "making .venv (a few GB, once)"; $(PYTHON) -m venv --without-pip .venv; }
+	@$(RUN) -m uv --version >/dev/null 2>&1 || $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(RUN) install "uv>=0.9"
+	$(RUN) -m uv pip install --python $(RUN) --require-hashes --requirement requirements.lock
+	$(RUN) -m uv pip install --python $(RUN) --no-deps --editable .
+	@touch $(READY)
+
+setup: $(READY)  ## make .venv with the locked versions
+
+demo: setup  ## train on the embedded data set, score it, write heatmaps (about 5 minutes)
+	$(RUN) -m showattendtell.demo
+
+test: setup  ## the tests that take minutes at most
+	$(RUN) -m pytest -n 2 -m "not slow"
+
+test-all: setup  ## every test
+	$(RUN) -m pytest -n 2
+
+check: setup  ## lint, format and types
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+bench: setup  ## the speed figures of the README
+	$(RUN) -m benchmarks
+
+lock: setup  ## write requirements.lock anew from pyproject.toml
+	$(RUN) -m uv pip compile pyproject.toml --extra dev --extra weights --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
+
+clean:  ## remove .venv and what the runs wrote
+	rm -rf .venv runs outputs

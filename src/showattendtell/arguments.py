@@ -1,0 +1,9 @@
+"""Annotations that say which values an argument takes; `config.check` holds every setting against them."""
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+__all__ = ["Fraction", "NonNegativeFloat", "NonNegativeInt", "PositiveFloat", "PositiveInt"]

@@ -1,0 +1,32 @@
+"""`showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
+
+import importlib
+import sys
+
+from showattendtell.errors import did_you_mean
+
+COMMANDS = {
+    "prepare": "check a data set and store the encoder's grids",
+    "train": "train a captioner",
+    "evaluate": "score a checkpoint",
+    "caption": "caption photographs and show where the model looked",
+    "demo": "all of it on the embedded data set, in minutes",
+}
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("-h", "--help"):
+        print("usage: showattendtell COMMAND [setting=value ...]\n")
+        print("\n".join(f"  {command:<10}{purpose}" for command, purpose in COMMANDS.items()))
+        print("\nshowattendtell COMMAND --help says what each takes.")
+    elif name in COMMANDS:
+        del sys.argv[1]
+        importlib.import_module(f"showattendtell.{name}").main()
+    else:
+        print(f"error: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Holds a composed configuration against the signatures of what it will call, and tells all faults at once."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+
+from showattendtell.config.signature import Parameter, SignatureError, read_signature
+from showattendtell.errors import did_you_mean
+
+TARGET = "_target_"
+
+
+def find_faults(config: DictConfig) -> list[str]:
+    """A sentence for every setting that is missing, unknown to what it configures, or of the wrong type or range."""
+    missing = [f"{key} is not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(config))]
+    return missing + list(_node_faults("", OmegaConf.to_container(config, resolve=True)))
+
+
+def _node_faults(path: str, node: Any) -> Iterator[str]:
+    if not isinstance(node, Mapping):
+        return
+    if TARGET in node:
+        yield from _target_faults(path, node)
+    for key, value in node.items():
+        yield from _node_faults(f"{path}.{key}" if path else str(key), value)
+
+
+def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        signature = read_signature(node[TARGET])
+    except SignatureError as fault:
+        yield f"{path}.{TARGET}={node[TARGET]}: {fault}"
+        return
+    for key, value in node.items():
+        if key.startswith("_") or value == "???":
+            continue
+        if key in signature.parameters:
+            yield from _value_faults(f"{path}.{key}", value, signature.parameters[key])
+        elif not signature.open:
+            yield f"there is no setting {path}.{key}{did_you_mean(key, signature.parameters)}"
+
+
+def _value_faults(path: str, value: Any, parameter: Parameter) -> Iterator[str]:
+    if parameter.annotation is None or (isinstance(value, Mapping) and TARGET in value):
+        return
+    try:
+        TypeAdapter(parameter.annotation).validate_python(value, strict=True)
+    except PydanticSchemaGenerationError:
+        return
+    except ValidationError as fault:
+        reasons = dict.fromkeys(error["msg"].removeprefix("Input ") for error in fault.errors())
+        shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+        yield f"{path}={shown} {' or '.join(reasons)}"

@@ -1,0 +1,187 @@
+"""What a class or function accepts, read from its source without importing it: importing torch takes longer than a user
+who mistyped a setting wants to wait."""
+
+import ast
+import builtins
+import collections.abc
+import importlib.util
+import typing
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from showattendtell import arguments
+
+
+class Parameter(NamedTuple):
+    """One argument: its type (None where it cannot be told without importing), its default as source, its docs."""
+
+    annotation: Any
+    default: str | None
+    doc: str
+
+
+class Signature(NamedTuple):
+    """The arguments by name, whether others are let through (`**kwargs`), and the docstring's first paragraph."""
+
+    parameters: dict[str, Parameter]
+    open: bool
+    doc: str
+
+
+class SignatureError(Exception):
+    """The target does not exist."""
+
+
+@cache
+def read_signature(target: str) -> Signature:
+    """The signature of `package.module.Class`, `package.module.function` or `package.module.Class.method`.
+
+    Raises `SignatureError` where there is no such thing.
+    """
+    module, names = _find_module(target)
+    node = _definition(module, names)
+    if isinstance(node, ast.ClassDef):
+        return _class_signature(module, node)
+    return _function_signature(module, node, ast.get_docstring(node) or "", bound=len(names) > 1)
+
+
+def _find_module(target: str) -> tuple[Path, list[str]]:
+    """The source file of the longest prefix that is a module, and the names behind it."""
+    parts = target.split(".")
+    try:
+        spec = importlib.util.find_spec(parts[0])
+    except ValueError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise SignatureError(f"there is no package {parts[0]}")
+    path, names = Path(spec.origin), parts[1:]
+    while names and path.name == "__init__.py":
+        below = path.parent / names[0]
+        candidates = [below.with_suffix(".py"), below / "__init__.py"]
+        found = [candidate for candidate in candidates if candidate.is_file()]
+        if not found:
+            break
+        path, names = found[0], names[1:]
+    if not names:
+        raise SignatureError(f"{target} is a module, a class or function is needed")
+    return path, names
+
+
+@cache
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _definition(path: Path, names: list[str]) -> ast.ClassDef | ast.FunctionDef:
+    """The definition that `names` lead to, through re-exports of other modules."""
+    for node in ast.walk(_parse(path)) if len(names) == 1 else _parse(path).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == names[0]:
+            return _member(node, names[1:])
+    for node in _parse(path).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == names[0]:
+                    module, rest = _find_module(f"{_absolute(path, node)}.{alias.name}")
+                    return _definition(module, rest + names[1:])
+    raise SignatureError(f"{path.stem} has no {names[0]}")
+
+
+def _member(node: ast.ClassDef | ast.FunctionDef, names: list[str]) -> ast.ClassDef | ast.FunctionDef:
+    for name in names:
+        inner = [n for n in node.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+        if not inner:
+            raise SignatureError(f"{node.name} has no {name}")
+        node = inner[0]
+    return node
+
+
+def _absolute(path: Path, node: ast.ImportFrom) -> str:
+    """The module that an import names, relative ones resolved."""
+    if not node.level:
+        return node.module or ""
+    package = path.parent
+    for _ in range(node.level - 1):
+        package = package.parent
+    parts = [package.name]
+    while (package.parent / "__init__.py").is_file():
+        package = package.parent
+        parts.insert(0, package.name)
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def _class_signature(path: Path, node: ast.ClassDef) -> Signature:
+    doc = ast.get_docstring(node) or ""
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            return _function_signature(path, member, doc, bound=True)
+    fields = [
+        member for member in node.body if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+    ]
+    described = _described(doc)
+    parameters = {
+        field.target.id: Parameter(  # type: ignore[union-attr]
+            _evaluate(path, field.annotation),
+            ast.unparse(field.value) if field.value else None,
+            described.get(field.target.id, ""),  # type: ignore[union-attr]
+        )
+        for field in fields
+    }
+    return Signature(parameters, False, _first_paragraph(doc))
+
+
+def _function_signature(path: Path, node: ast.FunctionDef, doc: str, bound: bool) -> Signature:
+    described = _described(doc)
+    positional = [*node.args.posonlyargs, *node.args.args][1 if bound else 0 :]
+    defaults: list[ast.expr | None] = [*node.args.defaults]
+    defaults = [None] * (len(positional) - len(defaults)) + defaults[max(0, len(defaults) - len(positional)) :]
+    pairs = [*zip(positional, defaults, strict=True), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+    parameters = {
+        argument.arg: Parameter(
+            _evaluate(path, argument.annotation),
+            ast.unparse(default) if default is not None else None,
+            described.get(argument.arg, ""),
+        )
+        for argument, default in pairs
+    }
+    return Signature(parameters, node.args.kwarg is not None, _first_paragraph(doc))
+
+
+def _evaluate(path: Path, annotation: ast.expr | None) -> Any:
+    """The type an annotation stands for, if it is made of builtins, `typing`, `arguments` and aliases of its module."""
+    if annotation is None:
+        return None
+    known = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(arguments)}
+    aliases = {
+        node.targets[0].id: node.value
+        for node in _parse(path).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for name in {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)} - known.keys():
+        known[name] = _evaluate(path, aliases.get(name))
+    try:
+        return eval(compile(ast.Expression(annotation), str(path), "eval"), known)
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def _first_paragraph(doc: str) -> str:
+    return " ".join(doc.split("\n\n")[0].split())
+
+
+def _described(doc: str) -> dict[str, str]:
+    """The arguments' descriptions: lines `name: text` or `name, name: text`, continued by deeper indentation."""
+    described: dict[str, str] = {}
+    current: list[str] = []
+    for line in doc.splitlines():
+        head, colon, text = line.strip().partition(": ")
+        names = [name.strip() for name in head.split(",")]
+        if colon and all(name.isidentifier() for name in names):
+            current = names
+            described |= dict.fromkeys(names, text.strip())
+        elif current and line.startswith("    ") and line.strip():
+            for name in current:
+                described[name] += f" {line.strip()}"
+        else:
+            current = []
+    return described

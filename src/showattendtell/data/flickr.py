@@ -1,0 +1,79 @@
+"""Flickr8k as it is distributed, and with Karpathy's splits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from showattendtell.arguments import PositiveInt
+from showattendtell.data.captions import assemble, read_karpathy, read_list, read_token_file
+from showattendtell.errors import UserError
+from showattendtell.records import Dataset, Example
+
+IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
+TEXT_FOLDERS = (".", "Flickr8k_text")
+SPLIT_LISTS = {
+    "train": "Flickr_8k.trainImages.txt",
+    "val": "Flickr_8k.devImages.txt",
+    "test": "Flickr_8k.testImages.txt",
+}
+
+
+def read_flickr8k(
+    root: str,
+    captions: str = "Flickr8k.token.txt",
+    absent: Sequence[str] = (),
+    captions_per_image: PositiveInt = 5,
+    skip_unreadable: bool = False,
+) -> Dataset:
+    """Flickr8k (Hodosh et al. 2013).
+
+    Args:
+        root: the folder of the distribution: images in `images` (or a name they were published under), texts beside
+            them or in `Flickr8k_text`.
+        captions: `Flickr8k.token.txt` with the three official split lists, or Karpathy's `dataset_flickr8k.json`.
+        absent: images that the lists name and the distribution lacks; they are passed over with a note.
+        captions_per_image: captions beyond this number are dropped.
+        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
+    """
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"the folder {root} does not exist; set dataset.root to the folder that holds Flickr8k")
+    images = _find(folder, IMAGE_FOLDERS, "the image folder")
+    texts = _find(folder, [f"{place}/{captions}" for place in TEXT_FOLDERS], "the caption file")
+    if texts.suffix == ".json":
+        sentences, splits = read_karpathy(texts)
+    else:
+        sentences = read_token_file(texts)
+        splits = {name: read_list(texts.with_name(file)) for name, file in SPLIT_LISTS.items()}
+    examples = assemble(sentences, splits, images, captions_per_image)
+    return check_images(Dataset("flickr8k", examples), set(absent), skip_unreadable)
+
+
+def _find(root: Path, names: Sequence[str], what: str) -> Path:
+    for name in names:
+        if (root / name).exists():
+            return root / name
+    raise UserError(f"{what} was not found in {root}; looked for {', '.join(names)}")
+
+
+def check_images(dataset: Dataset, absent: set[str], skip_unreadable: bool) -> Dataset:
+    """The data set less the images that are not on disk; a `UserError` for one that is neither known nor allowed."""
+    missing = [example for example in dataset.examples() if not Path(example.path).is_file()]
+    unknown = [example for example in missing if example.image not in absent]
+    if unknown and not skip_unreadable:
+        raise UserError(
+            f"{_count(unknown)} in the split lists but not on disk, the first is {unknown[0].path}; "
+            "add them, or pass over them with dataset.skip_unreadable=true"
+        )
+    if not missing:
+        return dataset
+    note = f"{_count(missing)} in the split lists but not on disk and passed over: {_names(missing)}"
+    return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
+
+
+def _count(examples: Sequence[Example]) -> str:
+    return "1 image is" if len(examples) == 1 else f"{len(examples)} images are"
+
+
+def _names(examples: Sequence[Example], shown: int = 5) -> str:
+    names = ", ".join(example.image for example in examples[:shown])
+    return names if len(examples) <= shown else f"{names}, ..."

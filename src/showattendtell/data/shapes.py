@@ -1,0 +1,237 @@
+"""The embedded data set: scenes of coloured shapes drawn by code, with captions and the box of every noun phrase."""
+
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+from rich.progress import track
+
+from showattendtell.arguments import NonNegativeInt, PositiveInt
+from showattendtell.records import Box, Caption, Dataset, Example, Phrase
+
+COLORS = {
+    "red": (214, 40, 40),
+    "green": (46, 140, 62),
+    "blue": (38, 84, 214),
+    "yellow": (244, 204, 36),
+    "purple": (128, 52, 160),
+    "orange": (244, 130, 32),
+    "black": (24, 24, 24),
+    "white": (250, 250, 250),
+}
+SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
+BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
+SIDE = 128
+DIAMETERS = ((45.0, 52.0), (34.0, 39.0), (25.0, 29.0))
+"""The range of each thing's diameter in pixels: the first is the largest, and so what people would name first."""
+FINENESS = 3
+"""Scenes are drawn this many times larger and scaled down, for smooth edges."""
+
+
+class Thing(NamedTuple):
+    """One shape of a scene: its centre and diameter in pixels."""
+
+    shape: str
+    color: str
+    x: float
+    y: float
+    diameter: float
+
+    def corners(self) -> list[tuple[float, float]]:
+        """The corners of its outline in pixels."""
+        radius = self.diameter / 2
+        return [(self.x + radius * x, self.y + radius * y) for x, y in outline(self.shape)]
+
+    @property
+    def box(self) -> Box:
+        xs, ys = zip(*self.corners(), strict=True)
+        return Box(min(xs), min(ys), max(xs), max(ys))
+
+
+class Scene(NamedTuple):
+    background: str
+    things: tuple[Thing, ...]
+
+
+def read_shapes(
+    root: str, train: PositiveInt = 2000, val: PositiveInt = 200, test: PositiveInt = 200, seed: NonNegativeInt = 0
+) -> Dataset:
+    """The embedded data set, drawn into a folder of `root` at the first use and read from there later.
+
+    Args:
+        root: where the drawings are kept.
+        train, val, test: images of each split; every image depends on `seed`, its split and its number alone.
+    """
+    sizes = {"train": train, "val": val, "test": test}
+    recipe = json.dumps({"version": 1, "seed": seed, **sizes})
+    name = f"shapes-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
+    folder = Path(root).expanduser() / name
+    if not folder.exists():
+        _draw_all(folder, sizes, seed)
+    splits = {
+        split: tuple(_example(folder, split, number, seed) for number in range(size)) for split, size in sizes.items()
+    }
+    return Dataset(name, splits)
+
+
+def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
+    """All images into a folder of another name first, so that a killed run leaves no half-filled one."""
+    unfinished = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    numbers = [(split, number) for split, size in sizes.items() for number in range(size)]
+    for split, number in track(numbers, description="drawing shapes"):
+        rng = _rng(seed, split, number)
+        draw_scene(compose_scene(rng), rng).save(unfinished / _file_name(split, number))
+    unfinished.rename(folder)
+
+
+def _example(folder: Path, split: str, number: int, seed: int) -> Example:
+    rng = _rng(seed, split, number)
+    scene = compose_scene(rng)
+    captions = describe_scene(scene, np.random.default_rng(rng.bit_generator.seed_seq.spawn(1)[0]))  # type: ignore[attr-defined]
+    return Example(_file_name(split, number), str(folder / _file_name(split, number)), captions)
+
+
+def _file_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.png"
+
+
+def _rng(seed: int, split: str, number: int) -> np.random.Generator:
+    return np.random.default_rng([seed, *split.encode(), number])
+
+
+def compose_scene(rng: np.random.Generator) -> Scene:
+    """Two or three things of different looks and sizes that do not touch, the largest first, on some background."""
+    count = int(rng.integers(2, 4))
+    things: list[Thing] = []
+    while len(things) < count:
+        diameter = float(rng.uniform(*DIAMETERS[len(things)]))
+        x, y = map(float, rng.uniform(diameter / 2 + 4, SIDE - diameter / 2 - 4, size=2))
+        thing = Thing(str(rng.choice(SHAPES)), str(rng.choice(list(COLORS))), x, y, diameter)
+        apart = all(math.hypot(x - other.x, y - other.y) > 0.75 * (diameter + other.diameter) for other in things)
+        if apart and all(thing[:2] != other[:2] for other in things):
+            things.append(thing)
+        elif rng.random() < 0.02:  # perhaps no room is left beside what stands there
+            things.clear()
+    return Scene(str(rng.choice(BACKGROUNDS)), tuple(things))
+
+
+def relation(first: Thing, second: Thing) -> str | None:
+    """How `first` stands to `second`; None where it is neither clearly beside nor clearly above or below."""
+    dx, dy = first.x - second.x, first.y - second.y
+    if abs(dx) > 1.5 * abs(dy):
+        return "left of" if dx < 0 else "right of"
+    if abs(dy) > 1.5 * abs(dx):
+        return "above" if dy < 0 else "below"
+    return None
+
+
+def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
+    """Five different captions of the scene, chosen from all that the grammar has."""
+    sentences = _sentences(scene)
+    order = rng.permutation(len(sentences))[:5]
+    return tuple(_mark(sentences[index]) for index in order)
+
+
+Part = str | Thing
+
+
+def _sentences(scene: Scene) -> list[list[Part]]:
+    """Every caption that the grammar has for the scene: things are named in the order of their size."""
+    first, second, *others = scene.things
+    where = relation(first, second) or "near"
+    ground = f"on a {scene.background} background"
+    sentences: list[list[Part]] = [
+        [first, where, second],
+        [first, where, second, ground],
+        [first, "is", where, second, ground],
+        [first, "and", second, ground],
+        ["there is", first, where, second],
+        ["there is", first, "and", second],
+    ]
+    for third in others:
+        sentences.append([first, "and", second, "and", third])
+        sentences.append(["there is", first, where, second, "and", third])
+    return sentences
+
+
+def _mark(sentence: list[Part]) -> Caption:
+    """Words of a caption, and for each thing where its noun stands and where it is seen."""
+    words: list[str] = []
+    phrases: list[Phrase] = []
+    for part in sentence:
+        if isinstance(part, Thing):
+            article = "an" if part.color[0] in "aeiou" else "a"
+            words += [article, part.color, part.shape]
+            phrases.append(Phrase(len(words) - 1, (part.box,)))
+        else:
+            words += part.split()
+    return Caption(tuple(words), tuple(phrases))
+
+
+def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
+    """The scene as an RGB image, SIDE pixels square."""
+    image = _background(scene.background, rng)
+    pen = ImageDraw.Draw(image)
+    for thing in scene.things:
+        corners = [(FINENESS * x, FINENESS * y) for x, y in thing.corners()]
+        pen.polygon(corners, fill=COLORS[thing.color], outline=(60, 60, 60), width=FINENESS)
+    return image.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+
+
+def outline(shape: str) -> list[tuple[float, float]]:
+    """The corners of a shape, from -1 to 1 to the right and downwards."""
+    if shape == "square":
+        return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
+    if shape == "triangle":
+        return [(0, -0.95), (1, 0.85), (-1, 0.85)]
+    if shape == "diamond":
+        return [(0, -1), (0.75, 0), (0, 1), (-0.75, 0)]
+    if shape == "cross":
+        quarter = [(0.33, -1), (0.33, -0.33), (1, -0.33)]
+        return [turned for k in range(4) for turned in _turn(quarter, k)]
+    if shape == "star":
+        radii = [1.0, 0.45] * 5
+    else:
+        radii = [1.0] * 72
+    angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
+    return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
+
+
+def _turn(points: list[tuple[float, float]], quarters: int) -> list[tuple[float, float]]:
+    for _ in range(quarters):
+        points = [(-y, x) for x, y in points]
+    return points
+
+
+def _background(kind: str, rng: np.random.Generator) -> Image.Image:
+    """A pale texture of two related tones."""
+    side = SIDE * FINENESS
+    tone = rng.integers(150, 215, size=3)
+    other = np.clip(tone + rng.choice([-1, 1]) * rng.integers(14, 26), 0, 255)
+    image = Image.new("RGB", (side, side), tuple(map(int, tone)))
+    pen, ink = ImageDraw.Draw(image), tuple(map(int, other))
+    step = int(rng.integers(10, 20)) * FINENESS
+    cells = [(x, y) for x in range(0, side, step) for y in range(0, side, step)]
+    if kind == "striped":
+        for x in range(0, side, 2 * step):
+            pen.rectangle((x, 0, x + step - 1, side), fill=ink)
+    elif kind == "checkered":
+        for x, y in cells:
+            if (x + y) // step % 2:
+                pen.rectangle((x, y, x + step - 1, y + step - 1), fill=ink)
+    elif kind == "spotted":
+        for x, y in cells:
+            pen.ellipse((x + step // 4, y + step // 4, x + 3 * step // 4, y + 3 * step // 4), fill=ink)
+    elif kind == "cloudy":
+        coarse = Image.fromarray(rng.integers(0, 256, size=(6, 6), dtype=np.uint8)).resize(
+            (side, side), Image.Resampling.BICUBIC
+        )
+        image.paste(Image.new("RGB", (side, side), ink), mask=coarse.filter(ImageFilter.GaussianBlur(4 * FINENESS)))
+    return image

@@ -1,0 +1,38 @@
+"""The whole way on the embedded data set: train, score, and show where the model looked."""
+
+import json
+import subprocess
+import sys
+
+from showattendtell.config.entry import compose, telling_errors
+
+RUN = "runs/demo"
+NUM_PICTURES = 4
+
+
+def main() -> None:
+    """Run each command as a user would, and show it."""
+    with telling_errors():
+        _follow("train", f"hydra.run.dir={RUN}")
+        _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
+        _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(_scenes())}", f"output={RUN}/captions")
+    print(f"\nThe pictures are in {RUN}/captions, the learning curve is {RUN}/learning_curve.png.")
+
+
+def _follow(command: str, *settings: str) -> None:
+    print(f"\n$ python -m showattendtell.{' '.join([command, *settings])}", flush=True)
+    status = subprocess.run([sys.executable, "-m", f"showattendtell.{command}", *settings]).returncode
+    if status:
+        sys.exit(status)
+
+
+def _scenes() -> list[str]:
+    """Files of the first test images."""
+    from showattendtell.config.build import build
+
+    config, _ = compose("train", ["dataset=shapes"])
+    return [example.path for example in build(config.dataset).split("test")[:NUM_PICTURES]]
+
+
+if __name__ == "__main__":
+    main()

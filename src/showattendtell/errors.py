@@ -1,0 +1,15 @@
+"""What a user can mend is told in one sentence: raise `UserError`, and every command prints it and exits with status 2."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A fault in the input. Its text is one sentence that names the file or value and says what to do."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'soft'?` if something known is close to `name`, else the list of what is known."""
+    choices = sorted(known)
+    close = get_close_matches(name, choices, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(choices)}"

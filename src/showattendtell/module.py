@@ -1,0 +1,101 @@
+"""The LightningModule: the one file where model, loss, decoding and metrics meet."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytorch_lightning as lightning
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from showattendtell.batches import Scene
+from showattendtell.decode import Decoding, generate
+from showattendtell.encoder import Encoder
+from showattendtell.loss import SoftLoss, negative_log_likelihood
+from showattendtell.metrics.bleu import bleu
+from showattendtell.model.captioner import Captioner
+from showattendtell.optimize import Schedule, parameter_groups
+from showattendtell.records import Batch, Generated, Trace
+from showattendtell.text.vocabulary import PAD, Vocabulary
+
+CARD = "showattendtell"
+"""The checkpoint's entry that says what the weights mean."""
+
+
+class CaptioningModule(lightning.LightningModule):
+    """Trains a captioner; every epoch it captions the validation images on its own and scores what it wrote.
+
+    Args:
+        encoder: gives regions where the data module gives pixels; its weights travel in the checkpoint either way.
+        decoding: how the validation images are captioned.
+        optimizer: called with the parameter groups.
+        card: what the checkpoint says about itself, in plain numbers, strings, lists and dicts.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        captioner: Captioner,
+        vocabulary: Vocabulary,
+        loss: SoftLoss,
+        decoding: Decoding,
+        optimizer: Callable[..., Optimizer],
+        schedule: Schedule,
+        card: Mapping[str, Any],
+    ):
+        super().__init__()
+        self.encoder, self.captioner, self.vocabulary = encoder, captioner, vocabulary
+        self.loss, self.decoding, self.card = loss, decoding, dict(card)
+        self.make_optimizer, self.schedule = optimizer, schedule
+        self._written: list[tuple[list[str], list[tuple[str, ...]]]] = []
+
+    def regions(self, images: Tensor) -> Tensor:
+        """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; float32."""
+        return self.encoder(images) if images.ndim == 4 else images.float()
+
+    def trace(self, images: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
+        """Scores and attention of given captions, each word given the words before it."""
+        return self.captioner(self.regions(images), owners, tokens)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        trace = self.trace(*batch)
+        loss = self.loss(trace, batch.tokens)
+        captions, words = len(batch.tokens), int((batch.tokens != PAD).sum())
+        self.log("train/loss", loss.total, on_epoch=True, on_step=False, prog_bar=True, batch_size=captions)
+        self.log("train/nll_per_word", loss.nll * captions / words, on_epoch=True, on_step=False, batch_size=words)
+        self.log("train/attention_penalty", loss.attention, on_epoch=True, on_step=False, batch_size=captions)
+        return loss.total
+
+    def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
+        if isinstance(batch, Scene):
+            captions = self.write(batch.images)
+            self._written += [
+                (self.vocabulary.decode(caption.tokens), references)
+                for caption, references in zip(captions, batch.references, strict=True)
+            ]
+            return
+        trace = self.trace(*batch)
+        words = (batch.tokens != PAD).sum()
+        nll = negative_log_likelihood(trace.logits, batch.tokens).sum() / words
+        self.log("val/nll_per_word", nll, batch_size=int(words), add_dataloader_idx=False)
+
+    def on_validation_epoch_end(self) -> None:
+        hypotheses, references = zip(*self._written, strict=True)
+        self._written = []
+        scores = bleu(hypotheses, references)
+        self.log_dict({f"val/bleu{n}": 100 * score for n, score in enumerate(scores.without_penalty, start=1)})
+        self.log("val/bleu4_with_penalty", 100 * scores.with_penalty[3])
+        self.log("val/distinct_captions", float(len({tuple(words) for words in hypotheses})))
+
+    def write(self, images: Tensor) -> list[Generated]:
+        """Captions of pixels or grids, written free-running."""
+        return generate(self.captioner, self.regions(images), self.decoding)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
+        total = int(self.trainer.estimated_stepping_batches)
+        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, total))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[CARD] = self.card

@@ -1,0 +1,117 @@
+"""What the stages hand to each other, and the letters for sizes that every module uses.
+
+    I  images of a batch      L  regions (annotation vectors) of an image      m  embedding width
+    B  captions of a batch    D  width of a region                             n  LSTM width
+    T  steps, <eos> included  A  width of the attention                        V  vocabulary
+
+A *caption* is words, *tokens* are their ids, *regions* are annotation vectors, *weights* are the alphas.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from showattendtell.errors import UserError, did_you_mean
+
+
+class Box(NamedTuple):
+    """A rectangle in pixels of the image file, x to the right and y downwards."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def contains(self, x: float, y: float) -> bool:
+        return self.left <= x <= self.right and self.top <= y <= self.bottom
+
+
+class Phrase(NamedTuple):
+    """A noun phrase of a caption: the index of its noun among the caption's words, and where it is seen."""
+
+    noun: int
+    boxes: tuple[Box, ...]
+
+
+class Caption(NamedTuple):
+    words: tuple[str, ...]
+    phrases: tuple[Phrase, ...] = ()
+
+
+class Example(NamedTuple):
+    """An image file and what people say of it; `image` is its name within the data set."""
+
+    image: str
+    path: str
+    captions: tuple[Caption, ...]
+
+
+class Dataset(NamedTuple):
+    """Examples by split. Reports of what a reader passed over stand in `notes`, a sentence each."""
+
+    name: str
+    splits: Mapping[str, tuple[Example, ...]]
+    notes: tuple[str, ...] = ()
+
+    def split(self, name: str) -> tuple[Example, ...]:
+        """The examples of one split; a `UserError` if it is unknown or empty."""
+        if name not in self.splits:
+            raise UserError(f"dataset {self.name} has no split '{name}'{did_you_mean(name, self.splits)}")
+        if not self.splits[name]:
+            raise UserError(f"the split '{name}' of dataset {self.name} is empty; check its split list")
+        return self.splits[name]
+
+    def examples(self) -> list[Example]:
+        return [example for split in self.splits.values() for example in split]
+
+    def without(self, images: Iterable[str]) -> "Dataset":
+        """The same data set, the named images left out."""
+        left_out = set(images)
+        kept = {name: tuple(e for e in split if e.image not in left_out) for name, split in self.splits.items()}
+        return self._replace(splits=kept)
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """SHA-256 over image names and captions in order: two results are comparable if it is equal."""
+    digest = hashlib.sha256()
+    for example in examples:
+        captions = "\t".join(" ".join(caption.words) for caption in example.captions)
+        digest.update(f"{example.image}\t{captions}\n".encode())
+    return digest.hexdigest()
+
+
+class Batch(NamedTuple):
+    """Captions with their images; an image stands once, however many of its captions are in the batch.
+
+    images   (I, L, D) regions of a frozen encoder, or (I, 3, H, W) pixels
+    owners   (B,) the row of `images` that each caption describes
+    tokens   (B, T) the words to be generated, `<eos>` at the end, `<pad>` behind it
+    """
+
+    images: Tensor
+    owners: Tensor
+    tokens: Tensor
+
+
+class Trace(NamedTuple):
+    """What the captioner said at every step of given captions, and where it looked.
+
+    logits   (B, T, V) scores of the next word
+    weights  (B, T, L) alpha, each step sums to 1
+    gates    (B, T) beta, between 0 and 1
+    """
+
+    logits: Tensor
+    weights: Tensor
+    gates: Tensor
+
+
+class Generated(NamedTuple):
+    """A caption that the model wrote: its words, log p of them and `<eos>`, and per step alpha (T, L) and beta (T,)."""
+
+    tokens: list[int]
+    log_probability: float
+    weights: Tensor
+    gates: Tensor

@@ -1,0 +1,85 @@
+"""Pictures of where a captioner looked at each word, on the photograph's own pixels (Xu et al. 2015, Sec. 5.4)."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from PIL import Image
+from scipy.ndimage import gaussian_filter
+
+from showattendtell.errors import UserError
+from showattendtell.records import Box
+
+COLUMNS = 6
+LONGEST_SIDE = 480
+DARKEST = 0.15
+"""How bright the photograph stays where the model did not look."""
+
+
+def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
+    """Attention on the grid (rows, columns) as a map (height, width) on the photograph, 1 at its peak.
+
+    The grid is enlarged by bicubic interpolation, smoothed by a Gaussian of half a region, which stands for the regions'
+    overlapping fields of view, and laid on the part of the photograph that the encoder saw; elsewhere the map is 0.
+    """
+    left, top, right, bottom = (round(edge) for edge in seen)
+    size = (max(1, right - left), max(1, bottom - top))
+    grid = Image.fromarray(weights.astype(np.float32))
+    enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
+    region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
+    smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
+    canvas = np.zeros((height, width), dtype=np.float32)
+    canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
+    peak = canvas.max()
+    return canvas / peak if peak > 0 else canvas
+
+
+def draw_heatmaps(
+    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
+) -> None:
+    """One picture: the photograph with its caption, then a panel a word with the map and beta.
+
+    Args:
+        weights: (T, rows, columns), T at least the number of words.
+        gates: (T,) beta.
+        seen: the part of the photograph that the encoder saw, in its pixels.
+    """
+    scale = min(1.0, LONGEST_SIDE / max(photograph.size))
+    small = photograph.resize((max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale))))
+    seen = Box(*(edge * scale for edge in seen))
+    rows = -(-(len(words) + 1) // COLUMNS)
+    panel = (2.0, 2.0 * small.height / small.width + 0.3)
+    figure, axes = plt.subplots(
+        rows, COLUMNS, figsize=(panel[0] * COLUMNS, panel[1] * rows + 0.4), layout="constrained", squeeze=False
+    )
+    figure.suptitle(" ".join(words), fontsize=13)
+    for axis in axes.flat:
+        axis.axis("off")
+    axes.flat[0].imshow(small)
+    pixels = np.asarray(small, dtype=np.float32) / 255
+    for axis, word, step, beta in zip(axes.flat[1:], words, weights, gates, strict=False):
+        light = map_onto_photograph(step, seen, small.width, small.height)[..., None]
+        axis.imshow(pixels * (DARKEST + (1 - DARKEST) * light))
+        axis.set_title(f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}", fontsize=10)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=110)
+    except OSError as fault:
+        raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another folder") from None
+    finally:
+        plt.close(figure)
+
+
+def picture_names(files: Sequence[Path]) -> list[str]:
+    """A PNG name for each image file, `photo.png` for `photo.jpg`; the second of that name becomes `photo-2.png`."""
+    counts: Counter[str] = Counter()
+    names = []
+    for file in files:
+        counts[file.stem] += 1
+        names.append(f"{file.stem}.png" if counts[file.stem] == 1 else f"{file.stem}-{counts[file.stem]}.png")
+    return names

@@ -1,0 +1,52 @@
+"""Words and their ids."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+SPECIAL = ("<pad>", "<start>", "<eos>", "<unk>")
+PAD, START, EOS, UNK = range(4)
+
+
+class Vocabulary:
+    """The words a model can say. Ids 0 to 3 are `<pad> <start> <eos> <unk>`, the rest follow in the order given.
+
+    `len(vocabulary)` is the number of ids, V.
+    """
+
+    def __init__(self, words: Sequence[str]):
+        if tuple(words[: len(SPECIAL)]) != SPECIAL:
+            raise ValueError(f"a vocabulary begins with {SPECIAL}, got {tuple(words[: len(SPECIAL)])}")
+        self.words = tuple(words)
+        self._ids = {word: token for token, word in enumerate(self.words)}
+        if len(self._ids) != len(self.words):
+            raise ValueError("a vocabulary holds each word once")
+
+    @classmethod
+    def build(cls, captions: Iterable[Sequence[str]], size: int) -> "Vocabulary":
+        """The commonest words, equally common ones in alphabetical order; `size` counts the special words, too."""
+        if size <= len(SPECIAL):
+            raise ValueError(f"vocabulary size must be above {len(SPECIAL)}, got {size}")
+        counts = Counter(word for caption in captions for word in caption)
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(SPECIAL + tuple(ranked[: size - len(SPECIAL)]))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        """Ids of the words, `<eos>` behind them; a word that is not known becomes `<unk>`."""
+        return [self._ids.get(word, UNK) for word in words] + [EOS]
+
+    def decode(self, tokens: Iterable[int]) -> list[str]:
+        """The words up to `<eos>`."""
+        words = []
+        for token in tokens:
+            if token == EOS:
+                break
+            words.append(self.words[token])
+        return words
+
+    def coverage(self, captions: Iterable[Sequence[str]]) -> float:
+        """The share of running words that are in the vocabulary, 0 to 1."""
+        known = [word in self._ids for caption in captions for word in caption]
+        return sum(known) / max(len(known), 1)

@@ -1,0 +1,38 @@
+"""Trains a captioner and writes its best and last checkpoint, its curves and its log into the run's folder."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry import entry_point
+
+
+def run(config: DictConfig) -> float:
+    """The best validation BLEU-4, without brevity penalty, in percent."""
+    import pytorch_lightning as lightning
+
+    from showattendtell.checkpoint import build_module, write_card
+    from showattendtell.config.build import build, build_source
+    from showattendtell.config.entry import run_folder
+    from showattendtell.report.tables import print_dataset
+    from showattendtell.training import build_trainer
+
+    lightning.seed_everything(config.seed, verbose=False)
+    dataset, encoder = build(config.dataset), build(config.encoder)
+    source, dataset = build_source(config, dataset, encoder)
+    sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
+    vocabulary = build(config.vocabulary, captions=sentences)
+    print_dataset(dataset, vocabulary)
+
+    data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
+    module = build_module(config, encoder, vocabulary, write_card(config, vocabulary, encoder, dataset))
+    folder = run_folder()
+    trainer = build_trainer(config, folder)
+    trainer.fit(module, data)
+    print(f"the best checkpoint is {folder / 'best.ckpt'}; score it on the test images with")
+    print(f"  python -m showattendtell.evaluate checkpoint={folder / 'best.ckpt'}")
+    return float(trainer.checkpoint_callback.best_model_score)
+
+
+main = entry_point("train", run)
+
+if __name__ == "__main__":
+    main()
