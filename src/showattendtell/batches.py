@@ -42,8 +42,8 @@ def pixel_source(preprocessing: Preprocessing, examples: Sequence[Example]) -> I
 class LengthBatches(Sampler[list[int]]):
     """Batches of captions of one length: every caption once an epoch, the batches in random order.
 
-    The next batch's length is thereby drawn in proportion to the captions that the epoch still has of it (Xu et al. 2015,
-    Sec. 4.3). The order depends on `seed` and the epoch alone; Lightning calls `set_epoch`.
+    The next batch's length is thereby drawn in proportion to the captions that the epoch still has of it (Xu et al.
+    2015, Sec. 4.3). The order depends on `seed` and the epoch alone; Lightning calls `set_epoch`.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):

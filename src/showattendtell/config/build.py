@@ -55,7 +55,7 @@ def settled(config: DictConfig, **changes: Any) -> DictConfig:
     merged = copy.deepcopy(config)
     for name, change in changes.items():
         if isinstance(change, DictConfig):
-            merged[name] = settled(merged[name], **change)
+            merged[name] = settled(merged[name], **{str(key): value for key, value in change.items()})
         elif change is not None:
             merged[name] = change
     return merged

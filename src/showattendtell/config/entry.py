@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -99,7 +99,7 @@ def check_command(name: str, arguments: Sequence[str]) -> list[str]:
     chosen = {key: override for key, override in overrides.items() if key in groups}
     faults += [fault for override in chosen.values() for fault in _group_faults(override, groups)]
     _raise_all(faults)
-    config, _ = compose(name, [o.input_line for o in chosen.values() if not o.is_sweep_override()])
+    config, _ = compose(name, [str(o.input_line) for o in chosen.values() if not o.is_sweep_override()])
     spelled: dict[str, str] = {}
     for override in overrides.values():
         if override.key_or_group in groups or override.key_or_group.startswith("hydra"):
@@ -141,8 +141,8 @@ def _options(group: str) -> list[str]:
 
 def _group_faults(override: Override, groups: dict[str, list[str]]) -> Iterator[str]:
     group = override.key_or_group
-    values = override.value().list if override.is_sweep_override() else [override.value()]
-    for value in map(str, values):
+    given = override.value()
+    for value in map(str, given.list if isinstance(given, ChoiceSweep) else [given]):
         if value in groups[group] or value == "None":
             continue
         if value in NOT_BUILT.get(group, ()):

@@ -12,7 +12,7 @@ from showattendtell.config.signature import Signature, SignatureError, read_sign
 
 
 def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]]) -> str:
-    """The page for a composed configuration; what it says of a setting is the docstring of what the setting configures."""
+    """The page for a composed configuration; a setting's meaning is read from the docstring of what it configures."""
     usage = config.hydra.help.header.strip()
     console = Console(highlight=False)
     with console.capture() as capture:
@@ -20,10 +20,10 @@ def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]]) ->
         if groups:
             console.print("\nChoices (group=option), the present one in brackets:")
             console.print(_choices(config, groups))
-        settings = OmegaConf.to_container(config)
-        assert isinstance(settings, dict)
+        settings: Any = OmegaConf.to_container(config)
+        settings.pop("hydra")
         console.print("\nSettings (name=value), as they stand with the choices above:")
-        console.print(_settings({key: value for key, value in settings.items() if key != "hydra"}))
+        console.print(_settings(settings))
         console.print(
             "\n-m before several values (attention=soft,hard) runs them all; --cfg job prints the configuration."
         )

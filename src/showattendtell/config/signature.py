@@ -133,8 +133,8 @@ def _class_signature(path: Path, node: ast.ClassDef) -> Signature:
 def _function_signature(path: Path, node: ast.FunctionDef, doc: str, bound: bool) -> Signature:
     described = _described(doc)
     positional = [*node.args.posonlyargs, *node.args.args][1 if bound else 0 :]
-    defaults: list[ast.expr | None] = [*node.args.defaults]
-    defaults = [None] * (len(positional) - len(defaults)) + defaults[max(0, len(defaults) - len(positional)) :]
+    without_default = [None] * (len(positional) - len(node.args.defaults))
+    defaults: list[ast.expr | None] = [*without_default, *node.args.defaults]
     pairs = [*zip(positional, defaults, strict=True), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
     parameters = {
         argument.arg: Parameter(

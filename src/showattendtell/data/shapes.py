@@ -196,10 +196,7 @@ def outline(shape: str) -> list[tuple[float, float]]:
     if shape == "cross":
         quarter = [(0.33, -1), (0.33, -0.33), (1, -0.33)]
         return [turned for k in range(4) for turned in _turn(quarter, k)]
-    if shape == "star":
-        radii = [1.0, 0.45] * 5
-    else:
-        radii = [1.0] * 72
+    radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72
     angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
 

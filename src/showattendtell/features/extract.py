@@ -44,8 +44,8 @@ def open_features(
     skipped = [example.path for example in dataset.examples() if example.image in store.skipped]
     if skipped and not skip_unreadable:
         raise UserError(
-            f"{path} was made without {len(skipped)} images that could not be read, the first is {skipped[0]}; pass over "
-            "them with dataset.skip_unreadable=true, or replace them and remove the file"
+            f"{path} was made without {len(skipped)} images that could not be read, the first is {skipped[0]}; pass "
+            "over them with dataset.skip_unreadable=true, or replace them and remove the file"
         )
     return store, dataset.without(store.skipped)
 

@@ -43,8 +43,8 @@ class FeatureStore:
         unknown = [image for image in images if image not in self._rows]
         if unknown:
             raise UserError(
-                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; remove the file "
-                "and it will be made again"
+                f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}; remove the "
+                "file and it will be made again"
             )
         return torch.tensor([self._rows[image] for image in images], dtype=torch.long)
 
@@ -162,8 +162,8 @@ class FeatureWriter:
 
     def _cannot_write(self, fault: OSError) -> UserError:
         return UserError(
-            f"{self.path} cannot be written ({fault.strerror}); it needs {self.num_bytes / 1e9:.2f} GB: make room, or set "
-            "cache to a folder on another disk"
+            f"{self.path} cannot be written ({fault.strerror}); it needs {self.num_bytes / 1e9:.2f} GB: make room, or "
+            "set cache to a folder on another disk"
         )
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from showattendtell.arguments import PositiveInt
 
 REGION_STD = 0.01
-"""Layers that read regions start with N(0, 0.01^2), as the released code does: the regions of some networks are so large
-that wider weights would drive every tanh to its ends, where the LSTM's state has no say in them."""
+"""Layers that read regions start with N(0, 0.01^2), as the released code does: the regions of some networks are so
+large that wider weights would drive every tanh to its ends, where the LSTM's state has no say in them."""
 
 
 class Memory(NamedTuple):

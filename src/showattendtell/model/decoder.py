@@ -69,9 +69,9 @@ class LSTMDecoder(nn.Module):
         for gate in self.hidden_gates.weight.chunk(4):
             nn.init.orthogonal_(gate)
         nn.init.zeros_(self.word_scores.bias)
-        for layer in (self.first_hidden[0], self.first_cell[0], self.context_gates, self.context_output):
-            if layer is not None:
-                nn.init.normal_(layer.weight, std=REGION_STD)
+        for reader in (self.first_hidden[0], self.first_cell[0], self.context_gates, self.context_output):
+            if isinstance(reader, nn.Linear):
+                nn.init.normal_(reader.weight, std=REGION_STD)
 
     def start(self, regions: Tensor) -> State:
         """(I, L, D) to h_0 and c_0, two multi-layer perceptrons of the mean region."""
@@ -83,7 +83,7 @@ class LSTMDecoder(nn.Module):
         return self.embedding(tokens)
 
     def advance(self, word_gates: Tensor, context: Tensor, state: State) -> State:
-        """One LSTM step from the word's part of the gates (B, 4n), which needs no recurrence, and the context (B, D)."""
+        """One LSTM step from the word's part of the gates (B, 4n), which needs no recurrence, and z (B, D)."""
         gates = word_gates + self.hidden_gates(state.hidden) + self.context_gates(context)
         admit, forget, output, candidate = gates.chunk(4, dim=-1)
         cell = torch.sigmoid(forget) * state.cell + torch.sigmoid(admit) * torch.tanh(candidate)

@@ -24,8 +24,9 @@ DARKEST = 0.15
 def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
     """Attention on the grid (rows, columns) as a map (height, width) on the photograph, 1 at its peak.
 
-    The grid is enlarged by bicubic interpolation, smoothed by a Gaussian of half a region, which stands for the regions'
-    overlapping fields of view, and laid on the part of the photograph that the encoder saw; elsewhere the map is 0.
+    The grid is enlarged by bicubic interpolation, smoothed by a Gaussian of half a region, which stands for the
+    regions' overlapping fields of view, and laid on the part of the photograph that the encoder saw; elsewhere the map
+    is 0.
     """
     left, top, right, bottom = (round(edge) for edge in seen)
     size = (max(1, right - left), max(1, bottom - top))

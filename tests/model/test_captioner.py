@@ -1,0 +1,88 @@
+import pytest
+import torch
+from torch import Tensor
+
+from showattendtell.loss import SoftLoss
+from showattendtell.model.attention import SoftAttention
+from showattendtell.model.captioner import Captioner, shift_right
+from showattendtell.model.decoder import LSTMDecoder
+from showattendtell.records import Trace
+from showattendtell.text.vocabulary import EOS, PAD, START
+
+
+@pytest.fixture
+def captioner() -> Captioner:
+    torch.manual_seed(0)
+    attention = SoftAttention(region_dim=5, hidden_dim=4, width=3)
+    return Captioner(attention, LSTMDecoder(9, 5, embedding_dim=3, hidden_dim=4)).double().eval()
+
+
+REGIONS = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1)).double()
+OWNERS = torch.tensor([0, 1, 0])
+TOKENS = torch.tensor([[4, 5, 6, EOS], [7, 8, EOS, PAD], [5, EOS, PAD, PAD]])
+
+
+def written_as_in_the_paper(captioner: Captioner, regions: Tensor, tokens: list[int]) -> tuple[Tensor, Tensor]:
+    """Logits (T, V) and alpha (T, L) of one caption of one image (L, D), each equation at its step, nothing hoisted."""
+    attention, decoder = captioner.attention, captioner.decoder
+    mean = regions.mean(dim=0)
+    hidden, cell = decoder.first_hidden(mean), decoder.first_cell(mean)
+    logits, alphas = [], []
+    for word in [START, *tokens[:-1]]:
+        energy = torch.stack([attention.score(torch.tanh(attention.key(a) + attention.query(hidden))) for a in regions])
+        alpha = energy.squeeze(-1).softmax(dim=0)
+        beta = torch.sigmoid(attention.gate(hidden))
+        context = beta * sum(weight * a for weight, a in zip(alpha, regions, strict=True))
+        embedded = decoder.embedding.weight[word]
+        gates = decoder.word_gates(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
+        admit, forget, output, candidate = gates.chunk(4)
+        cell = forget.sigmoid() * cell + admit.sigmoid() * candidate.tanh()
+        hidden = output.sigmoid() * cell.tanh()
+        summed = embedded + decoder.hidden_output(hidden) + decoder.context_output(context)
+        logits.append(decoder.word_scores(summed))
+        alphas.append(alpha)
+    return torch.stack(logits), torch.stack(alphas)
+
+
+def test_all_steps_at_once_give_what_the_equations_give_one_by_one(captioner: Captioner):
+    trace = captioner(REGIONS, OWNERS, TOKENS)
+    for row, owner in enumerate(OWNERS):
+        length = int((TOKENS[row] != PAD).sum())
+        logits, alphas = written_as_in_the_paper(captioner, REGIONS[owner], TOKENS[row, :length].tolist())
+        torch.testing.assert_close(trace.logits[row, :length], logits)
+        torch.testing.assert_close(trace.weights[row, :length], alphas)
+
+
+def test_gradients_are_those_of_the_equations_written_literally(captioner: Captioner):
+    loss = SoftLoss(attention_weight=0.7)
+    loss(captioner(REGIONS, OWNERS, TOKENS), TOKENS).total.backward()
+    hoisted = {name: parameter.grad.clone() for name, parameter in captioner.named_parameters()}
+    captioner.zero_grad()
+    total = torch.tensor(0.0, dtype=torch.double)
+    for row, owner in enumerate(OWNERS):
+        length = int((TOKENS[row] != PAD).sum())
+        tokens = TOKENS[row : row + 1, :length]
+        logits, alphas = written_as_in_the_paper(captioner, REGIONS[owner], tokens[0].tolist())
+        trace = Trace(logits.unsqueeze(0), alphas.unsqueeze(0), torch.ones(1, length))
+        total = total + loss(trace, tokens).total / len(OWNERS)
+    total.backward()
+    for name, parameter in captioner.named_parameters():
+        torch.testing.assert_close(hoisted[name], parameter.grad, msg=name)
+
+
+def test_generation_step_by_step_follows_the_same_scores(captioner: Captioner):
+    trace = captioner(REGIONS, OWNERS, TOKENS)
+    memory, state = (part.select(OWNERS) for part in captioner.begin(REGIONS))
+    for step, words in enumerate(shift_right(TOKENS).T):
+        now = captioner.step(memory, state, words)
+        state = now.state
+        torch.testing.assert_close(now.log_probabilities, trace.logits[:, step].log_softmax(dim=-1))
+        torch.testing.assert_close(now.weights, trace.weights[:, step])
+        torch.testing.assert_close(now.gate, trace.gates[:, step])
+
+
+def test_annotations_are_projected_once_per_image(captioner: Captioner):
+    rows = []
+    captioner.attention.key.register_forward_hook(lambda layer, inputs, output: rows.append(len(inputs[0])))
+    captioner(REGIONS, OWNERS, TOKENS)
+    assert rows == [2]

@@ -1,0 +1,54 @@
+import math
+
+import torch
+
+from showattendtell.loss import SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
+from showattendtell.records import Trace
+from showattendtell.text.vocabulary import EOS, PAD
+
+
+def test_negative_log_likelihood_worked_by_hand():
+    logits = torch.tensor([[0.0, 0.0, math.log(2), 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, math.log(4)]]).repeat(2, 1, 1)
+    tokens = torch.tensor([[4, EOS], [EOS, PAD]])
+    expected = [-math.log(1 / 6) - math.log(1 / 8), -math.log(2 / 6)]
+    torch.testing.assert_close(negative_log_likelihood(logits, tokens), torch.tensor(expected))
+
+
+def test_label_smoothing_mixes_the_word_with_the_uniform_distribution():
+    torch.manual_seed(0)
+    logits, tokens = torch.randn(1, 1, 6), torch.tensor([[4]])
+    log_p = logits.log_softmax(dim=-1)[0, 0]
+    expected = -(0.9 * log_p[4] + 0.1 * log_p.mean())
+    torch.testing.assert_close(negative_log_likelihood(logits, tokens, label_smoothing=0.1)[0], expected)
+
+
+def test_doubly_stochastic_penalty_worked_by_hand():
+    weights = torch.tensor([[[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [1.0, 0.0, 0.0]]])
+    seen_twice = torch.tensor([[True, True, False]])
+    expected = (1 - 0.75) ** 2 + (1 - 0.75) ** 2 + (1 - 0.5) ** 2
+    torch.testing.assert_close(doubly_stochastic_penalty(weights, seen_twice), torch.tensor([expected]))
+
+
+def test_the_penalty_is_zero_when_every_region_was_looked_at_once():
+    weights = torch.eye(4).unsqueeze(0)
+    assert doubly_stochastic_penalty(weights, torch.ones(1, 4, dtype=torch.bool)).item() == 0
+
+
+def test_padding_changes_neither_term():
+    torch.manual_seed(0)
+    tokens = torch.tensor([[4, 5, EOS]])
+    trace = Trace(torch.randn(1, 3, 7), torch.rand(1, 3, 4), torch.rand(1, 3))
+    padded = Trace(*(torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in trace))
+    short = SoftLoss(0.5)(trace, tokens)
+    long = SoftLoss(0.5)(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1))
+    for ours, theirs in zip(short, long, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_total_is_a_mean_over_captions_of_sums_over_words():
+    torch.manual_seed(0)
+    tokens = torch.tensor([[4, EOS], [5, EOS]])
+    trace = Trace(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
+    singles = [SoftLoss(0.3)(Trace(*(part[row : row + 1] for part in trace)), tokens[row : row + 1]) for row in range(2)]
+    expected = sum(single.nll + 0.3 * single.attention for single in singles) / 2
+    torch.testing.assert_close(SoftLoss(0.3)(trace, tokens).total, expected)
