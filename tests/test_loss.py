@@ -49,6 +49,8 @@ def test_the_total_is_a_mean_over_captions_of_sums_over_words():
     torch.manual_seed(0)
     tokens = torch.tensor([[4, EOS], [5, EOS]])
     trace = Trace(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
-    singles = [SoftLoss(0.3)(Trace(*(part[row : row + 1] for part in trace)), tokens[row : row + 1]) for row in range(2)]
+    singles = [
+        SoftLoss(0.3)(Trace(*(part[row : row + 1] for part in trace)), tokens[row : row + 1]) for row in range(2)
+    ]
     expected = sum(single.nll + 0.3 * single.attention for single in singles) / 2
     torch.testing.assert_close(SoftLoss(0.3)(trace, tokens).total, expected)

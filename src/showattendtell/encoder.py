@@ -3,10 +3,13 @@
 import hashlib
 import importlib.util
 import math
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import huggingface_hub
 import timm
 import torch
 from safetensors.torch import load_file
@@ -155,6 +158,8 @@ def _create(name: str, size: int, pretrained: bool) -> Any:
 
 
 def _load_from_hub(name: str, size: int) -> Any:
+    """Pretrained weights from the hub, or from its cache where it cannot be reached (its client tries for minutes)."""
+    huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(huggingface_hub.constants.ENDPOINT)
     try:
         return _create(name, size, pretrained=True)
     except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
@@ -163,6 +168,17 @@ def _load_from_hub(name: str, size: int) -> Any:
             "come by themselves, without one set encoder.weights to a file, or take one that needs none: "
             "encoder=efficientnet_lite0"
         ) from None
+
+
+def _answers(address: str) -> bool:
+    """Whether a web server answers there, be it with an error, through the proxies of the environment."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _wheel_file(package: str) -> Path:

@@ -1,5 +1,6 @@
 """From a command line to a checked configuration: what every entry point shares."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +55,8 @@ def entry_point(name: str, run: Callable[[DictConfig], Any]) -> Callable[[], Non
         with telling_errors():
             arguments = sys.argv[1:]
             if {"-h", "--help"} & set(arguments):
-                print(help_page(name, *compose(name, [a for a in arguments if not a.startswith("-")])))
+                overrides = [argument for argument in arguments if not argument.startswith("-")]
+                print(help_page(*compose(name, overrides), read_comments(name)))
                 return
             sys.argv[1:] = check_command(name, arguments)
             hydra.main(config_path=config_folder(), config_name=name)(task)()
@@ -85,8 +87,21 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
             config = hydra.compose(name, list(overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as fault:
             raise UserError(str(fault).splitlines()[0]) from None
-        groups = {group: _options(group) for group in config.hydra.runtime.choices if "/" not in group}
+        chosen = [group for group in reversed(list(config.hydra.runtime.choices)) if not group.startswith("hydra")]
+        groups = {group: _options(group) for group in chosen}
     return config, groups
+
+
+def read_comments(name: str) -> dict[str, str]:
+    """The comments behind the settings of a command's YAML, by setting; nested ones by their dotted name."""
+    comments: dict[str, str] = {}
+    path: list[str] = []
+    for line in Path(config_folder(), f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        found = re.match(r"( *)([a-z_]+):(?:.*?  # (.*))?", line)
+        if found:
+            path = [*path[: len(found[1]) // 2], found[2]]
+            comments[".".join(path)] = found[3] or ""
+    return comments
 
 
 def check_command(name: str, arguments: Sequence[str]) -> list[str]:

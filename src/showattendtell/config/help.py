@@ -1,55 +1,49 @@
 """`--help`: what a command does, how it is called, and every setting with its meaning."""
 
+import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 
 from showattendtell.config.check import TARGET
 from showattendtell.config.signature import Signature, SignatureError, read_signature
 
 
-def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]]) -> str:
-    """The page for a composed configuration; a setting's meaning is read from the docstring of what it configures."""
-    usage = config.hydra.help.header.strip()
+def help_page(config: DictConfig, groups: Mapping[str, list[str]], comments: Mapping[str, str]) -> str:
+    """The page for a composed configuration.
+
+    What a setting means is read from the docstring of what it configures, or from its comment in the YAML.
+    """
     console = Console(highlight=False)
     with console.capture() as capture:
-        console.print(usage, markup=False, soft_wrap=True)
+        console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
         if groups:
-            console.print("\nChoices (group=option), the present one in brackets:")
-            console.print(_choices(config, groups))
+            console.print("\nChoices (group=option), the present one in brackets:\n")
+            for group, options in groups.items():
+                present = config.hydra.runtime.choices[group]
+                listed = "  ".join(f"\\[{option}]" if option == present else option for option in options)
+                console.print(f"  {group:<12}{listed}")
         settings: Any = OmegaConf.to_container(config)
         settings.pop("hydra")
-        console.print("\nSettings (name=value), as they stand with the choices above:")
-        console.print(_settings(settings))
+        console.print("\nSettings (setting=value), as they stand with these choices:\n")
+        for name, value, meaning in _rows("", settings):
+            console.print(f"  {name}={value}" if value else f"  [bold]{name}[/bold]", soft_wrap=True)
+            if meaning or comments.get(name):
+                console.print(Padding(meaning or comments[name], (0, 0, 0, 6)), markup=False)
         console.print(
-            "\n-m before several values (attention=soft,hard) runs them all; --cfg job prints the configuration."
+            "\n-m before several values (attention.width=256,512) runs them all; --cfg job prints all settings."
         )
-    return capture.get().rstrip()
-
-
-def _choices(config: DictConfig, groups: Mapping[str, list[str]]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for group, options in groups.items():
-        present = config.hydra.runtime.choices[group]
-        table.add_row(f"  {group}", "  ".join(f"\\[{o}]" if o == present else o for o in options))
-    return table
-
-
-def _settings(settings: Mapping[str, Any]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value, doc in _rows("", settings):
-        table.add_row(f"  {name}", value, doc)
-    return table
+    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
 
 
 def _rows(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(setting, value, meaning); a target's own arguments are shown where they are set or documented."""
     signature = _signature(node)
     if signature:
-        yield path, "", f"[bold]{signature.doc}[/bold]"
+        yield path, "", signature.doc
     for key, value in node.items():
         name = f"{path}.{key}" if path else str(key)
         if isinstance(value, Mapping):
@@ -59,7 +53,15 @@ def _rows(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield name, _shown(value), doc
     for key, parameter in (signature.parameters if signature else {}).items():
         if key not in node and parameter.default is not None and parameter.doc:
-            yield f"{path}.{key}", _shown(parameter.default.strip("'\"")), parameter.doc
+            yield f"{path}.{key}", _shown(_literal(parameter.default)), parameter.doc
+
+
+def _literal(source: str) -> Any:
+    """The value of a default, or its source where it is an expression."""
+    try:
+        return ast.literal_eval(source)
+    except ValueError:
+        return source
 
 
 def _signature(node: Mapping[str, Any]) -> Signature | None:
@@ -73,5 +75,7 @@ def _signature(node: Mapping[str, Any]) -> Signature | None:
 
 
 def _shown(value: Any) -> str:
-    text = "null" if value in (None, "None") else str(value).lower() if isinstance(value, bool) else str(value)
-    return text.replace("[", "\\[")
+    """As the command line takes it; the bracket of a list is escaped for rich."""
+    if isinstance(value, list | tuple):
+        return f"\\[{','.join(map(_shown, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

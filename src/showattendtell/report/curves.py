@@ -33,6 +33,7 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     if bleu:
         best = max(bleu, key=lambda epoch: bleu[epoch])
         right.annotate(f"{bleu[best]:.1f}", (best, bleu[best]), textcoords="offset points", xytext=(0, 5), ha="center")
+    right.margins(y=0.15)
     right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
     for axis in (left, right):
         axis.grid(alpha=0.3)
