@@ -78,6 +78,10 @@ def telling_errors() -> Iterator[None]:
     except UserError as fault:
         print(f"error: {fault}", file=sys.stderr)
         sys.exit(2)
+    except OSError as fault:
+        where = f"{fault.filename}: " if fault.filename else ""
+        print(f"error: {where}{fault.strerror or fault}; is there room, and may it be written?", file=sys.stderr)
+        sys.exit(2)
 
 
 def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, list[str]]]:

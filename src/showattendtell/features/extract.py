@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import Tensor
@@ -44,8 +45,8 @@ def open_features(
     skipped = [example.path for example in dataset.examples() if example.image in store.skipped]
     if skipped and not skip_unreadable:
         raise UserError(
-            f"{path} was made without {len(skipped)} images that could not be read, the first is {skipped[0]}; pass "
-            "over them with dataset.skip_unreadable=true, or replace them and remove the file"
+            f"{path} was made without the images that could not be read ({len(skipped)}, the first is {skipped[0]}); "
+            "pass over them with dataset.skip_unreadable=true, or replace them and remove the file"
         )
     return store, dataset.without(store.skipped)
 
@@ -64,7 +65,7 @@ def write_features(
     writer = FeatureWriter(path, settings, list(paths))
     rows, columns = encoder.grid
     console.print(
-        f"features: {len(paths)} images x {rows * columns} x {encoder.dim} in fp16, {writer.num_bytes / 1e9:.2f} GB"
+        f"features: {len(paths)} images x {rows * columns} x {encoder.dim} in fp16, {decimal(writer.num_bytes)}"
     )
     console.print(f"  to {path}", soft_wrap=True, highlight=False)
     with writer, _progress(console) as progress:
@@ -80,7 +81,7 @@ def write_features(
             progress.advance(bar, len(batch.positions) + len(skipped))
         writer.finish()
     for reason in writer.skipped.values():
-        console.print(f"skipped: {reason}", style="yellow")
+        console.print(f"skipped: {reason}", style="yellow", soft_wrap=True)
 
 
 def _encode(encoder: Encoder, pixels: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -96,6 +97,8 @@ class FeatureWriter:
             os.posix_fallocate(self._data.fileno(), 0, self.num_bytes)
             self._lines = open(self._journal, "a", encoding="utf-8")
         except OSError as fault:
+            if not self.written:
+                self._part.unlink(missing_ok=True)
             raise self._cannot_write(fault) from None
         if not self._journal.stat().st_size:
             self._write_line({"settings": self.settings})
@@ -162,7 +165,7 @@ class FeatureWriter:
 
     def _cannot_write(self, fault: OSError) -> UserError:
         return UserError(
-            f"{self.path} cannot be written ({fault.strerror}); it needs {self.num_bytes / 1e9:.2f} GB: make room, or "
+            f"{self.path} cannot be written ({fault.strerror}); it needs {decimal(self.num_bytes)}: make room, or "
             "set cache to a folder on another disk"
         )
 

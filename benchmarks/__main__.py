@@ -1,0 +1,14 @@
+"""`python -m benchmarks`: every speed figure that the README claims, one script a claim."""
+
+from benchmarks import training_step
+
+SCRIPTS = (training_step,)
+
+
+def main() -> None:
+    for script in SCRIPTS:
+        script.main()
+
+
+if __name__ == "__main__":
+    main()

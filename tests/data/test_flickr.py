@@ -1,0 +1,184 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from showattendtell.data.flickr import SPLIT_LISTS, read_flickr8k
+from showattendtell.errors import UserError
+from showattendtell.records import Dataset, fingerprint
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "flickr8k"
+SPLITS = {"train": ["1_a.jpg", "2_b.jpg", "3_c.jpg"], "val": ["4_d.jpg"], "test": ["5_e.jpg"]}
+SENTENCES = {
+    image: [f"Image {image} , sentence {number} ." for number in range(5)]
+    for names in SPLITS.values()
+    for image in names
+}
+
+
+def draw_images(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number, image in enumerate(SENTENCES):
+        Image.new("RGB", (30, 20), (40 * number, 90, 200)).save(folder / image)
+
+
+def write_texts(folder: Path) -> None:
+    """The texts of the distribution: all captions in a file, and a list of image names for each split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{image}#{n}\t{text}\n" for image, texts in SENTENCES.items() for n, text in enumerate(texts)]
+    (folder / "Flickr8k.token.txt").write_text("".join(lines))
+    for split, file in SPLIT_LISTS.items():
+        (folder / file).write_text("".join(f"{image}\n" for image in SPLITS[split]))
+
+
+def write_karpathy(folder: Path) -> None:
+    entries = [
+        {"filename": image, "split": split, "sentences": [{"raw": text} for text in SENTENCES[image]]}
+        for split, images in SPLITS.items()
+        for image in images
+    ]
+    (folder / "dataset_flickr8k.json").write_text(json.dumps({"images": entries, "dataset": "flickr8k"}))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    draw_images(tmp_path / "images")
+    write_texts(tmp_path)
+    write_karpathy(tmp_path)
+    return tmp_path
+
+
+def names(dataset: Dataset) -> dict[str, list[str]]:
+    return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
+
+
+def test_the_distribution_gives_the_splits_of_its_lists(root: Path):
+    dataset = read_flickr8k(str(root))
+    assert names(dataset) == SPLITS
+    assert dataset.notes == ()
+    example = dataset.split("val")[0]
+    assert example.path == str(root / "images" / "4_d.jpg")
+    assert example.captions[3].words == ("image", "4djpg", "sentence", "3")
+
+
+def test_karpathy_s_json_gives_the_same_records(root: Path):
+    distribution, karpathy = read_flickr8k(str(root)), read_flickr8k(str(root), captions="dataset_flickr8k.json")
+    assert karpathy == distribution
+    assert fingerprint(karpathy.examples()) == fingerprint(distribution.examples())
+
+
+@pytest.mark.parametrize("images", ["images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"])
+@pytest.mark.parametrize("texts", [".", "Flickr8k_text"])
+def test_every_published_layout_is_found(tmp_path: Path, images: str, texts: str):
+    draw_images(tmp_path / images)
+    write_texts(tmp_path / texts)
+    assert names(read_flickr8k(str(tmp_path))) == SPLITS
+
+
+def test_a_root_may_begin_with_the_home_folder(root: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(root.parent))
+    assert read_flickr8k(f"~/{root.name}") == read_flickr8k(str(root))
+
+
+def test_the_fingerprint_changes_with_a_word_a_name_and_the_order(root: Path):
+    before = fingerprint(read_flickr8k(str(root)).examples())
+    examples = read_flickr8k(str(root)).examples()
+    shorter = examples[0].captions[:4]
+    changed = [
+        [examples[0]._replace(image="9.jpg"), *examples[1:]],
+        [examples[0]._replace(captions=shorter), *examples[1:]],
+        examples[::-1],
+    ]
+    assert len({before, *map(fingerprint, changed)}) == 4
+
+
+def test_a_root_that_does_not_exist_is_told(tmp_path: Path):
+    with pytest.raises(UserError, match=r"nowhere does not exist; set dataset.root"):
+        read_flickr8k(str(tmp_path / "nowhere"))
+
+
+def test_a_root_that_is_a_file_is_told_as_one(root: Path):
+    with pytest.raises(UserError, match=r"Flickr8k.token.txt is (a file|not a folder|no folder)"):
+        read_flickr8k(str(root / "Flickr8k.token.txt"))
+
+
+def test_a_root_without_images_is_told_with_the_names_looked_for(root: Path):
+    shutil.rmtree(root / "images")
+    with pytest.raises(UserError, match=r"the image folder was not found in .*; looked for images, Images, Flicker8k"):
+        read_flickr8k(str(root))
+
+
+def test_a_root_without_the_caption_file_is_told(root: Path):
+    with pytest.raises(UserError, match=r"the caption file was not found in .*; looked for .*/other.txt"):
+        read_flickr8k(str(root), captions="other.txt")
+
+
+def test_a_missing_split_list_is_told(root: Path):
+    (root / "Flickr_8k.devImages.txt").unlink()
+    with pytest.raises(UserError, match=r"Flickr_8k.devImages.txt does not exist"):
+        read_flickr8k(str(root))
+
+
+def test_a_listed_image_that_is_not_on_disk_is_told(root: Path):
+    (root / "images" / "2_b.jpg").unlink()
+    with pytest.raises(UserError, match=r"1 image is in the split lists but not on disk, the first is .*2_b.jpg"):
+        read_flickr8k(str(root))
+
+
+def test_several_images_that_are_not_on_disk_are_counted(root: Path):
+    (root / "images" / "2_b.jpg").unlink()
+    (root / "images" / "5_e.jpg").unlink()
+    with pytest.raises(
+        UserError, match=r"2 images are in the split lists .* the first is .*2_b.jpg.*skip_unreadable=true"
+    ):
+        read_flickr8k(str(root))
+    with pytest.raises(UserError, match=r"1 image is in the split lists .* the first is .*5_e.jpg"):
+        read_flickr8k(str(root), absent=["2_b.jpg"])
+
+
+@pytest.mark.parametrize("allowed", [{"absent": ["2_b.jpg"]}, {"skip_unreadable": True}])
+def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: Path, allowed: dict):
+    (root / "images" / "2_b.jpg").unlink()
+    dataset = read_flickr8k(str(root), **allowed)
+    assert names(dataset) == {**SPLITS, "train": ["1_a.jpg", "3_c.jpg"]}
+    [note] = dataset.notes
+    assert note == "1 image is in the split lists but not on disk and passed over: 2_b.jpg"
+
+
+def test_an_absent_image_that_is_on_disk_after_all_is_used(root: Path):
+    assert names(read_flickr8k(str(root), absent=["2_b.jpg"])) == SPLITS
+
+
+@pytest.mark.parametrize(("split", "image"), [("train", "1_a.jpg"), ("val", "1_a.jpg")])
+def test_an_image_that_is_listed_twice_is_told(root: Path, split: str, image: str):
+    with open(root / SPLIT_LISTS[split], "a") as file:
+        file.write(f"{image}\n")
+    with pytest.raises(UserError, match="1_a.jpg"):
+        read_flickr8k(str(root))
+
+
+def test_an_empty_split_is_told_when_it_is_asked_for(root: Path):
+    (root / "Flickr_8k.devImages.txt").write_text("\n")
+    dataset = read_flickr8k(str(root))
+    with pytest.raises(UserError, match="the split 'val' of dataset flickr8k is empty"):
+        dataset.split("val")
+
+
+def test_an_unknown_split_is_told_with_the_known_ones(root: Path):
+    with pytest.raises(UserError, match="dataset flickr8k has no split 'tset'; did you mean 'test'?"):
+        read_flickr8k(str(root)).split("tset")
+    with pytest.raises(UserError, match="has no split 'dev'; known are test, train, val"):
+        read_flickr8k(str(root)).split("dev")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the photographs of Flickr8k are not beside the checkout")
+def test_the_real_distribution_lacks_one_image_and_has_five_captions_each():
+    dataset = read_flickr8k(str(SHARED), absent=["3050606344_af711c726c.jpg"])
+    lists = {split: set((SHARED / file).read_text().split()) for split, file in SPLIT_LISTS.items()}
+    assert {split: len(images) for split, images in lists.items()} == {"train": 6000, "val": 1000, "test": 1000}
+    for split, images in lists.items():
+        assert {example.image for example in dataset.split(split)} == images - {"3050606344_af711c726c.jpg"}
+    assert all(len(example.captions) == 5 for example in dataset.examples())
+    assert len(dataset.examples()) == 7999
