@@ -22,6 +22,7 @@ QUIET = (
     r"Checkpoint directory .* exists and is not empty",
     r"Found \d+ module\(s\) in eval mode",  # the frozen encoder
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r"The number of training batches .* is smaller than the logging interval",  # figures are logged per epoch
     r"The '.*_dataloader' does not have many workers",  # grids are read from memory
 )
 """Warnings of Lightning that are no news here."""
