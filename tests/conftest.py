@@ -10,33 +10,43 @@ from typing import NamedTuple
 
 import pytest
 
-PRELOADED = ["showattendtell.training", "showattendtell.evaluation", "showattendtell.checkpoint"]
-PRELOADED += ["showattendtell.report.heatmaps", "showattendtell.report.tables", "showattendtell.report.results"]
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
 
-RUN_MODULE = """
-import os, runpy, sys
+IMPORTED_ONCE = [
+    "showattendtell.training",
+    "showattendtell.evaluation",
+    "showattendtell.report.heatmaps",
+    "timm.models",
+]
+
+RUN_AS_MAIN = """
+import atexit, os, runpy, sys
 os.chdir(folder)
 os.environ.update(environment)
-for number, path in ((1, out), (2, err)):
-    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+for descriptor, path in ((1, out), (2, err)):
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
 sys.argv = arguments
-runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+exec(first)
+try:
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+finally:
+    atexit._run_exitfuncs()
 """
 
 
 class Finished(NamedTuple):
-    """A command that ended: its exit status, and what it printed."""
+    """A command that has ended, and what it printed."""
 
-    status: int
+    status: int | None
     out: str
     err: str
 
 
-Command = Callable[..., Finished]
+RunCommand = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
-def fresh_command() -> Command:
+def run_fresh() -> RunCommand:
     """`python -m showattendtell.COMMAND SETTING ...` in a new Python."""
 
     def run(command: str, *settings: str, folder: Path, **environment: str) -> Finished:
@@ -48,18 +58,22 @@ def fresh_command() -> Command:
 
 
 @pytest.fixture(scope="session")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """The same in a fork of a Python that has imported torch and Lightning once, which saves seconds a command."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    printed = tmp_path_factory.mktemp("printed")
+def run_forked(tmp_path_factory: pytest.TempPathFactory) -> RunCommand:
+    """The same in a fork of a Python that has imported torch and Lightning once, which saves seconds a command.
 
-    def run(command: str, *settings: str, folder: Path, **environment: str) -> Finished:
-        files = {"out": printed / "out", "err": printed / "err"}
-        names = {"folder": folder, "environment": environment, "arguments": [f"showattendtell.{command}", *settings]}
-        process = context.Process(target=exec, args=(RUN_MODULE, {**names, **files}))
+    `first` is code that is executed before the command.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED_ONCE)
+    printed = tmp_path_factory.mktemp("printed")
+    out, err = printed / "out", printed / "err"
+
+    def run(command: str, *settings: str, folder: Path, first: str = "", **environment: str) -> Finished:
+        arguments = [f"showattendtell.{command}", *settings]
+        names = {"folder": folder, "environment": environment, "arguments": arguments, "first": first}
+        process = context.Process(target=exec, args=(RUN_AS_MAIN, {**names, "out": out, "err": err}))
         process.start()
         process.join()
-        return Finished(process.exitcode, files["out"].read_text(), files["err"].read_text())
+        return Finished(process.exitcode, out.read_text(), err.read_text())
 
     return run

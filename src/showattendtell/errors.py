@@ -7,6 +7,11 @@ from difflib import get_close_matches
 class UserError(Exception):
     """A fault in the input. Its text is one sentence that names the file or value and says what to do."""
 
+    def __init__(self, sentence: str):
+        if sentence.startswith("Caught UserError in DataLoader worker"):  # torch puts the traceback before it
+            sentence = sentence.strip().splitlines()[-1].partition("UserError: ")[2]
+        super().__init__(sentence)
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'soft'?` if something known is close to `name`, else the list of what is known."""

@@ -1,8 +1,10 @@
 """Caption files of the published formats, read into (image, sentences) per split."""
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
 
 from showattendtell.errors import UserError
 from showattendtell.records import Caption, Example
@@ -15,7 +17,7 @@ Sentences = dict[str, list[str]]
 def read_text(path: Path) -> str:
     """A text file; a `UserError` where it is missing or not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except IsADirectoryError:
@@ -27,7 +29,7 @@ def read_text(path: Path) -> str:
 def read_token_file(path: Path) -> Sentences:
     """Flickr's layout: a line is `name.jpg#0<TAB>caption`."""
     sentences: Sentences = {}
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         key, tab, sentence = line.partition("\t")
@@ -40,28 +42,53 @@ def read_token_file(path: Path) -> Sentences:
 
 def read_list(path: Path) -> list[str]:
     """A split list: an image name a line."""
-    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    return [line.strip() for line in read_text(path).split("\n") if line.strip()]
+
+
+class KarpathySentence(BaseModel):
+    raw: str
+
+
+class KarpathyImage(BaseModel):
+    filename: str
+    split: str
+    sentences: list[KarpathySentence]
+
+
+class KarpathyFile(BaseModel):
+    """The fields that are used of Karpathy's `dataset_flickr8k.json` and its like."""
+
+    images: list[KarpathyImage]
 
 
 def read_karpathy(path: Path) -> tuple[Sentences, dict[str, list[str]]]:
     """Karpathy's JSON: the sentences by image, and the images by split."""
     try:
-        entries = json.loads(read_text(path))["images"]
-        sentences = {entry["filename"]: [sentence["raw"] for sentence in entry["sentences"]] for entry in entries}
-        splits: dict[str, list[str]] = {}
-        for entry in entries:
-            splits.setdefault(entry["split"], []).append(entry["filename"])
-    except json.JSONDecodeError as fault:
-        raise UserError(f"{path} is not JSON (line {fault.lineno}: {fault.msg})") from None
-    except (KeyError, TypeError) as fault:
-        raise UserError(f"{path} is not in Karpathy's layout: an image lacks {fault}") from None
-    return sentences, splits
+        entries = KarpathyFile.model_validate_json(read_text(path)).images
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        if first["type"] == "json_invalid":
+            raise UserError(f"{path} is not JSON ({first['ctx']['error']}); export it again") from None
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(f"{path} is not in Karpathy's layout: {where}: {first['msg'].lower()}") from None
+    splits: dict[str, list[str]] = {}
+    for entry in entries:
+        splits.setdefault(entry.split, []).append(entry.filename)
+    return {entry.filename: [sentence.raw for sentence in entry.sentences] for entry in entries}, splits
 
 
 def assemble(
     sentences: Sentences, splits: Mapping[str, Sequence[str]], folder: Path, captions_per_image: int
 ) -> dict[str, tuple[Example, ...]]:
-    """Examples by split. Captions beyond `captions_per_image` are dropped, as the paper does."""
+    """Examples by split. Captions beyond `captions_per_image` are dropped, as the paper does.
+
+    Raises `UserError` for an image without a caption, and for one that is listed twice, in one split or in two.
+    """
+    listed = Counter(image for images in splits.values() for image in images)
+    twice = next((image for image, count in listed.items() if count > 1), None)
+    if twice:
+        where = ", ".join(split for split, images in splits.items() if twice in images)
+        raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
 
     def example(image: str) -> Example:
         words = (tokenize(sentence) for sentence in sentences.get(image, [])[:captions_per_image])

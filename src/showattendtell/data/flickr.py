@@ -36,7 +36,8 @@ def read_flickr8k(
     """
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise UserError(f"the folder {root} does not exist; set dataset.root to the folder that holds Flickr8k")
+        fault = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise UserError(f"the folder {root} {fault}; set dataset.root to the folder that holds Flickr8k")
     images = _find(folder, IMAGE_FOLDERS, "the image folder")
     texts = _find(folder, [f"{place}/{captions}" for place in TEXT_FOLDERS], "the caption file")
     if texts.suffix == ".json":

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
@@ -23,23 +24,22 @@ def open_image(path: str | Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I;16"):  # Pillow clips 16 bits to 8 instead of scaling them
-                upright = upright.point(lambda level: level / 256).convert("L")
+            if upright.mode.startswith("I"):  # Pillow clips 16 bits to 8 instead of scaling them
+                upright = Image.fromarray((np.asarray(upright) // 256).astype(np.uint8))
             return upright.convert("RGB")
     except FileNotFoundError:
         raise UserError(f"image {path} does not exist") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:
+    except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as fault:
         reason = str(fault).removesuffix(".").splitlines()[0] if str(fault) else type(fault).__name__
         raise UserError(f"image {path} cannot be read ({reason}); replace the file") from None
 
 
 def find_images(places: Sequence[str]) -> list[Path]:
     """The files named, and the image files of the folders named; a `UserError` where there is nothing."""
-    known = Image.registered_extensions()
     files = []
     for place in map(Path, places):
         if place.is_dir():
-            inside = sorted(file for file in place.iterdir() if file.suffix.lower() in known)
+            inside = sorted(filter(_is_image, place.iterdir()))
             if not inside:
                 raise UserError(f"the folder {place} holds no image files; give one that does, or name files")
             files += inside
@@ -48,12 +48,19 @@ def find_images(places: Sequence[str]) -> list[Path]:
     return files
 
 
+def _is_image(file: Path) -> bool:
+    """By name: a format of Pillow's that is an image, and no hidden file."""
+    mime = Image.MIME.get(Image.registered_extensions().get(file.suffix.lower(), ""), "")
+    return mime.startswith("image/") and not file.name.startswith(".") and file.is_file()
+
+
 @cache
 def image_size(path: str) -> tuple[int, int]:
     """(width, height) of the upright image, from the file's header alone."""
     with Image.open(path) as image:
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-        return (image.height, image.width) if turned else image.size
+        turned = 5 <= image.getexif().get(ExifTags.Base.Orientation, 1) <= 8
+        told_upright = image.format == "TIFF"  # its reader has turned the size already
+        return (image.height, image.width) if turned and not told_upright else image.size
 
 
 class Preprocessing(NamedTuple):

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from rich.progress import track
 
 from showattendtell.arguments import NonNegativeInt, PositiveInt
+from showattendtell.errors import UserError
 from showattendtell.records import Box, Caption, Dataset, Example, Phrase
 
 COLORS = {
@@ -72,7 +73,10 @@ def read_shapes(
     name = f"shapes-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
     folder = Path(root).expanduser() / name
     if not folder.exists():
-        _draw_all(folder, sizes, seed)
+        try:
+            _draw_all(folder, sizes, seed)
+        except OSError as fault:
+            raise UserError(f"{folder} cannot be written ({fault.strerror}); set cache to another folder") from None
     splits = {
         split: tuple(_example(folder, split, number, seed) for number in range(size)) for split, size in sizes.items()
     }

@@ -5,9 +5,11 @@ names. While it is being written it is `NAME.part` beside a journal `NAME.progre
 interrupted run continues.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,16 @@ class FeatureStore:
         self.path = path
         try:
             with safe_open(path, framework="pt") as file:
-                metadata = file.metadata()
+                metadata = {name: json.loads(value) for name, value in file.metadata().items()}
                 self.grids: Tensor = file.get_tensor("grids")
-        except SafetensorError as fault:
+            settings, images = metadata["settings"], metadata["images"]
+            self.skipped: list[str] = metadata["skipped"]
+        except (SafetensorError, OSError) as fault:
             raise UserError(f"{path} is damaged ({fault}); remove it and it will be made again") from None
-        refuse_difference(path, json.loads(metadata["settings"]), expected)
-        self.skipped: list[str] = json.loads(metadata["skipped"])
-        self._rows = {image: row for row, image in enumerate(json.loads(metadata["images"]))}
+        except (AttributeError, KeyError, ValueError):
+            raise UserError(f"{path} is no store of grids; remove it and it will be made again") from None
+        refuse_difference(path, settings, expected)
+        self._rows = {image: row for row, image in enumerate(images)}
 
     def rows(self, images: Sequence[str]) -> Tensor:
         """The rows of the named images; a `UserError` for one that the file lacks."""
@@ -94,14 +99,18 @@ class FeatureWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._read_journal()
             self._data = open(self._part, "r+b" if self.written else "w+b")
+            fcntl.flock(self._data, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(self._data.fileno(), 0, self.num_bytes)
-            self._lines = open(self._journal, "a", encoding="utf-8")
+            self._lines = open(self._journal, "a" if self.written or self.skipped else "w", encoding="utf-8")
+        except BlockingIOError:
+            raise UserError(f"{self.path} is being written by another process; wait until it is done") from None
         except OSError as fault:
             if not self.written:
-                self._part.unlink(missing_ok=True)
+                with suppress(OSError):
+                    self._part.unlink()
             raise self._cannot_write(fault) from None
         if not self._journal.stat().st_size:
-            self._write_line({"settings": self.settings})
+            self._write_line(self._first_line)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,9 +125,13 @@ class FeatureWriter:
     def write(self, images: Sequence[str], grids: Tensor, skipped: Mapping[str, str]) -> None:
         """Append a batch: the grids (len(images), L, D), and the images that could not be read with the reason."""
         offset = self._header_bytes + len(self.written) * self._row_bytes
-        payload = grids.to(torch.float16).contiguous().numpy().tobytes()
+        half = grids.to(torch.float16)
+        if not half.isfinite().all():
+            raise UserError(f"the grids of {images[0]} and others do not fit into fp16; choose another encoder.stride")
         try:
-            os.pwrite(self._data.fileno(), payload, offset)
+            self._data.seek(offset)
+            self._data.write(half.contiguous().numpy().tobytes())
+            self._data.flush()
             self._write_line({"images": list(images), "skipped": dict(skipped)})
         except OSError as fault:
             raise self._cannot_write(fault) from None
@@ -141,23 +154,25 @@ class FeatureWriter:
         return json.dumps({"__metadata__": {k: json.dumps(v) for k, v in metadata.items()}, "grids": tensor}).encode()
 
     def _read_journal(self) -> None:
-        """What an interrupted run left, if it ran with the same settings; its torn last line does not count."""
+        """What an interrupted run left, if it can be trusted, else nothing. A torn last line does not count."""
         if not (self._journal.exists() and self._part.exists()):
-            self._journal.unlink(missing_ok=True)
             return
-        text = self._journal.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.split("\n")[:-1]]
-        if not lines or lines[0]["settings"] != json.loads(json.dumps(self.settings)):
-            self._journal.unlink()
+        complete = self._journal.read_bytes().rpartition(b"\n")[0]
+        try:
+            first, *lines = [json.loads(line) for line in complete.decode().split("\n")]
+            written = [image for line in lines for image in line["images"]]
+            skipped = {image: reason for line in lines for image, reason in line["skipped"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
             return
-        for line in lines[1:]:
-            self.written += line["images"]
-            self.skipped |= line["skipped"]
-        if not {*self.written, *self.skipped} <= set(self.images):
-            self.written, self.skipped = [], {}
-            self._journal.unlink()
-            return
-        self._journal.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+        known = [*written, *skipped]
+        if first == self._first_line and len(set(known)) == len(known) and set(known) <= set(self.images):
+            self.written, self.skipped = written, skipped
+            self._journal.write_bytes(complete + b"\n")
+
+    @property
+    def _first_line(self) -> dict[str, Any]:
+        """What must be equal for an interrupted run to be continued, as JSON gives it back."""
+        return json.loads(json.dumps({"settings": self.settings, "header_bytes": self._header_bytes}))
 
     def _write_line(self, line: Mapping[str, Any]) -> None:
         self._lines.write(json.dumps(line) + "\n")

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from showattendtell.errors import UserError
+
 SPECIAL = ("<pad>", "<start>", "<eos>", "<unk>")
 PAD, START, EOS, UNK = range(4)
 
@@ -25,7 +27,7 @@ class Vocabulary:
     def build(cls, captions: Iterable[Sequence[str]], size: int) -> "Vocabulary":
         """The commonest words, equally common ones in alphabetical order; `size` counts the special words, too."""
         if size <= len(SPECIAL):
-            raise ValueError(f"vocabulary size must be above {len(SPECIAL)}, got {size}")
+            raise UserError(f"vocabulary.size must be above {len(SPECIAL)}, got {size}")
         counts = Counter(word for caption in captions for word in caption)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(SPECIAL + tuple(ranked[: size - len(SPECIAL)]))

@@ -1,0 +1,112 @@
+"""`--help` and typos are answered at once: from any folder, and without the libraries that take seconds to import."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.entry import compose, config_folder, read_comments
+from showattendtell.config.help import help_page
+
+CONF = Path(config_folder())
+GROUPS = {
+    folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in CONF.iterdir() if folder.is_dir()
+}
+GROUPS.pop("hydra")
+
+ANSWER = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    status = end.code
+else:
+    status = 0
+heavy = {"torch", "pytorch_lightning", "timm", "matplotlib", "torchvision", "wandb"} & sys.modules.keys()
+print("IMPORTED", sorted(heavy))
+sys.exit(status)
+"""
+
+
+def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a command prints in `folder`; at the end of its output, the heavy libraries that it has imported."""
+    line = [sys.executable, "-c", ANSWER, *arguments]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=20)
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption", "demo"])
+def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
+    done = answer(tmp_path, command, "--help")
+    assert done.returncode == 0
+    assert f"python -m showattendtell.{command}" in done.stdout
+    assert "IMPORTED []" in done.stdout
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption", "demo"])
+def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(command: str, tmp_path: Path):
+    done = answer(tmp_path, command, "sed=3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no setting sed")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == "IMPORTED []\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(tmp_path: Path):
+    done = answer(tmp_path, "train", "decoder.dropot=0.3", "attention=hrad")
+    assert done.returncode == 2
+    assert done.stdout == "IMPORTED []\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
+    page = help_page(*compose("train", ["optimizer=rmsprop"]), read_comments("train"))
+    listed: dict[str, list[str]] = {}
+    for word in page[page.index("Choices") : page.index("Settings")].split("\n", 1)[1].split():
+        if word in GROUPS:
+            options = listed.setdefault(word, [])
+        else:
+            options.append(word)
+    assert {group: sorted(option.strip("[]") for option in options) for group, options in listed.items()} == GROUPS
+    assert listed["optimizer"] == ["adam", "[rmsprop]"]
+
+
+def test_help_shows_the_values_of_the_options_that_stand_before_it():
+    page = help_page(*compose("train", ["dataset=flickr8k", "decoder.dropout=0.123"]), read_comments("train"))
+    assert "decoder.dropout=0.123" in page
+    assert "dataset.captions_per_image=5" in page
+    assert "dataset.train=" not in page
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption"])
+def test_help_names_every_setting_of_the_yaml(command: str):
+    config, groups = compose(command, [])
+    page = help_page(config, groups, read_comments(command))
+    settings = OmegaConf.to_container(config)
+    settings.pop("hydra")
+    for node, value in settings.items():
+        names = [f"{node}.{key}" for key in value if not key.startswith("_")] if isinstance(value, dict) else [node]
+        for name in names:
+            assert f"  {name}=" in page, name
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption"])
+def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
+    config, groups = compose(command, [])
+    page = help_page(config, groups, read_comments(command)).splitlines()
+    settings = [key for key in config if key != "hydra" and not isinstance(config._get_node(key), DictConfig)]
+    assert settings
+    for setting in settings:
+        number = next(n for n, line in enumerate(page) if line.startswith(f"  {setting}="))
+        assert page[number + 1].startswith("      "), setting
+
+
+def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets(tmp_path: Path):
+    done = answer(tmp_path, "train", "--help", "decoder.output=[word,hidden]")
+    assert done.returncode == 0
+    assert "decoder.output=['word', 'hidden']" in done.stdout

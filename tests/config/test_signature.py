@@ -1,0 +1,228 @@
+"""Signatures read from source, held against those of the imported objects."""
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from pydantic import TypeAdapter
+
+from showattendtell.config.entry import config_folder
+from showattendtell.config.signature import SignatureError, read_signature
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+DEFINITIONS = """
+    from dataclasses import dataclass
+    from typing import ClassVar, NamedTuple
+
+    from .elsewhere import Faraway, Faraway as Renamed
+
+    class Plain:
+        def __init__(self, first, second: int = 2, *rest, third: str = "3", **others): ...
+
+        @classmethod
+        def made(cls, source, size: int = 1): ...
+
+        @staticmethod
+        def loose(source, size: int = 1): ...
+
+    class Inheriting(Plain): ...
+
+    class InheritingFromElsewhere(Faraway): ...
+
+    class Fields(NamedTuple):
+        width: int
+        height: int = 3
+
+    @dataclass
+    class Data:
+        width: int
+        height: int = 3
+        shared: ClassVar[int] = 4
+
+    def function(one, /, two, *, three=3): ...
+
+    if True:
+        def conditional(four=4): ...
+"""
+
+ELSEWHERE = """
+    class Faraway:
+        def __init__(self, distance: float = 1.0): ...
+"""
+
+
+def targets() -> dict[str, set[str]]:
+    """Every `_target_` that conf/ names, and the settings that stand beside it."""
+    found: dict[str, set[str]] = {}
+
+    def walk(node: Any) -> None:
+        if isinstance(node, DictConfig):
+            if "_target_" in node:
+                found.setdefault(node._target_, set()).update(str(key) for key in node if key != "_target_")
+            for key in node:
+                walk(node._get_node(key))
+
+    for file in Path(config_folder()).rglob("*.yaml"):
+        walk(OmegaConf.load(file))
+    return found
+
+
+def imported(target: str) -> Any:
+    """What a dotted name stands for, by importing it."""
+    module, names = target, []
+    while module:
+        try:
+            thing: Any = import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, name = module.rpartition(".")
+            names.insert(0, name)
+    for name in names:
+        thing = getattr(thing, name)
+    return thing
+
+
+def assert_agrees(target: str) -> None:
+    """Names in order, which have a default, and whether others are let through."""
+    real = inspect.signature(imported(target)).parameters.values()
+    read = read_signature(target)
+    expected = {p.name: p.default is not inspect.Parameter.empty for p in real if p.kind not in VARIADIC}
+    assert {name: parameter.default is not None for name, parameter in read.parameters.items()} == expected
+    assert list(read.parameters) == list(expected)
+    assert read.open == any(p.kind is inspect.Parameter.VAR_KEYWORD for p in real)
+
+
+def schema(annotation: Any) -> Any:
+    """What an annotation lets through, in a form that can be compared."""
+    return TypeAdapter(annotation).json_schema()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An importable package with many kinds of definitions."""
+    folder = tmp_path / "manykinds"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from .definitions import Plain as Again\n")
+    (folder / "definitions.py").write_text(dedent(DEFINITIONS))
+    (folder / "elsewhere.py").write_text(dedent(ELSEWHERE))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "manykinds"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "manykinds"]:
+        del sys.modules[name]
+    read_signature.cache_clear()
+
+
+def test_conf_names_the_targets_that_this_test_is_about():
+    own = {"showattendtell.text.vocabulary.Vocabulary.build", "showattendtell.model.attention.SoftAttention"}
+    foreign = {"pytorch_lightning.Trainer", "torch.optim.AdamW", "torch.optim.RMSprop"}
+    assert own | foreign <= targets().keys()
+
+
+@pytest.mark.parametrize("target", sorted(targets()))
+def test_every_target_in_conf_reads_as_it_imports(target: str):
+    assert_agrees(target)
+
+
+@pytest.mark.parametrize("target", sorted(target for target in targets() if target.startswith("showattendtell.")))
+def test_types_of_own_settings_are_read_as_they_are(target: str):
+    thing = imported(target)
+    hints = typing.get_type_hints(vars(thing).get("__init__", thing), include_extras=True)
+    for name, parameter in read_signature(target).parameters.items():
+        if parameter.annotation not in (None, Any) and typing.get_origin(hints[name]) is not Callable:
+            assert schema(parameter.annotation) == schema(hints[name]), name
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"), sorted((t, s) for t, s in targets().items() if t.startswith("showattendtell."))
+)
+def test_every_own_setting_in_conf_has_a_type(target: str, settings: set[str]):
+    parameters = read_signature(target).parameters
+    assert [name for name in sorted(settings) if parameters[name].annotation is None] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "definitions.Plain",
+        "definitions.Plain.made",
+        "definitions.Plain.loose",
+        "definitions.Inheriting",
+        "definitions.InheritingFromElsewhere",
+        "definitions.Fields",
+        "definitions.Data",
+        "definitions.function",
+        "definitions.conditional",
+        "definitions.Renamed",
+        "Again",
+        "Again.made",
+    ],
+)
+def test_definitions_of_every_kind_read_as_they_import(package: str, name: str):
+    assert_agrees(f"{package}.{name}")
+
+
+def test_defaults_are_given_as_they_stand_in_the_source(package: str):
+    parameters = read_signature(f"{package}.definitions.Plain").parameters
+    assert {name: p.default for name, p in parameters.items()} == {"first": None, "second": "2", "third": "'3'"}
+
+
+def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
+    annotation = read_signature("pytorch_lightning.Trainer").parameters["precision"].annotation
+    if annotation is not None:
+        assert TypeAdapter(annotation).validate_python("bf16-mixed") == "bf16-mixed"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nosuchpackage.Thing", "nosuchpackage"),
+        ("showattendtell.model.decoder.LSTMDecodr", "LSTMDecodr"),
+        ("showattendtell.model.decodr.LSTMDecoder", "decodr"),
+        ("showattendtell.text.vocabulary.Vocabulary.bild", "bild"),
+        ("showattendtell.model.decoder", "is a module"),
+        ("showattendtell", "is a module"),
+        ("", "there is no package"),
+        (".", "there is no package"),
+        ("os.system", "os"),
+        ("sys.exit", "sys"),
+        ("math.sqrt", "math"),
+    ],
+)
+def test_a_target_without_python_source_is_told(target: str, message: str):
+    with pytest.raises(SignatureError, match=message):
+        read_signature(target)
+
+
+def test_documentation_is_read_from_the_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "documented.py").write_text(
+        dedent('''
+            class Documented:
+                """What it is,
+                in two lines.
+
+                A second paragraph: not part of it.
+
+                Args:
+                    width: how wide,
+                        and how so.
+                    mean, std: both.
+
+                See: elsewhere
+                """
+
+                def __init__(self, width, mean, std, other): ...
+        ''')
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    signature = read_signature("documented.Documented")
+    assert signature.doc == "What it is, in two lines."
+    described = {name: parameter.doc for name, parameter in signature.parameters.items()}
+    assert described == {"width": "how wide, and how so.", "mean": "both.", "std": "both.", "other": ""}

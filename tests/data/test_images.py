@@ -1,0 +1,235 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, features
+
+from showattendtell.data.images import ImageFiles, Preprocessing, find_images, image_size, open_image
+from showattendtell.errors import UserError
+
+UPRIGHT = np.random.default_rng(0).integers(0, 256, size=(2, 3, 3), dtype=np.uint8)
+ORIENTATION = 0x0112
+AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: a[:, ::-1].swapaxes(0, 1),
+    7: lambda a: a[::-1, ::-1].swapaxes(0, 1),
+    8: lambda a: a[::-1].swapaxes(0, 1),
+    9: lambda a: a,
+}
+"""Rows and columns of the file by EXIF orientation. Its row 0 and column 0 are: 1 top left, 2 top right, 3 bottom
+right, 4 bottom left, 5 left top, 6 right top, 7 right bottom, 8 left bottom; 9 is not defined, and means nothing."""
+
+
+def save_turned(path: Path, orientation: int, scale: int = 1) -> str:
+    stored = AS_STORED[orientation](UPRIGHT).repeat(scale, axis=0).repeat(scale, axis=1)
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)
+    return str(path)
+
+
+@pytest.mark.parametrize("orientation", AS_STORED)
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_a_turned_photograph_is_opened_upright(tmp_path: Path, orientation: int, suffix: str):
+    path = save_turned(tmp_path / f"turned.{suffix}", orientation)
+    np.testing.assert_array_equal(np.asarray(open_image(path)), UPRIGHT)
+
+
+@pytest.mark.parametrize("orientation", AS_STORED)
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
+def test_the_size_read_from_the_header_is_the_upright_one(tmp_path: Path, orientation: int, suffix: str):
+    path = save_turned(tmp_path / f"turned.{suffix}", orientation, scale=10)
+    assert image_size(path) == open_image(path).size == (30, 20)
+
+
+def save_palette(path: Path) -> None:
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 12, 200, 99])
+    image.save(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "save", "expected"),
+    [
+        ("grey.png", Image.new("L", (4, 4), 100).save, (100, 100, 100)),
+        ("grey.jpg", Image.new("L", (4, 4), 100).save, (100, 100, 100)),
+        ("grey-alpha.png", Image.new("LA", (4, 4), (100, 255)).save, (100, 100, 100)),
+        ("bilevel.png", Image.new("1", (4, 4), 1).save, (255, 255, 255)),
+        ("palette.png", save_palette, (12, 200, 99)),
+        ("palette.gif", save_palette, (12, 200, 99)),
+        ("alpha.png", Image.new("RGBA", (4, 4), (10, 20, 30, 255)).save, (10, 20, 30)),
+        ("print.tif", Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save, (255, 0, 0)),
+        ("print.jpg", Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save, (255, 0, 0)),
+        ("plain.webp", lambda path: Image.new("RGB", (4, 4), (10, 20, 30)).save(path, lossless=True), (10, 20, 30)),
+    ],
+)
+def test_every_mode_opens_as_its_rgb_values(tmp_path: Path, name: str, save: Callable, expected: tuple[int, ...]):
+    save(tmp_path / name)
+    image = open_image(tmp_path / name)
+    assert image.mode == "RGB"
+    np.testing.assert_allclose(np.asarray(image)[1:3, 1:3], np.broadcast_to(expected, (2, 2, 3)), atol=2)
+
+
+LEVELS = np.arange(256, dtype=np.uint16).reshape(16, 16)
+
+
+def save_pgm(path: Path, levels: np.ndarray) -> None:
+    path.write_bytes(b"P5 16 16 65535\n" + levels.astype(">u2").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("deep.png", lambda path, levels: Image.fromarray(levels).save(path)),
+        ("little-endian.tif", lambda path, levels: Image.fromarray(levels).save(path)),
+        ("big-endian.tif", lambda path, levels: Image.fromarray(levels.astype(">u2")).save(path)),
+        ("deep.pgm", save_pgm),
+    ],
+)
+def test_sixteen_bits_are_scaled_to_eight_and_not_clipped(tmp_path: Path, name: str, save: Callable):
+    save(tmp_path / name, 257 * LEVELS)
+    grey = np.asarray(open_image(tmp_path / name))
+    np.testing.assert_array_equal(grey, np.stack([LEVELS] * 3, axis=-1))
+
+
+def test_an_image_that_does_not_exist_is_told(tmp_path: Path):
+    with pytest.raises(UserError, match=r"image .*nowhere.jpg does not exist"):
+        open_image(tmp_path / "nowhere.jpg")
+
+
+def write_text(path: Path) -> None:
+    path.write_text("no image")
+
+
+def write_nothing(path: Path) -> None:
+    path.touch()
+
+
+def write_truncated(path: Path) -> None:
+    Image.effect_noise((64, 64), 50).save(path, format="JPEG")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def write_damaged_png(path: Path) -> None:
+    Image.effect_noise((64, 64), 50).save(path, format="PNG")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def write_damaged_avif(path: Path) -> None:
+    if not features.check("avif"):
+        pytest.skip("this Pillow reads no AVIF")
+    Image.effect_noise((64, 64), 50).convert("RGB").save(path, format="AVIF")
+    content = path.read_bytes()
+    head = content[: content.index(b"mdat") + 4]
+    path.write_bytes(head.ljust(len(content), b"\0"))
+
+
+def write_gigantic(path: Path) -> None:
+    path.write_bytes(b"P6 20000 20000 255\n")
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [write_text, write_nothing, write_truncated, write_damaged_png, write_damaged_avif, write_gigantic, make_folder],
+)
+def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path, write: Callable[[Path], None]):
+    write(tmp_path / "broken.jpg")
+    with pytest.raises(UserError, match=r"image .*broken.jpg cannot be read \(.+\); replace the file") as told:
+        open_image(tmp_path / "broken.jpg")
+    assert "\n" not in str(told.value)
+
+
+def test_images_are_found_in_folders_and_by_name(tmp_path: Path):
+    for name in ("b.JPG", "a.png", "c.webp"):
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    assert find_images([str(tmp_path), "other.jpg"]) == [
+        *(tmp_path / name for name in ("a.png", "b.JPG", "c.webp")),
+        Path("other.jpg"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["paper.pdf", "features.h5", "film.mpg", "._a.png", "thumbnails.png/"])
+def test_only_photographs_are_taken_from_a_folder(tmp_path: Path, name: str):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_bytes(b"else")
+    assert find_images([str(tmp_path)]) == [tmp_path / "a.png"]
+
+
+def test_a_folder_without_images_is_told(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(UserError, match=r"holds no image files"):
+        find_images([str(tmp_path)])
+
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize(("width", "height"), [(50, 37), (37, 50), (40, 40), (20, 90), (24, 24)])
+def test_preprocessing_is_resize_central_crop_and_normalisation(width: int, height: int, interpolation: str):
+    pixels = np.random.default_rng(0).integers(0, 256, size=(height, width, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    tensor = Preprocessing(resize=32, crop=24, mean=MEAN, std=STD, interpolation=interpolation)(image)
+
+    scale = 32 / min(width, height)
+    wide, high = int(width * scale), int(height * scale)
+    resized = np.asarray(image.resize((wide, high), Image.Resampling[interpolation.upper()]))
+    top, left = round((high - 24) / 2), round((wide - 24) / 2)
+    cropped = resized[top : top + 24, left : left + 24]
+    expected = (cropped / 255 - np.array(MEAN)) / np.array(STD)
+    assert tensor.dtype == torch.float32
+    np.testing.assert_allclose(tensor.permute(1, 2, 0), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(500, 375), (333, 500), (256, 256), (1200, 300), (150, 101), (128, 1000)]
+)
+@pytest.mark.parametrize(("resize", "crop"), [(256, 224), (128, 128), (512, 448), (96, 128)])
+@pytest.mark.parametrize(("across", "down"), [(0.2, 0.7), (0.5, 0.5), (0.9, 0.15)])
+def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, across, down):
+    preprocessing = Preprocessing(resize, crop, mean=(0.0,) * 3, std=(1.0,) * 3)
+    box = preprocessing.crop_box(width, height)
+    left, top = max(box.left, 0), max(box.top, 0)
+    right, bottom = min(box.right, width), min(box.bottom, height)
+    x, y = int(left + across * (right - left)), int(top + down * (bottom - top))
+    half = min(width, height) // 20
+    pixels = np.zeros((height, width, 3), dtype=np.uint8)
+    pixels[y - half : y + half, x - half : x + half] = 255
+
+    light = preprocessing(Image.fromarray(pixels)).mean(dim=0)
+    places = torch.arange(crop) + 0.5
+    column, row = ((light.sum(dim=axis) * places).sum() / light.sum() for axis in (0, 1))
+    assert box.left + column * (box.right - box.left) / crop == pytest.approx(
+        x, abs=max(1, 1.5 * min(width, height) / resize)
+    )
+    assert box.top + row * (box.bottom - box.top) / crop == pytest.approx(
+        y, abs=max(1, 1.5 * min(width, height) / resize)
+    )
+
+
+def test_the_crop_box_worked_by_hand():
+    """500 x 400 to 320 x 256, of which 224 x 224 are cut out: 350 pixels of the photograph."""
+    assert Preprocessing(256, 224, MEAN, STD).crop_box(500, 400) == (75, 25, 425, 375)
+
+
+def test_a_broken_file_gives_its_fault_in_the_tensor_s_place(tmp_path: Path):
+    Image.new("RGB", (40, 40), (255, 0, 0)).save(tmp_path / "a.png")
+    files = ImageFiles([str(tmp_path / "a.png"), str(tmp_path / "nowhere.png")], Preprocessing(32, 24, MEAN, STD))
+    (first, tensor), (second, fault) = files[0], files[1]
+    assert (len(files), first, second) == (2, 0, 1)
+    torch.testing.assert_close(tensor[:, 5, 5], torch.tensor([0.6 / 0.2, -0.5 / 0.25, -0.6 / 0.3]))
+    assert isinstance(fault, UserError)
+    assert "nowhere.png" in str(fault)

@@ -1,0 +1,225 @@
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from showattendtell.data.shapes import COLORS, SHAPES, SIDE, Scene, Thing, draw_scene, read_shapes, relation
+from showattendtell.errors import UserError
+from showattendtell.records import Box, Caption, Dataset, Example, Phrase
+
+RELATIONS = (("left", "of"), ("right", "of"), ("above",), ("below",), ("near",))
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return read_shapes(str(tmp_path_factory.mktemp("shapes")), train=60, val=5, test=5)
+
+
+def file_contents(dataset: Dataset) -> dict[str, bytes]:
+    return {example.image: Path(example.path).read_bytes() for example in dataset.examples()}
+
+
+def captions(dataset: Dataset) -> dict[str, tuple[Caption, ...]]:
+    return {example.image: example.captions for example in dataset.examples()}
+
+
+def pixels_of(example: Example) -> np.ndarray:
+    with Image.open(example.path) as image:
+        return np.asarray(image).astype(int)
+
+
+def coloured(pixels: np.ndarray, color: str) -> np.ndarray:
+    """Where the image has exactly that colour, but for rounding."""
+    return (np.abs(pixels - np.array(COLORS[color])) <= 1).all(axis=-1)
+
+
+def named(caption: Caption, phrase: Phrase) -> tuple[str, str, Box]:
+    """Colour, shape and box of a phrase."""
+    [box] = phrase.boxes
+    return caption.words[phrase.noun - 1], caption.words[phrase.noun], box
+
+
+def all_named(example: Example) -> set[tuple[str, str, Box]]:
+    return {named(caption, phrase) for caption in example.captions for phrase in caption.phrases}
+
+
+def centre(box: Box) -> tuple[float, float]:
+    return (box.left + box.right) / 2, (box.top + box.bottom) / 2
+
+
+def test_the_splits_have_the_sizes_asked_for(shapes: Dataset):
+    assert {split: len(examples) for split, examples in shapes.splits.items()} == {"train": 60, "val": 5, "test": 5}
+    assert all(pixels_of(example).shape == (SIDE, SIDE, 3) for example in shapes.examples())
+
+
+def test_the_same_seed_draws_and_says_the_same(shapes: Dataset, tmp_path: Path):
+    again = read_shapes(str(tmp_path), train=60, val=5, test=5)
+    assert file_contents(again) == file_contents(shapes)
+    assert captions(again) == captions(shapes)
+
+
+def test_an_image_depends_on_seed_split_and_number_but_not_on_the_sizes(shapes: Dataset, tmp_path: Path):
+    smaller = read_shapes(str(tmp_path), train=7, val=2, test=1)
+    assert file_contents(smaller).items() <= file_contents(shapes).items()
+    assert captions(smaller).items() <= captions(shapes).items()
+    assert smaller.name != shapes.name
+
+
+def test_another_seed_draws_other_images(shapes: Dataset, tmp_path: Path):
+    other = read_shapes(str(tmp_path), train=5, val=1, test=1, seed=1)
+    assert other.name != shapes.name
+    assert not set(file_contents(other).values()) & set(file_contents(shapes).values())
+
+
+def test_no_image_stands_in_two_splits(shapes: Dataset):
+    contents = file_contents(shapes)
+    assert len(set(contents.values())) == len(contents) == 70
+
+
+def test_drawings_are_read_and_not_drawn_again(shapes: Dataset):
+    root = Path(shapes.examples()[0].path).parents[1]
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert read_shapes(str(root), train=60, val=5, test=5) == shapes
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_every_image_has_five_different_captions(shapes: Dataset):
+    for example in shapes.examples():
+        assert len(example.captions) == 5
+        assert len({caption.words for caption in example.captions}) == 5
+
+
+def test_every_phrase_is_an_article_a_colour_and_the_noun_of_a_shape(shapes: Dataset):
+    for caption in (caption for example in shapes.examples() for caption in example.captions):
+        assert [phrase.noun for phrase in caption.phrases] == [
+            index for index, word in enumerate(caption.words) if word in SHAPES
+        ]
+        for phrase in caption.phrases:
+            color = caption.words[phrase.noun - 1]
+            assert color in COLORS
+            assert caption.words[phrase.noun - 2] == ("an" if color == "orange" else "a")
+
+
+def test_every_shape_and_colour_is_seen(shapes: Dataset):
+    seen = {part for example in shapes.examples() for color, shape, _ in all_named(example) for part in (color, shape)}
+    assert seen == {*SHAPES, *COLORS}
+
+
+def inside(boxes: list[Box]) -> np.ndarray:
+    """Where the image is in one of the boxes."""
+    rows, columns = np.mgrid[:SIDE, :SIDE] + 0.5
+    parts = [(b.left <= columns) & (columns <= b.right) & (b.top <= rows) & (rows <= b.bottom) for b in boxes]
+    return np.logical_or.reduce(parts)
+
+
+def test_every_box_holds_pixels_of_its_colour(shapes: Dataset):
+    for example in shapes.examples():
+        for color, shape, box in all_named(example):
+            assert coloured(pixels_of(example), color)[inside([box])].mean() > 0.05, (example.image, shape)
+
+
+def test_where_captions_name_three_things_their_colours_are_nowhere_else(shapes: Dataset):
+    complete = [example for example in shapes.examples() if len(all_named(example)) == 3]
+    assert len(complete) > 10
+    for example in complete:
+        for color in {color for color, _, _ in all_named(example)}:
+            boxes = [box for other, _, box in all_named(example) if other == color]
+            assert not coloured(pixels_of(example), color)[~inside(boxes)].any(), example.image
+
+
+def covered_by(thing: Thing) -> np.ndarray:
+    """Where the drawing of a scene with the thing differs from that of its background alone."""
+    with_thing, without = (
+        np.asarray(draw_scene(Scene("checkered", things), np.random.default_rng(0))).astype(int)
+        for things in ((thing,), ())
+    )
+    return np.abs(with_thing - without).max(axis=-1) > 40
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("x", "y", "diameter"), [(64.0, 64.0, 110.0), (20.3, 90.6, 30.0), (97.5, 30.2, 50.0)])
+def test_the_boxes_are_tight(shape: str, x: float, y: float, diameter: float):
+    thing = Thing(shape, "blue", x, y, diameter)
+    rows, columns = covered_by(thing).nonzero()
+    np.testing.assert_allclose((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1), thing.box, atol=2)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_drawn_shape_has_the_area_of_its_name(shape: str):
+    """Areas for a radius of 1 by textbook formulas."""
+    area = {
+        "circle": np.pi,
+        "square": 1.7**2,
+        "triangle": 2 * 1.8 / 2,
+        "diamond": 2 * 1.5 / 2,
+        "cross": 2 * 2 * 0.66 - 0.66**2,
+        "star": 5 * 0.45 * np.sin(np.pi / 5),
+    }[shape]
+    assert covered_by(Thing(shape, "blue", 64.0, 64.0, 110.0)).sum() == pytest.approx(area * 55**2, rel=0.06)
+
+
+def relations_said(caption: Caption) -> Iterator[tuple[str, Box, Box]]:
+    """(relation, first box, second box) where the words between two nouns are a relation."""
+    for first, second in zip(caption.phrases, caption.phrases[1:], strict=False):
+        between = tuple(word for word in caption.words[first.noun + 1 : second.noun - 2] if word != "is")
+        if between in RELATIONS:
+            yield between[0], first.boxes[0], second.boxes[0]
+
+
+def test_relations_agree_with_the_centres_of_the_boxes(shapes: Dataset):
+    said = [
+        relation
+        for example in shapes.examples()
+        for caption in example.captions
+        for relation in relations_said(caption)
+    ]
+    assert {word for word, _, _ in said} == {"left", "right", "above", "below", "near"}
+    for word, first, second in said:
+        dx, dy = np.subtract(centre(first), centre(second))
+        expected = {"left": -dx, "right": dx, "above": -dy, "below": dy}
+        if word == "near":
+            assert 0.5 < abs(dx) / abs(dy) < 2
+        else:
+            assert expected[word] == max(abs(dx), abs(dy))
+
+
+@pytest.mark.parametrize(
+    ("dx", "dy", "expected"),
+    [
+        (-20, 5, "left of"),
+        (20, -13, "right of"),
+        (4, -20, "above"),
+        (-13, 20, "below"),
+        (20, 15, None),
+        (-9, -10, None),
+    ],
+)
+def test_relations_worked_by_hand(dx: int, dy: int, expected: str | None):
+    second = Thing("circle", "red", 60, 60, 30.0)
+    assert relation(second._replace(x=60 + dx, y=60 + dy), second) == expected
+
+
+def test_a_killed_drawing_leaves_nothing_half_filled(shapes: Dataset, tmp_path: Path):
+    process = multiprocessing.get_context("fork").Process(target=read_shapes, args=(str(tmp_path), 60, 5, 5))
+    process.start()
+    while len(list(tmp_path.rglob("*.png"))) < 3:
+        assert process.is_alive()
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{shapes.name}.part"]
+
+    assert file_contents(read_shapes(str(tmp_path), train=60, val=5, test=5)) == file_contents(shapes)
+    assert [path.name for path in tmp_path.iterdir()] == [shapes.name]
+
+
+def test_a_root_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file.* cannot be written"):
+        read_shapes(str(tmp_path / "file"), train=1, val=1, test=1)

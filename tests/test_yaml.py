@@ -1,0 +1,102 @@
+"""Every YAML file of conf/: it composes, it is true of the code, and what it says is what a run gets."""
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.check import find_faults
+from showattendtell.config.entry import NOT_BUILT, compose, config_folder
+
+CONF = Path(config_folder())
+ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
+GROUPS = {
+    folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in CONF.iterdir() if folder.is_dir()
+}
+GROUPS.pop("hydra")
+CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
+RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
+ASKED = {"evaluate": ["checkpoint"], "caption": ["checkpoint", "images"]}
+
+
+def imported(target: str) -> Any:
+    """What a dotted name stands for: a member of a module, or of a class there."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError:
+        return getattr(imported(module), name)
+
+
+def parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Every node that has a `_target_`."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node
+        for value in node.values():
+            yield from parts(value)
+
+
+def read(file: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(file))
+
+
+def faults(config: DictConfig) -> list[str]:
+    """The faults of what `compose` gives."""
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    return find_faults(config)
+
+
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(setting, value) of everything that a YAML file sets."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        elif key != "defaults":
+            yield f"{path}{key}", value
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_option_composes_with_training_and_has_no_faults(choice: str):
+    config, _ = compose("train", [choice])
+    assert faults(config) == []
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
+    config, _ = compose(root, [])
+    assert faults(config) == [f"{setting} is not set; give it as {setting}=..." for setting in ASKED.get(root, [])]
+
+
+@pytest.mark.parametrize("choice", RECIPES)
+def test_what_a_recipe_sets_is_what_the_run_gets(choice: str):
+    config, _ = compose("train", [choice])
+    recipe = read(CONF / f"{choice.replace('=', '/')}.yaml")
+    stated = {setting: value for setting, value in leaves(recipe) if "${" not in str(value)}
+    assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
+
+
+@pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
+def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
+    for part in parts(read(file)):
+        settings = {name: value for name, value in part.items() if not name.startswith("_")}
+        inspect.signature(imported(part["_target_"])).bind_partial(**settings)
+
+
+def test_every_folder_is_a_group_that_training_can_choose_from():
+    _, groups = compose("train", [])
+    assert {group: sorted(options) for group, options in groups.items()} == GROUPS
+
+
+def test_what_is_said_to_be_not_built_is_not_there():
+    for group, options in NOT_BUILT.items():
+        assert set(options) & set(GROUPS[group]) == set()
+
+
+def test_evaluation_and_captioning_decode_alike():
+    assert read(CONF / "evaluate.yaml")["decoding"] == read(CONF / "caption.yaml")["decoding"]
