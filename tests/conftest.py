@@ -2,8 +2,6 @@
 
 import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -46,20 +44,8 @@ RunCommand = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
-def run_fresh() -> RunCommand:
-    """`python -m showattendtell.COMMAND SETTING ...` in a new Python."""
-
-    def run(command: str, *settings: str, folder: Path, **environment: str) -> Finished:
-        line = [sys.executable, "-m", f"showattendtell.{command}", *settings]
-        done = subprocess.run(line, cwd=folder, env=os.environ | environment, capture_output=True, text=True)
-        return Finished(done.returncode, done.stdout, done.stderr)
-
-    return run
-
-
-@pytest.fixture(scope="session")
 def run_forked(tmp_path_factory: pytest.TempPathFactory) -> RunCommand:
-    """The same in a fork of a Python that has imported torch and Lightning once, which saves seconds a command.
+    """`python -m showattendtell.COMMAND SETTING ...`, forked from a Python that has imported torch and Lightning once.
 
     `first` is code that is executed before the command.
     """

@@ -84,7 +84,7 @@ def sources(pattern: str) -> list[Path]:
 def test_the_unpacked_wheel_answers_help_from_its_own_yaml(wheel: zipfile.ZipFile, tmp_path: Path):
     wheel.extractall(tmp_path)
     marked = tmp_path / "showattendtell/conf/train.yaml"
-    marked.write_text(marked.read_text().replace("seed: 1 ", "seed: 4711 "))
+    marked.write_text(marked.read_text().replace("seed: 1\n", "seed: 4711\n"))
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from showattendtell.train import main; main()"
     line = [sys.executable, "-c", code, str(tmp_path), "--help"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)

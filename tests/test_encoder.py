@@ -257,9 +257,10 @@ def test_a_network_whose_last_layer_has_no_grid_is_told(network: str, size: int)
         Encoder(network, "last", "random", size=size)
 
 
-def test_a_size_that_the_network_cannot_take_is_told():
+@pytest.mark.parametrize("network", ["test_vit", "xcit_nano_12_p8_224"])
+def test_a_size_that_the_network_cannot_take_is_told(network: str):
     with pytest.raises(UserError, match="encoder.size=100"):
-        Encoder("test_vit", "last", "random", size=100)
+        Encoder(network, "last", "random", size=100)
 
 
 def test_a_network_without_published_weights_is_told_as_one():

@@ -81,10 +81,16 @@ def test_what_a_recipe_sets_is_what_the_run_gets(choice: str):
     assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
 
 
+PARTS = {"defaults", "hydra", *compose("train", [])[0], *compose("evaluate", [])[0]} - {
+    *("seed", "cache", "checkpoint", "split", "output", "device", "images")
+}
+"""What stands beside a command's own settings in its YAML."""
+
+
 @pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
 def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
     for part in parts(read(file)):
-        settings = {name: value for name, value in part.items() if not name.startswith("_")}
+        settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
         inspect.signature(imported(part["_target_"])).bind_partial(**settings)
 
 

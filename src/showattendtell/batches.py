@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
+from showattendtell.arguments import NonNegativeInt, PositiveInt
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.features.store import FeatureStore
 from showattendtell.records import Batch, Dataset, Example
@@ -135,10 +136,10 @@ class CaptionData(lightning.LightningDataModule):
         dataset: Dataset,
         vocabulary: Vocabulary,
         source: Callable[[Sequence[Example]], ImageSource],
-        batch_size: int,
+        batch_size: PositiveInt,
         seed: int,
-        generation_batch_size: int = 100,
-        num_workers: int = 0,
+        generation_batch_size: PositiveInt = 100,
+        num_workers: NonNegativeInt = 0,
     ):
         super().__init__()
         self.batch_size, self.seed, self.num_workers = batch_size, seed, num_workers

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from showattendtell.config.entry import compose, telling_errors
+from showattendtell.errors import UserError
 
 RUN = "runs/demo"
 NUM_PICTURES = 4
@@ -13,6 +14,12 @@ NUM_PICTURES = 4
 def main() -> None:
     """Run each command as a user would, and show it."""
     with telling_errors():
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            print(f"{__doc__}\n\n  python -m showattendtell.demo\n\nIt takes no settings and writes to {RUN}.")
+            return
+        if sys.argv[1:]:
+            name = sys.argv[1].partition("=")[0]
+            raise UserError(f"there is no setting {name}: demo takes none; train, evaluate and caption do")
         _follow("train", f"hydra.run.dir={RUN}")
         _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
         _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(_scenes())}", f"output={RUN}/captions")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.entry import compose, config_folder, read_comments
+from showattendtell.config.entry import compose, config_folder
 from showattendtell.config.help import help_page
 
 CONF = Path(config_folder())
@@ -47,9 +47,19 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption", "demo"])
-def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(command: str, tmp_path: Path):
-    done = answer(tmp_path, command, "sed=3")
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["prepare", "sed=3"],
+        ["train", "sed=3"],
+        ["evaluate", "checkpoint=best.ckpt", "sed=3"],
+        ["caption", "checkpoint=best.ckpt", "images=photo.jpg", "sed=3"],
+        ["demo", "sed=3"],
+    ],
+    ids=lambda line: line[0],
+)
+def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(line: list[str], tmp_path: Path):
+    done = answer(tmp_path, *line)
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no setting sed")
     assert len(done.stderr.splitlines()) == 1
@@ -65,7 +75,7 @@ def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(t
 
 
 def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
-    page = help_page(*compose("train", ["optimizer=rmsprop"]), read_comments("train"))
+    page = help_page(*compose("train", ["optimizer=rmsprop"]))
     listed: dict[str, list[str]] = {}
     for word in page[page.index("Choices") : page.index("Settings")].split("\n", 1)[1].split():
         if word in GROUPS:
@@ -77,7 +87,7 @@ def test_help_of_training_names_every_group_with_its_options_and_marks_the_prese
 
 
 def test_help_shows_the_values_of_the_options_that_stand_before_it():
-    page = help_page(*compose("train", ["dataset=flickr8k", "decoder.dropout=0.123"]), read_comments("train"))
+    page = help_page(*compose("train", ["dataset=flickr8k", "decoder.dropout=0.123"]))
     assert "decoder.dropout=0.123" in page
     assert "dataset.captions_per_image=5" in page
     assert "dataset.train=" not in page
@@ -86,9 +96,10 @@ def test_help_shows_the_values_of_the_options_that_stand_before_it():
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption"])
 def test_help_names_every_setting_of_the_yaml(command: str):
     config, groups = compose(command, [])
-    page = help_page(config, groups, read_comments(command))
+    page = help_page(config, groups)
     settings = OmegaConf.to_container(config)
     settings.pop("hydra")
+    settings.pop("_target_")
     for node, value in settings.items():
         names = [f"{node}.{key}" for key in value if not key.startswith("_")] if isinstance(value, dict) else [node]
         for name in names:
@@ -98,8 +109,10 @@ def test_help_names_every_setting_of_the_yaml(command: str):
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption"])
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     config, groups = compose(command, [])
-    page = help_page(config, groups, read_comments(command)).splitlines()
-    settings = [key for key in config if key != "hydra" and not isinstance(config._get_node(key), DictConfig)]
+    page = help_page(config, groups).splitlines()
+    settings = [
+        key for key in config if key not in ("hydra", "_target_") and not isinstance(config._get_node(key), DictConfig)
+    ]
     assert settings
     for setting in settings:
         number = next(n for n, line in enumerate(page) if line.startswith(f"  {setting}="))
@@ -109,4 +122,4 @@ def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
 def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets(tmp_path: Path):
     done = answer(tmp_path, "train", "--help", "decoder.output=[word,hidden]")
     assert done.returncode == 0
-    assert "decoder.output=['word', 'hidden']" in done.stdout
+    assert "decoder.output=[word,hidden]" in done.stdout

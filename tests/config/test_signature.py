@@ -10,7 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import TypeAdapter
 
 from showattendtell.config.entry import config_folder
@@ -66,7 +66,11 @@ def targets() -> dict[str, set[str]]:
     def walk(node: Any) -> None:
         if isinstance(node, DictConfig):
             if "_target_" in node:
-                found.setdefault(node._target_, set()).update(str(key) for key in node if key != "_target_")
+                found.setdefault(node._target_, set()).update(
+                    str(key)
+                    for key in node
+                    if key != "_target_" and not isinstance(node._get_node(key), (DictConfig, ListConfig))
+                )
             for key in node:
                 walk(node._get_node(key))
 

@@ -2,7 +2,7 @@ import json
 import multiprocessing
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,10 +184,12 @@ def test_a_batch_of_which_nothing_could_be_read_is_remembered(path: Path):
     assert FeatureStore(path, SETTINGS).skipped == NAMES
 
 
-def test_a_second_writer_of_the_same_file_is_refused(path: Path):
+@pytest.mark.parametrize("settings", [SETTINGS, {**SETTINGS, "network": "another"}], ids=["the same", "other"])
+@pytest.mark.parametrize("begun", [0, 2])
+def test_a_second_writer_of_the_same_file_is_refused_and_spoils_nothing(path: Path, settings: dict, begun: int):
     def try_to_write() -> None:
         try:
-            write(path, NAMES)
+            write(path, NAMES, settings=settings)
         except UserError as fault:
             answers.put(str(fault))
         else:
@@ -196,11 +198,16 @@ def test_a_second_writer_of_the_same_file_is_refused(path: Path):
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     with FeatureWriter(path, SETTINGS, NAMES) as first:
-        first.write(NAMES[:3], grids_of(NAMES[:3]), {})
+        for name in NAMES[:begun]:
+            first.write([name], grids_of([name]), {})
         second = context.Process(target=try_to_write)
         second.start()
         second.join()
-    assert str(path) in answers.get()
+        assert f"{path} is being written by another process" in answers.get()
+        assert Path(f"{path}.part").stat().st_size == first.num_bytes
+        first.write(NAMES[begun:], grids_of(NAMES[begun:]), {})
+        first.finish()
+    assert torch.equal(FeatureStore(path, SETTINGS).grids, grids_of(NAMES).half())
 
 
 @pytest.mark.parametrize(
@@ -290,6 +297,18 @@ def test_a_batch_that_the_disk_takes_in_part_is_told_and_written_again(path: Pat
             writer.write(NAMES[1:2], grids_of(NAMES[1:2], LARGE), {})
     assert write(path, NAMES[:2], settings=LARGE) == NAMES[1:2]
     assert torch.equal(FeatureStore(path, LARGE).grids, grids_of(NAMES[:2], LARGE).half())
+
+
+def write_on_a_full_disk(path: Path) -> None:
+    """Space for the whole file is there at the start, and is gone when the first small batch comes."""
+    with ExitStack() as limits, FeatureWriter(path, SETTINGS, NAMES) as writer:
+        limits.enter_context(largest_file(writer.num_bytes - 60 * len(NAMES) + 30))
+        writer.write(NAMES, grids_of(NAMES), {})
+
+
+def test_a_disk_that_stays_full_is_told_in_the_same_words(path: Path):
+    with pytest.raises(UserError, match=r"cannot be written \(File too large\); it needs 4.7 kB: make room"):
+        write_on_a_full_disk(path)
 
 
 def test_a_cache_folder_that_is_a_file_is_told(tmp_path: Path):

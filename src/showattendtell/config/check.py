@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
@@ -15,8 +16,11 @@ TARGET = "_target_"
 
 def find_faults(config: DictConfig) -> list[str]:
     """A sentence for every setting that is missing, unknown to what it configures, or of the wrong type or range."""
-    missing = [f"{key} is not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(config))]
-    return missing + list(_node_faults("", OmegaConf.to_container(config, resolve=True)))
+    try:
+        missing = [f"{key} is not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(config))]
+        return missing + list(_node_faults("", OmegaConf.to_container(config, resolve=True)))
+    except OmegaConfBaseException as fault:
+        return [f"{fault.full_key}: {str(fault.msg).splitlines()[0]}"]
 
 
 def _node_faults(path: str, node: Any) -> Iterator[str]:
@@ -25,21 +29,21 @@ def _node_faults(path: str, node: Any) -> Iterator[str]:
     if TARGET in node:
         yield from _target_faults(path, node)
     for key, value in node.items():
-        yield from _node_faults(f"{path}.{key}" if path else str(key), value)
+        yield from _node_faults(join(path, str(key)), value)
 
 
 def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
     try:
-        signature = read_signature(node[TARGET])
+        signature = read_signature(str(node[TARGET]))
     except SignatureError as fault:
-        yield f"{path}.{TARGET}={node[TARGET]}: {fault}"
+        yield f"{join(path, TARGET)}={shown(node[TARGET])}: {fault}"
         return
     for key, value in node.items():
         if key.startswith("_") or value == "???":
             continue
         if key in signature.parameters:
-            yield from _value_faults(f"{path}.{key}", value, signature.parameters[key])
-        elif not signature.open:
+            yield from _value_faults(join(path, key), value, signature.parameters[key])
+        elif path and not signature.open:
             yield f"there is no setting {path}.{key}{did_you_mean(key, signature.parameters)}"
 
 
@@ -47,10 +51,32 @@ def _value_faults(path: str, value: Any, parameter: Parameter) -> Iterator[str]:
     if parameter.annotation is None or (isinstance(value, Mapping) and TARGET in value):
         return
     try:
-        TypeAdapter(parameter.annotation).validate_python(value, strict=True)
+        accepts = TypeAdapter(parameter.annotation).validate_python
     except PydanticSchemaGenerationError:
         return
+    try:
+        accepts(value, strict=True)
     except ValidationError as fault:
+        if isinstance(value, list) and _is_accepted(accepts, tuple(value)):  # YAML has no tuples
+            return
         reasons = dict.fromkeys(error["msg"].removeprefix("Input ") for error in fault.errors())
-        shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
-        yield f"{path}={shown} {' or '.join(reasons)}"
+        yield f"{path}={shown(value)} {' or '.join(reasons)}"
+
+
+def _is_accepted(accepts: Any, value: Any) -> bool:
+    try:
+        accepts(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def shown(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

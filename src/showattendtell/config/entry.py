@@ -1,8 +1,7 @@
 """From a command line to a checked configuration: what every entry point shares."""
 
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,8 @@ def entry_point(name: str, run: Callable[[DictConfig], Any]) -> Callable[[], Non
         with telling_errors():
             arguments = sys.argv[1:]
             if {"-h", "--help"} & set(arguments):
-                overrides = [argument for argument in arguments if not argument.startswith("-")]
-                print(help_page(*compose(name, overrides), read_comments(name)))
+                settings = [argument for argument in arguments if not argument.startswith("-")]
+                print(help_page(*compose(name, check_command(name, settings, complete=False))))
                 return
             sys.argv[1:] = check_command(name, arguments)
             hydra.main(config_path=config_folder(), config_name=name)(task)()
@@ -96,43 +95,84 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
     return config, groups
 
 
-def read_comments(name: str) -> dict[str, str]:
-    """The comments behind the settings of a command's YAML, by setting; nested ones by their dotted name."""
-    comments: dict[str, str] = {}
-    path: list[str] = []
-    for line in Path(config_folder(), f"{name}.yaml").read_text(encoding="utf-8").splitlines():
-        found = re.match(r"( *)([a-z_]+):(?:.*?  # (.*))?", line)
-        if found:
-            path = [*path[: len(found[1]) // 2], found[2]]
-            comments[".".join(path)] = found[3] or ""
-    return comments
-
-
-def check_command(name: str, arguments: Sequence[str]) -> list[str]:
+def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
     """The arguments as Hydra takes them, after every fault in them was told at once as a `UserError`.
 
-    A setting that the YAML leaves to its default in the code is added with `++`, which Hydra wants for it.
+    Unless they are to be `complete`, a setting that has no value yet is no fault.
+
+    A setting that the YAML leaves to its default in the code is added with `++`, which Hydra wants for it; where a
+    setting is given twice, the last value counts.
     """
-    overrides, faults = _parse(get_args_parser().parse_intermixed_args(list(arguments)).overrides)
+    parsed = get_args_parser().parse_intermixed_args(list(arguments))
+    overrides, faults = _parse(parsed.overrides)
     _, groups = compose(name, [])
-    chosen = {key: override for key, override in overrides.items() if key in groups}
-    faults += [fault for override in chosen.values() for fault in _group_faults(override, groups)]
-    _raise_all(faults)
-    config, _ = compose(name, [str(o.input_line) for o in chosen.values() if not o.is_sweep_override()])
-    spelled: dict[str, str] = {}
     for override in overrides.values():
-        if override.key_or_group in groups or override.key_or_group.startswith("hydra"):
-            continue
-        prefix, fault = _place(config, override)
-        faults += [fault] if fault else []
-        spelled[override.input_line or ""] = f"{prefix}{override.input_line}"
+        faults += _form_faults(override, parsed.multirun)
+        if override.key_or_group in groups and not override.is_delete():
+            faults += _group_faults(name, override, groups)
+    sound = {key: override for key, override in overrides.items() if not _is_faulty(key, override, faults)}
+    choices = [_first_line(override) for key, override in sound.items() if key in groups]
+    config, _ = compose(name, choices)
+    spelled: dict[str, Override] = {}
+    for key, override in sound.items():
+        if key.startswith("hydra"):
+            spelled[str(override.input_line)] = override
+        elif key not in groups:
+            prefix, fault = _place(config, override)
+            faults += [fault] if fault else []
+            if not fault:
+                spelled[prefix + str(override.input_line)] = override
+    faults += [fault for fault in _value_faults(name, choices, spelled) if complete or "is not set" not in fault]
     _raise_all(faults)
-    settled = [o.input_line for o in overrides.values() if not o.is_sweep_override()]
-    composed, _ = compose(name, [spelled.get(line, line) for line in settled if line])
-    OmegaConf.set_struct(composed, False)
-    composed.pop("hydra")
-    _raise_all(find_faults(composed))
-    return [spelled.get(argument, argument) for argument in arguments]
+    return _spell(arguments, overrides, spelled)
+
+
+def _form_faults(override: Override, multirun: bool) -> Iterator[str]:
+    if override.is_delete():
+        yield f"'{override.input_line}': {override.key_or_group} cannot be removed; settings are given as name=value"
+    elif override.is_sweep_override() and not multirun:
+        yield f"{override.input_line} gives several values; put -m before it to run them all"
+
+
+def _is_faulty(key: str, override: Override, faults: Sequence[str]) -> bool:
+    return any(str(override.input_line) in fault or f" {key}=" in fault or fault.startswith(key) for fault in faults)
+
+
+def _first_line(override: Override) -> str:
+    """The override, with its first value where it has several."""
+    if not override.is_sweep_override():
+        return str(override.input_line)
+    return f"{override.key_or_group}={next(iter(override.sweep_string_iterator()))}"
+
+
+def _value_faults(name: str, choices: Sequence[str], spelled: Mapping[str, Override]) -> list[str]:
+    """Faults of the composed configuration, and of every value of a sweep in its place."""
+    faults: dict[str, None] = {}
+    firsts = {line: _with_prefix(line, _first_line(override)) for line, override in spelled.items()}
+    lines = [list(firsts.values())]
+    for line, override in spelled.items():
+        if override.is_sweep_override() and isinstance(override.value(), ChoiceSweep):
+            values = list(override.sweep_string_iterator())[1:]
+            others = [first for other, first in firsts.items() if other != line]
+            lines += [[*others, _with_prefix(line, f"{override.key_or_group}={value}")] for value in values]
+    for settings in lines:
+        config, _ = compose(name, [*choices, *settings])
+        OmegaConf.set_struct(config, False)
+        config.pop("hydra")
+        faults |= dict.fromkeys(find_faults(config))
+    return list(faults)
+
+
+def _with_prefix(spelled: str, line: str) -> str:
+    return f"++{line.lstrip('+')}" if spelled.startswith("++") else line
+
+
+def _spell(arguments: Sequence[str], overrides: Mapping[str, Override], spelled: Mapping[str, Override]) -> list[str]:
+    """The arguments with the prefixes that Hydra needs, less the settings that a later one replaces."""
+    last = {str(override.input_line): str(override.input_line) for override in overrides.values()}
+    last |= {str(override.input_line): line for line, override in spelled.items()}
+    given = {line for line in arguments if "=" in line and not line.startswith("-")}
+    return [last.get(argument, argument) for argument in arguments if argument in last or argument not in given]
 
 
 def _raise_all(faults: Sequence[str]) -> None:
@@ -149,8 +189,9 @@ def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
             override = OverridesParser.create().parse_override(line)
             overrides[override.key_or_group] = override
         except HydraException as fault:
-            hint = "" if "=" in line else "; settings are given as name=value"
-            faults.append(f"'{line}' is no setting{hint or f': {str(fault).splitlines()[0]}'}")
+            reason = str(fault).splitlines()[0]
+            hint = f" ({reason}); quote special characters: 'name=\"value\"'" if "=" in line else ""
+            faults.append(f"'{line}' is no setting{hint or '; settings are given as name=value'}")
     return overrides, faults
 
 
@@ -158,12 +199,14 @@ def _options(group: str) -> list[str]:
     return GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
 
 
-def _group_faults(override: Override, groups: dict[str, list[str]]) -> Iterator[str]:
+def _group_faults(name: str, override: Override, groups: Mapping[str, list[str]]) -> Iterator[str]:
     group = override.key_or_group
+    default = compose(name, [])[0].hydra.runtime.choices[group]
     given = override.value()
     for value in map(str, given.list if isinstance(given, ChoiceSweep) else [given]):
-        if value in groups[group] or value == "None":
+        if value in groups[group] or (value == "None" and default is None):
             continue
+        value = "null" if value == "None" else value
         if value in NOT_BUILT.get(group, ()):
             yield f"{group}={value} is not built yet; built are {', '.join(groups[group])}"
         else:
@@ -172,8 +215,7 @@ def _group_faults(override: Override, groups: dict[str, list[str]]) -> Iterator[
 
 def _place(config: DictConfig, override: Override) -> tuple[str, str]:
     """The prefix that Hydra needs for the setting, and what is wrong with its name (one of them is empty)."""
-    if override.is_add() or override.is_force_add() or override.is_delete():
-        return "", ""
+    own = "" if not (override.is_add() or override.is_force_add()) else None
     node: Any = config
     *path, last = override.key_or_group.split(".")
     for depth, key in enumerate(path):
@@ -183,9 +225,14 @@ def _place(config: DictConfig, override: Override) -> tuple[str, str]:
         node = node._get_node(key)
     names = _names(node, ".".join(path))
     if isinstance(node, DictConfig) and last in node:
+        if isinstance(node._get_node(last), DictConfig) and not isinstance(override.value(), dict):
+            return (
+                "",
+                f"{override.key_or_group} has settings of its own; give them as {override.key_or_group}.NAME=value",
+            )
         return "", ""
     if last in names or "**" in names:
-        return "++", ""
+        return "++" if own == "" else "", ""
     return "", f"there is no setting {override.key_or_group}{did_you_mean(last, names)}"
 
 

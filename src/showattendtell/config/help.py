@@ -8,15 +8,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.padding import Padding
 
-from showattendtell.config.check import TARGET
+from showattendtell.config.check import TARGET, join, shown
 from showattendtell.config.signature import Signature, SignatureError, read_signature
 
 
-def help_page(config: DictConfig, groups: Mapping[str, list[str]], comments: Mapping[str, str]) -> str:
-    """The page for a composed configuration.
-
-    What a setting means is read from the docstring of what it configures, or from its comment in the YAML.
-    """
+def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
+    """The page for a composed configuration; a setting's meaning is read from the docstring of what it configures."""
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
@@ -31,8 +28,8 @@ def help_page(config: DictConfig, groups: Mapping[str, list[str]], comments: Map
         console.print("\nSettings (setting=value), as they stand with these choices:\n")
         for name, value, meaning in _rows("", settings):
             console.print(f"  {name}={value}" if value else f"  [bold]{name}[/bold]", soft_wrap=True)
-            if meaning or comments.get(name):
-                console.print(Padding(meaning or comments[name], (0, 0, 0, 6)), markup=False)
+            if meaning:
+                console.print(Padding(meaning, (0, 0, 0, 6)), markup=False)
         console.print(
             "\n-m before several values (attention.width=256,512) runs them all; --cfg job prints all settings."
         )
@@ -42,18 +39,18 @@ def help_page(config: DictConfig, groups: Mapping[str, list[str]], comments: Map
 def _rows(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(setting, value, meaning); a target's own arguments are shown where they are set or documented."""
     signature = _signature(node)
-    if signature:
+    if signature and path:
         yield path, "", signature.doc
     for key, value in node.items():
-        name = f"{path}.{key}" if path else str(key)
+        name = join(path, str(key))
         if isinstance(value, Mapping):
             yield from _rows(name, value)
         elif not str(key).startswith("_"):
             doc = signature.parameters[key].doc if signature and key in signature.parameters else ""
-            yield name, _shown(value), doc
+            yield name, _escaped(value), doc
     for key, parameter in (signature.parameters if signature else {}).items():
         if key not in node and parameter.default is not None and parameter.doc:
-            yield f"{path}.{key}", _shown(_literal(parameter.default)), parameter.doc
+            yield f"{path}.{key}", _escaped(_literal(parameter.default)), parameter.doc
 
 
 def _literal(source: str) -> Any:
@@ -74,8 +71,6 @@ def _signature(node: Mapping[str, Any]) -> Signature | None:
         return None
 
 
-def _shown(value: Any) -> str:
-    """As the command line takes it; the bracket of a list is escaped for rich."""
-    if isinstance(value, list | tuple):
-        return f"\\[{','.join(map(_shown, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _escaped(value: Any) -> str:
+    """A value as the command line takes it, the brackets of a list kept from rich."""
+    return shown(value).replace("[", "\\[")

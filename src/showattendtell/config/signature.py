@@ -39,11 +39,12 @@ def read_signature(target: str) -> Signature:
 
     Raises `SignatureError` where there is no such thing.
     """
-    module, names = _find_module(target)
-    node = _definition(module, names)
+    path, names = _find_module(target)
+    module, node = _definition(path, names)
     if isinstance(node, ast.ClassDef):
         return _class_signature(module, node)
-    return _function_signature(module, node, ast.get_docstring(node) or "", bound=len(names) > 1)
+    static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
+    return _function_signature(module, node, ast.get_docstring(node) or "", bound=len(names) > 1 and not static)
 
 
 def _find_module(target: str) -> tuple[Path, list[str]]:
@@ -54,7 +55,9 @@ def _find_module(target: str) -> tuple[Path, list[str]]:
     except ValueError:
         spec = None
     if spec is None or spec.origin is None:
-        raise SignatureError(f"there is no package {parts[0]}")
+        raise SignatureError(f"there is no package {parts[0] or target}")
+    if not spec.origin.endswith(".py"):
+        raise SignatureError(f"{parts[0]} has no Python source, and may not be called")
     path, names = Path(spec.origin), parts[1:]
     while names and path.name == "__init__.py":
         below = path.parent / names[0]
@@ -73,11 +76,11 @@ def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _definition(path: Path, names: list[str]) -> ast.ClassDef | ast.FunctionDef:
-    """The definition that `names` lead to, through re-exports of other modules."""
+def _definition(path: Path, names: list[str]) -> tuple[Path, ast.ClassDef | ast.FunctionDef]:
+    """The definition that `names` lead to, through re-exports of other modules, and the file that it stands in."""
     for node in ast.walk(_parse(path)) if len(names) == 1 else _parse(path).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == names[0]:
-            return _member(node, names[1:])
+            return path, _member(node, names[1:])
     for node in _parse(path).body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -111,23 +114,36 @@ def _absolute(path: Path, node: ast.ImportFrom) -> str:
 
 
 def _class_signature(path: Path, node: ast.ClassDef) -> Signature:
+    """Of `__init__`, or of a NamedTuple's or dataclass's fields, or of the first base class that has either."""
     doc = ast.get_docstring(node) or ""
     for member in node.body:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
             return _function_signature(path, member, doc, bound=True)
-    fields = [
-        member for member in node.body if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
-    ]
+    fields = [member for member in node.body if isinstance(member, ast.AnnAssign) and _is_field(member)]
+    inherited = None if fields else _base_signature(path, node)
+    if inherited:
+        return inherited._replace(doc=_first_paragraph(doc))
     described = _described(doc)
-    parameters = {
-        field.target.id: Parameter(  # type: ignore[union-attr]
-            _evaluate(path, field.annotation),
-            ast.unparse(field.value) if field.value else None,
-            described.get(field.target.id, ""),  # type: ignore[union-attr]
-        )
-        for field in fields
-    }
+    parameters = {}
+    for field in fields:
+        name, default = ast.unparse(field.target), ast.unparse(field.value) if field.value else None
+        parameters[name] = Parameter(_evaluate(path, field.annotation), default, described.get(name, ""))
     return Signature(parameters, False, _first_paragraph(doc))
+
+
+def _is_field(member: ast.AnnAssign) -> bool:
+    return isinstance(member.target, ast.Name) and not ast.unparse(member.annotation).startswith("ClassVar")
+
+
+def _base_signature(path: Path, node: ast.ClassDef) -> Signature | None:
+    for base in node.bases:
+        try:
+            module, definition = _definition(path, ast.unparse(base).split("."))
+        except SignatureError:
+            continue
+        if isinstance(definition, ast.ClassDef):
+            return _class_signature(module, definition)
+    return None
 
 
 def _function_signature(path: Path, node: ast.FunctionDef, doc: str, bound: bool) -> Signature:
@@ -159,6 +175,8 @@ def _evaluate(path: Path, annotation: ast.expr | None) -> Any:
     }
     for name in {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)} - known.keys():
         known[name] = _evaluate(path, aliases.get(name))
+        if known[name] is None:
+            return None
     try:
         return eval(compile(ast.Expression(annotation), str(path), "eval"), known)
     except (NameError, TypeError, AttributeError):

@@ -2,6 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from showattendtell.errors import UserError
 
@@ -24,7 +27,7 @@ class Vocabulary:
             raise ValueError("a vocabulary holds each word once")
 
     @classmethod
-    def build(cls, captions: Iterable[Sequence[str]], size: int) -> "Vocabulary":
+    def build(cls, captions: Iterable[Sequence[str]], size: Annotated[int, Field(gt=4)]) -> "Vocabulary":
         """The commonest words, equally common ones in alphabetical order; `size` counts the special words, too."""
         if size <= len(SPECIAL):
             raise UserError(f"vocabulary.size must be above {len(SPECIAL)}, got {size}")
