@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from showattendtell.batches import ImageSource, grid_source, pixel_source
+from showattendtell.config.check import TARGET
 from showattendtell.encoder import Encoder
 from showattendtell.features.extract import feature_path, open_features
 from showattendtell.model.captioner import Captioner
@@ -55,7 +56,7 @@ def settled(config: DictConfig, **changes: Any) -> DictConfig:
     merged = copy.deepcopy(config)
     for name, change in changes.items():
         if isinstance(change, DictConfig):
-            merged[name] = settled(merged[name], **{str(key): value for key, value in change.items()})
+            merged[name] = settled(merged[name], **{str(key): value for key, value in change.items() if key != TARGET})
         elif change is not None:
             merged[name] = change
     return merged
