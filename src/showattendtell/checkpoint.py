@@ -8,7 +8,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
-from showattendtell.config.build import build, build_captioner, settled
+from showattendtell.config.build import build, build_captioner, find_targets, settled, trusted_targets
+from showattendtell.config.check import find_faults
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode import Decoding
 from showattendtell.encoder import Encoder
@@ -67,10 +68,19 @@ def restore(path: str, device: str, decoding: Decoding) -> Restored:
     """
     file = Path(path).expanduser()
     card, state = _read(file)
-    config = DictConfig(card["config"])
-    encoder = build(settled(config.encoder, weights="random"))
-    encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
-    module = build_module(config, encoder, Vocabulary(card["vocabulary"]), card)
+    try:
+        config = DictConfig(card["config"])
+        foreign = sorted(set(find_targets(card["config"])) - set(trusted_targets()))
+        if foreign:
+            raise UserError(f"{path} asks to run {foreign[0]}, which is no part of showattendtell; do not trust it")
+        faults = find_faults(config)
+        if faults:
+            raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
+        encoder = build(settled(config.encoder, weights="random"))
+        encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
+        module = build_module(config, encoder, Vocabulary(card["vocabulary"]), card)
+    except (KeyError, TypeError, ValueError) as fault:
+        raise UserError(f"{path} was altered since it was written ({fault}); train again") from None
     module.decoding = decoding
     try:
         module.load_state_dict(state)
@@ -83,12 +93,16 @@ def restore(path: str, device: str, decoding: Decoding) -> Restored:
 
 def _device(name: str) -> torch.device:
     try:
-        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    except RuntimeError:
-        raise UserError(f"device={name} is none; take cpu, cuda, cuda:1, ... or auto") from None
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"device={name} is none of this machine; take cpu, cuda, cuda:1, ... or auto") from None
+    return device
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    if file.is_dir():
+        raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if not file.is_file():
         raise UserError(f"the checkpoint {file} does not exist; training writes runs/.../best.ckpt")
     try:
@@ -97,12 +111,12 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise UserError(
             f"{file} is damaged or no checkpoint ({type(fault).__name__}); take last.ckpt or train again"
         ) from None
-    if not isinstance(checkpoint, dict) or CARD not in checkpoint:
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
         raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
     card = checkpoint[CARD]
-    if card["format"] != FORMAT:
+    if card.get("format") != FORMAT:
         raise UserError(
-            f"{file} was written by showattendtell {card['version']} in format {card['format']}, this is {__version__} "
-            f"and reads format {FORMAT}; install showattendtell {card['version']} for it, or train again"
+            f"{file} was written by showattendtell {card.get('version')} in format {card.get('format')}, this is "
+            f"{__version__} and reads format {FORMAT}; install that version for it, or train again"
         )
-    return card, checkpoint["state_dict"]
+    return card, checkpoint.get("state_dict", {})

@@ -4,13 +4,14 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry import entry_point, raise_all
 
 
 def run(config: DictConfig) -> float:
     """BLEU-4 without brevity penalty, in percent."""
     from showattendtell.checkpoint import restore
     from showattendtell.config.build import build, find_source, settled
+    from showattendtell.config.check import find_faults
     from showattendtell.evaluation import play_pointing_game, write_captions
     from showattendtell.metrics.bleu import bleu
     from showattendtell.records import fingerprint
@@ -20,6 +21,7 @@ def run(config: DictConfig) -> float:
 
     restored = restore(config.checkpoint, config.device, build(config.decoding))
     trained_with = settled(restored.config, dataset=config.dataset, cache=config.cache)
+    raise_all(find_faults(trained_with))
     source, dataset = find_source(trained_with, build(trained_with.dataset), restored.module.encoder)
     examples = dataset.split(config.split)
     images = source(examples)

@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry import as_argument, entry_point, run_folder
 
 
 def run(config: DictConfig) -> float:
@@ -11,7 +11,6 @@ def run(config: DictConfig) -> float:
 
     from showattendtell.checkpoint import build_module, write_card
     from showattendtell.config.build import build, build_source
-    from showattendtell.config.entry import run_folder
     from showattendtell.report.tables import print_dataset
     from showattendtell.training import build_trainer
 
@@ -28,7 +27,7 @@ def run(config: DictConfig) -> float:
     trainer, keeper = build_trainer(config, folder)
     trainer.fit(module, data)
     print(f"the best checkpoint is {folder / 'best.ckpt'}; score it on the test images with")
-    print(f"  python -m showattendtell.evaluate checkpoint={folder / 'best.ckpt'}")
+    print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', folder / 'best.ckpt')}")
     return float(keeper.best_model_score or 0)
 
 

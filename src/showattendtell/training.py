@@ -13,6 +13,7 @@ from rich.console import Console
 
 from showattendtell.config.build import build
 from showattendtell.config.check import TARGET
+from showattendtell.errors import UserError
 from showattendtell.report.curves import draw_curves, read_metrics
 
 MONITOR = "val/bleu4"
@@ -31,6 +32,8 @@ QUIET = (
 def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:
     """A Trainer that keeps `best.ckpt` (by validation BLEU-4), `last.ckpt`, a CSV log and its curve in `folder`;
     and what knows the best score."""
+    if config.trainer.get("limit_val_batches") == 0:
+        raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)

@@ -1,27 +1,52 @@
 """From the nodes of a checked configuration to the things they describe."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from showattendtell.batches import ImageSource, grid_source, pixel_source
 from showattendtell.config.check import TARGET
+from showattendtell.config.entry import config_folder
 from showattendtell.encoder import Encoder
+from showattendtell.errors import UserError
 from showattendtell.features.extract import feature_path, open_features
 from showattendtell.model.captioner import Captioner
 from showattendtell.records import Dataset, Example
 
-TRUSTED = ["showattendtell.*", "torch.optim.*", "pytorch_lightning.*"]
-"""What a `_target_` may name: a checkpoint's configuration comes from strangers, and must not run what it likes."""
+
+@cache
+def trusted_targets() -> list[str]:
+    """What a `_target_` may name: that which conf/ names.
+
+    A checkpoint's configuration comes from strangers, and must not run what it likes.
+    """
+    files = Path(config_folder()).rglob("*.yaml")
+    return sorted({target for file in files for target in find_targets(OmegaConf.to_container(OmegaConf.load(file)))})
+
+
+def find_targets(node: Any) -> Iterator[str]:
+    """Every `_target_` in a configuration as plain data."""
+    if isinstance(node, Mapping):
+        yield from ([str(node[TARGET])] if TARGET in node else [])
+        yield from (target for inner in node.values() for target in find_targets(inner))
 
 
 def build(node: DictConfig, **objects: Any) -> Any:
-    """What the node's `_target_` makes of the node's settings and of the objects that only the code has."""
-    return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=TRUSTED)(**objects)
+    """What the node's `_target_` makes of the node's settings and of the objects that only the code has.
+
+    Raises `UserError` for a target that is not trusted and for a value that the target refuses.
+    """
+    try:
+        return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
+    except (InstantiationException, MisconfigurationException, ValueError) as fault:
+        raise UserError(f"{node._get_full_key('')}: {str(fault).strip().splitlines()[0]}") from None
 
 
 def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -> Captioner:

@@ -1,5 +1,8 @@
 """From a command line to a checked configuration: what every entry point shares."""
 
+import json
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +50,7 @@ def entry_point(name: str, run: Callable[[DictConfig], Any]) -> Callable[[], Non
 
     def task(config: DictConfig) -> Any:
         with telling_errors():
-            _raise_all(find_faults(config))
+            raise_all(find_faults(config))
             return run(config)
 
     def main() -> None:
@@ -67,6 +70,13 @@ def run_folder() -> Path:
     """The folder that Hydra made for this run, as the user would type it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def as_argument(name: str, value: object) -> str:
+    """`name=value` as a user would have to type it, quoted for the shell and for Hydra where it needs that."""
+    if re.fullmatch(r"[\w./~-]+", str(value)):
+        return f"{name}={value}"
+    return shlex.quote(f"{name}={json.dumps(str(value), ensure_ascii=False)}")
 
 
 @contextmanager
@@ -123,7 +133,7 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
             if not fault:
                 spelled[prefix + str(override.input_line)] = override
     faults += [fault for fault in _value_faults(name, choices, spelled) if complete or "is not set" not in fault]
-    _raise_all(faults)
+    raise_all(faults)
     return _spell(arguments, overrides, spelled)
 
 
@@ -175,7 +185,8 @@ def _spell(arguments: Sequence[str], overrides: Mapping[str, Override], spelled:
     return [last.get(argument, argument) for argument in arguments if argument in last or argument not in given]
 
 
-def _raise_all(faults: Sequence[str]) -> None:
+def raise_all(faults: Sequence[str]) -> None:
+    """One `UserError` that tells all the faults, if there are any."""
     if faults:
         raise UserError(faults[0] if len(faults) == 1 else "\n  ".join([f"{len(faults)} settings are wrong:", *faults]))
 
