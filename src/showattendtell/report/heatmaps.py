@@ -1,5 +1,6 @@
 """Pictures of where a captioner looked at each word, on the photograph's own pixels (Xu et al. 2015, Sec. 5.4)."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from scipy.ndimage import gaussian_filter
 from showattendtell.errors import UserError
 from showattendtell.records import Box
 
-COLUMNS = 6
+MOST_COLUMNS = 6
 LONGEST_SIDE = 480
 DARKEST = 0.15
 """How bright the photograph stays where the model did not look."""
@@ -53,10 +54,11 @@ def draw_heatmaps(
     scale = min(1.0, LONGEST_SIDE / max(photograph.size))
     small = photograph.resize((max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale))))
     seen = Box(*(edge * scale for edge in seen))
-    rows = -(-(len(words) + 1) // COLUMNS)
+    rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
+    columns = math.ceil((len(words) + 1) / rows)
     panel = (2.0, 2.0 * small.height / small.width + 0.3)
     figure, axes = plt.subplots(
-        rows, COLUMNS, figsize=(panel[0] * COLUMNS, panel[1] * rows + 0.4), layout="constrained", squeeze=False
+        rows, columns, figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained", squeeze=False
     )
     figure.suptitle(" ".join(words), fontsize=13)
     for axis in axes.flat:
