@@ -426,9 +426,20 @@ def test_a_fault_of_training_is_told(run: Run, prepared: Any, folder: Path, sett
     assert_told(run("train", *TINY, *settings), *words)
 
 
-@pytest.mark.parametrize("setting", ["trainer.fast_dev_run=true", "trainer.limit_val_batches=0"])
-def test_a_training_without_validation_ends_well_or_is_refused_in_a_sentence(run: Run, prepared: Any, setting: str):
-    done = run("train", *TINY, setting)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "trainer.fast_dev_run=true",
+        "trainer.limit_val_batches=0",
+        "trainer.check_val_every_n_epoch=2",
+        "trainer.max_epochs=0",
+        "optimizer.lr=1e30",
+    ],
+)
+def test_a_training_that_leaves_no_best_checkpoint_ends_without_naming_one(
+    run: Run, prepared: Any, folder: Path, tmp_path: Path, setting: str
+):
+    done = run("train", *TINY, setting, f"hydra.run.dir={tmp_path}")
     assert "Traceback" not in done.err
     assert done.status in (0, 2)
-    assert "None" not in done.out
+    assert ("best.ckpt" in done.out) == (tmp_path / "best.ckpt").is_file()

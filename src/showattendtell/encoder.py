@@ -56,7 +56,10 @@ class Encoder(nn.Module):
             raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
         self.network_name, self.stride, self.weights = network, stride, weights
         self.trainable, self.learning_rate = trainable, learning_rate
-        self.network = load_network(network, weights, size)
+        try:
+            self.network = load_network(network, weights, size)
+        except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
+            raise _unsuited(size, network, fault) from None
         published = self.network.pretrained_cfg
         self.preprocessing = Preprocessing(
             resize or round(size * 8 / 7),
@@ -86,9 +89,8 @@ class Encoder(nn.Module):
         try:
             with torch.no_grad():
                 features = self._feature_map(torch.zeros(1, 3, size, size))
-        except (AssertionError, RuntimeError, ValueError) as fault:
-            reason = str(fault).strip().splitlines()[0].removesuffix(".")
-            raise UserError(f"encoder.size={size} does not suit {self.network_name} ({reason}); take another") from None
+        except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as fault:
+            raise _unsuited(size, self.network_name, fault) from None
         if not isinstance(features, Tensor) or features.ndim != 4:
             raise UserError(f"{self.network_name} has no grid at encoder.stride={self.stride}; take a number of pixels")
         _, dim, rows, columns = features.shape
@@ -131,6 +133,11 @@ class Encoder(nn.Module):
             "grid": list(self.grid),
             "dim": self.dim,
         }
+
+
+def _unsuited(size: int, network: str, fault: Exception) -> UserError:
+    reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0].removesuffix(".")
+    return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); take another")
 
 
 def _similar_network(name: str) -> str:

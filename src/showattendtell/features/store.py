@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,25 +96,40 @@ class FeatureWriter:
     def __enter__(self) -> "FeatureWriter":
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._read_journal()
-            self._data = open(self._part, "r+b" if self.written else "w+b")
-            fcntl.flock(self._data, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.posix_fallocate(self._data.fileno(), 0, self.num_bytes)
-            self._lines = open(self._journal, "a" if self.written or self.skipped else "w", encoding="utf-8")
-        except BlockingIOError:
-            raise UserError(f"{self.path} is being written by another process; wait until it is done") from None
+            self._file = self._lock()
+        except OSError as fault:
+            raise self._cannot_write(fault) from None
+        try:
+            self._continue()
         except OSError as fault:
             if not self.written:
-                with suppress(OSError):
-                    self._part.unlink()
+                self._part.unlink()
+            os.close(self._file)
             raise self._cannot_write(fault) from None
-        if not self._journal.stat().st_size:
-            self._write_line(self._first_line)
         return self
 
+    def _continue(self) -> None:
+        """Take up what an interrupted run left, or start anew, and take the space for all images."""
+        self._read_journal()
+        if not (self.written or self.skipped):
+            os.ftruncate(self._file, 0)
+            self._journal.write_bytes(b"")
+        os.posix_fallocate(self._file, 0, self.num_bytes)
+        if not self._journal.stat().st_size:
+            self._write_line(self._first_line)
+
     def __exit__(self, *_: object) -> None:
-        self._data.close()
-        self._lines.close()
+        os.close(self._file)
+
+    def _lock(self) -> int:
+        """The unfinished file, opened for this process alone."""
+        file = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise UserError(f"{self.path} is being written by another process; wait until it is done") from None
+        return file
 
     def remaining(self) -> list[str]:
         """The images that are still to be written, in order."""
@@ -129,9 +143,7 @@ class FeatureWriter:
         if not half.isfinite().all():
             raise UserError(f"the grids of {images[0]} and others do not fit into fp16; choose another encoder.stride")
         try:
-            self._data.seek(offset)
-            self._data.write(half.contiguous().numpy().tobytes())
-            self._data.flush()
+            self._write_at(offset, half.contiguous().numpy().tobytes())
             self._write_line({"images": list(images), "skipped": dict(skipped)})
         except OSError as fault:
             raise self._cannot_write(fault) from None
@@ -141,11 +153,21 @@ class FeatureWriter:
     def finish(self) -> None:
         """Write the header, cut the file to what was written, and give it its name."""
         header = self._header(self.written).ljust(self._header_bytes - 8)
-        os.pwrite(self._data.fileno(), len(header).to_bytes(8, "little") + header, 0)
-        os.ftruncate(self._data.fileno(), self._header_bytes + len(self.written) * self._row_bytes)
-        os.fsync(self._data.fileno())
-        self._part.rename(self.path)
-        self._journal.unlink()
+        try:
+            self._write_at(0, len(header).to_bytes(8, "little") + header)
+            os.ftruncate(self._file, self._header_bytes + len(self.written) * self._row_bytes)
+            os.fsync(self._file)
+            self._part.rename(self.path)
+            self._journal.unlink()
+        except OSError as fault:
+            raise self._cannot_write(fault) from None
+
+    def _write_at(self, offset: int, content: bytes) -> None:
+        """Write all of it: a disk that is nearly full takes a part and says so only at the next call."""
+        view = memoryview(content)
+        while view:
+            count = os.pwrite(self._file, view, offset)
+            view, offset = view[count:], offset + count
 
     def _header(self, images: Sequence[str]) -> bytes:
         num_bytes = len(images) * self.shape[0] * self.shape[1] * 2
@@ -155,7 +177,7 @@ class FeatureWriter:
 
     def _read_journal(self) -> None:
         """What an interrupted run left, if it can be trusted, else nothing. A torn last line does not count."""
-        if not (self._journal.exists() and self._part.exists()):
+        if not (self._journal.exists() and self._part.stat().st_size):
             return
         complete = self._journal.read_bytes().rpartition(b"\n")[0]
         try:
@@ -175,8 +197,8 @@ class FeatureWriter:
         return json.loads(json.dumps({"settings": self.settings, "header_bytes": self._header_bytes}))
 
     def _write_line(self, line: Mapping[str, Any]) -> None:
-        self._lines.write(json.dumps(line) + "\n")
-        self._lines.flush()
+        with self._journal.open("a", encoding="utf-8") as journal:
+            journal.write(json.dumps(line) + "\n")
 
     def _cannot_write(self, fault: OSError) -> UserError:
         return UserError(
