@@ -13,7 +13,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, {sys.executable} is {sys.version.split()[0]}; name another with make PYTHON=...")'
 	@test -x $(RUN) || { echo "making .venv (a few GB, once)"; $(PYTHON) -m venv --without-pip .venv; }
 	@$(RUN) -m uv --version >/dev/null 2>&1 || $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(RUN) install "uv>=0.9"
-	$(RUN) -m uv pip install --python $(RUN) --require-hashes --requirement requirements.lock
+	$(RUN) -m uv pip install --python $(RUN) --compile-bytecode --require-hashes --requirement requirements.lock
 	$(RUN) -m uv pip install --python $(RUN) --no-deps --editable .
 	@touch $(READY)
 

@@ -1,6 +1,7 @@
 """The whole way on the embedded data set: train, score, and show where the model looked."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -27,7 +28,7 @@ def main() -> None:
 
 
 def _follow(command: str, *settings: str) -> None:
-    print(f"\n$ python -m showattendtell.{' '.join([command, *settings])}", flush=True)
+    print(f"\n$ python -m showattendtell.{shlex.join([command, *settings])}", flush=True)
     status = subprocess.run([sys.executable, "-m", f"showattendtell.{command}", *settings]).returncode
     if status:
         sys.exit(status)

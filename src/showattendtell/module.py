@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from showattendtell.batches import Scene
 from showattendtell.decode import Decoding, generate
 from showattendtell.encoder import Encoder
+from showattendtell.errors import UserError
 from showattendtell.loss import SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
@@ -60,6 +61,8 @@ class CaptioningModule(lightning.LightningModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         trace = self.trace(*batch)
         loss = self.loss(trace, batch.tokens)
+        if not loss.total.isfinite():
+            raise UserError("the loss is no longer a number; lower optimizer.lr and train again")
         captions, words = len(batch.tokens), int((batch.tokens != PAD).sum())
         self.log("train/loss", loss.total, on_epoch=True, on_step=False, prog_bar=True, batch_size=captions)
         self.log("train/nll_per_word", loss.nll * captions / words, on_epoch=True, on_step=False, batch_size=words)

@@ -26,6 +26,9 @@ def run(config: DictConfig) -> float:
     folder = run_folder()
     trainer, keeper = build_trainer(config, folder)
     trainer.fit(module, data)
+    if not keeper.best_model_path:
+        print("no epoch ended with a validation, so there is no best checkpoint")
+        return 0.0
     print(f"the best checkpoint is {folder / 'best.ckpt'}; score it on the test images with")
     print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', folder / 'best.ckpt')}")
     return float(keeper.best_model_score or 0)

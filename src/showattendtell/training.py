@@ -34,6 +34,8 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     and what knows the best score."""
     if config.trainer.get("limit_val_batches") == 0:
         raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
+    if config.trainer.get("devices", 1) not in (1, "1", "auto") or config.trainer.get("num_nodes", 1) != 1:
+        raise UserError("training on several devices is not built yet; leave trainer.devices and num_nodes at 1")
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
@@ -79,6 +81,8 @@ class EpochReport(Callback):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if MONITOR not in values:
+            return
         self._best = max(self._best, values.get(MONITOR, self._best))
         seconds = time.monotonic() - self._started
         self._console.print(
