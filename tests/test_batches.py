@@ -1,5 +1,6 @@
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from showattendtell.batches import (
     ImageBatches,
     ImageSource,
     LengthBatches,
+    LengthOrder,
     Scene,
     grid_source,
     pixel_source,
@@ -33,9 +35,10 @@ def epoch_of(batches: LengthBatches, epoch: int) -> list[list[int]]:
     return list(batches)
 
 
+@pytest.mark.parametrize("order", ["drawn", "round_robin"])
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 1000])
-def test_every_caption_is_dealt_once_an_epoch_and_with_its_like(batch_size: int):
-    batches = LengthBatches(LENGTHS, batch_size, seed=0)
+def test_every_caption_is_dealt_once_an_epoch_and_with_its_like(batch_size: int, order: LengthOrder):
+    batches = LengthBatches(LENGTHS, batch_size, 0, order)
     for epoch in range(3):
         dealt = epoch_of(batches, epoch)
         assert sorted(caption for batch in dealt for caption in batch) == list(range(len(LENGTHS)))
@@ -48,16 +51,18 @@ def test_there_are_as_few_batches_as_the_lengths_allow():
     assert len(LengthBatches(LENGTHS, 4, seed=0)) == sum(-(-count // 4) for count in Counter(LENGTHS).values())
 
 
-def test_batches_depend_on_seed_and_epoch_alone():
-    first, second = LengthBatches(LENGTHS, 4, seed=7), LengthBatches(LENGTHS, 4, seed=7)
+@pytest.mark.parametrize("order", ["drawn", "round_robin"])
+def test_batches_depend_on_seed_and_epoch_alone(order: LengthOrder):
+    first, second = LengthBatches(LENGTHS, 4, 7, order), LengthBatches(LENGTHS, 4, 7, order)
     fifth = epoch_of(first, 5)
     assert epoch_of(second, 2) == epoch_of(first, 2)
     assert epoch_of(first, 5) == fifth
-    assert epoch_of(LengthBatches(LENGTHS, 4, seed=8), 5) != fifth
+    assert epoch_of(LengthBatches(LENGTHS, 4, 8, order), 5) != fifth
 
 
-def test_epochs_differ_in_the_order_of_the_batches_and_in_who_is_together():
-    batches = LengthBatches(LENGTHS, 4, seed=0)
+@pytest.mark.parametrize("order", ["drawn", "round_robin"])
+def test_epochs_differ_in_the_order_of_the_batches_and_in_who_is_together(order: LengthOrder):
+    batches = LengthBatches(LENGTHS, 4, 0, order)
     first, second = epoch_of(batches, 0), epoch_of(batches, 1)
     assert [LENGTHS[batch[0]] for batch in first] != [LENGTHS[batch[0]] for batch in second]
     assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
@@ -68,6 +73,33 @@ def test_a_length_is_drawn_in_proportion_to_its_captions():
     batches = LengthBatches([5] * 320 + [6] * 80, 4, seed=0)
     opened = [epoch_of(batches, epoch)[0][0] for epoch in range(400)]
     assert np.mean([caption < 320 for caption in opened]) == pytest.approx(0.8, abs=0.06)
+
+
+def in_turn(lengths: list[int]) -> bool:
+    """Whether between two batches of one length every other length that still has batches is visited once."""
+    for start, length in enumerate(lengths):
+        if length in lengths[start + 1 :]:
+            again = lengths.index(length, start + 1)
+            if Counter(lengths[start + 1 : again]) != dict.fromkeys(set(lengths[start + 1 :]) - {length}, 1):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("order", "visited_in_turn"), [("round_robin", True), ("drawn", False)])
+def test_round_robin_visits_every_length_before_one_comes_again(order: LengthOrder, visited_in_turn: bool, seed: int):
+    lengths = [LENGTHS[batch[0]] for batch in LengthBatches(LENGTHS, 4, seed, order)]
+    assert len(lengths) > 4 * len(set(lengths))
+    assert in_turn(lengths) == visited_in_turn
+
+
+def test_round_robin_worked_by_hand():
+    """Three batches of length 5, one of 6, two of 7: all three, then 5 and 7, then 5."""
+    lengths = [5] * 5 + [6] + [7] * 3
+    *first, second, third, last = [lengths[batch[0]] for batch in LengthBatches(lengths, 2, 0, "round_robin")]
+    assert set(first) == {5, 6, 7}
+    assert [second, third] == [length for length in first if length != 6]
+    assert last == 5
 
 
 CAPTIONS = ((("a", "dog"), ("one", "dog", "runs")), (("two", "cats"),), (("a", "man"), ("he", "sits"), ("old", "man")))
@@ -196,7 +228,7 @@ def test_a_broken_image_is_told_when_its_pixels_are_read(photographs: list[Examp
         read([1, 0])
 
 
-def caption_data(examples: list[Example], **settings: int) -> CaptionData:
+def caption_data(examples: list[Example], **settings: Any) -> CaptionData:
     dataset = Dataset("three", {"train": tuple(examples), "val": tuple(examples[:2])})
     return CaptionData(dataset, vocabulary(), source_of, seed=3, **{"batch_size": 2, **settings})
 
@@ -261,6 +293,15 @@ def test_lightning_validates_on_captions_and_on_images(tmp_path: Path):
     words = vocabulary()
     assert sorted(recorder.validated) == sorted(tuple(words.encode(said)) for said in (*CAPTIONS[0], *CAPTIONS[1]))
     assert recorder.scenes == ["0.png", "1.png"]
+
+
+@pytest.mark.parametrize("order", ["drawn", "round_robin"])
+def test_the_data_module_trains_in_the_order_asked_for(order: LengthOrder):
+    data = caption_data(examples_of(), order=order)
+    lengths = data.train_captions.lengths
+    expected = LengthBatches(lengths, batch_size=2, seed=3, order=order)
+    dealt = [[tuple(tokens.tolist()) for tokens in batch.tokens] for batch in data.train_dataloader()]
+    assert dealt == [[tuple(data.train_captions.tokens[caption]) for caption in batch] for batch in expected]
 
 
 def test_a_broken_image_met_by_a_worker_is_told_in_one_line(photographs: list[Example], encoder: Encoder):

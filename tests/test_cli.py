@@ -32,7 +32,9 @@ def test_the_overview_names_every_module_that_can_be_run():
     assert runnable - {"cli"} == set(COMMANDS)
 
 
-@pytest.mark.parametrize(("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are caption, demo")])
+@pytest.mark.parametrize(
+    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are attend, caption, demo")]
+)
 def test_an_unknown_command_is_told_in_a_sentence(typo: str, hint: str, tmp_path: Path):
     done = showattendtell(tmp_path, typo, "attention=soft")
     assert done.returncode == 2

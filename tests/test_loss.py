@@ -1,8 +1,9 @@
 import math
 
 import torch
+from torch import Tensor, nn
 
-from showattendtell.loss import SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
+from showattendtell.loss import Loss, SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD
 
@@ -34,23 +35,48 @@ def test_the_penalty_is_zero_when_every_region_was_looked_at_once():
     assert doubly_stochastic_penalty(weights, torch.ones(1, 4, dtype=torch.bool)).item() == 0
 
 
+class Saying(nn.Module):
+    """Stands in a captioner's place: says the trace that it was given, row by row."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+
+    def forward(self, regions: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
+        return self.trace
+
+
+def loss_of(trace: Trace, tokens: Tensor, **settings: object) -> Loss:
+    regions = torch.zeros(1, trace.weights.shape[2], 1)
+    return SoftLoss(**settings)(Saying(trace), regions, torch.zeros(len(tokens), dtype=torch.long), tokens)
+
+
 def test_padding_changes_neither_term():
     torch.manual_seed(0)
     tokens = torch.tensor([[4, 5, EOS]])
     trace = Trace(torch.randn(1, 3, 7), torch.rand(1, 3, 4), torch.rand(1, 3))
-    padded = Trace(*(torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in trace))
-    short = SoftLoss(0.5)(trace, tokens)
-    long = SoftLoss(0.5)(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1))
-    for ours, theirs in zip(short, long, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    padded = Trace(*(torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in trace[:3]))
+    short = loss_of(trace, tokens, attention_weight=0.5)
+    long = loss_of(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1), attention_weight=0.5)
+    torch.testing.assert_close(long.terms, short.terms)
 
 
 def test_the_total_is_a_mean_over_captions_of_sums_over_words():
     torch.manual_seed(0)
     tokens = torch.tensor([[4, EOS], [5, EOS]])
     trace = Trace(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
-    singles = [
-        SoftLoss(0.3)(Trace(*(part[row : row + 1] for part in trace)), tokens[row : row + 1]) for row in range(2)
-    ]
-    expected = sum(single.nll + 0.3 * single.attention for single in singles) / 2
-    torch.testing.assert_close(SoftLoss(0.3)(trace, tokens).total, expected)
+    words = negative_log_likelihood(trace.logits, tokens)
+    penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
+    together = loss_of(trace, tokens, attention_weight=0.3)
+    torch.testing.assert_close(together.total, ((words + 0.3 * penalties) / 2).sum())
+    torch.testing.assert_close(together.nll, words.mean())
+
+
+def test_the_released_codes_mean_of_the_penalty_is_over_locations():
+    """alpha_c there is lambda * L / B here."""
+    torch.manual_seed(0)
+    tokens = torch.tensor([[4, EOS], [5, EOS]])
+    trace = Trace(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
+    released = loss_of(trace, tokens, attention_weight=0.6, penalty_mean="locations").terms["attention"]
+    paper = loss_of(trace, tokens, attention_weight=0.6 * 2 / 3).terms["attention"]
+    torch.testing.assert_close(released, paper)

@@ -10,17 +10,33 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import find_faults
-from showattendtell.config.entry import NOT_BUILT, compose, config_folder
+from showattendtell.config.command_line import NOT_BUILT
+from showattendtell.config.compose import compose, config_folder
 
 CONF = Path(config_folder())
 ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
-GROUPS = {
-    folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in CONF.iterdir() if folder.is_dir()
-}
-GROUPS.pop("hydra")
+BUILT_ON = ["variant/released"]
+"""Folders of what other options include, and that nobody chooses from."""
+
+
+def options() -> dict[str, list[str]]:
+    """The options of every group: the files of its folder, and whole recipes in folders below it."""
+    groups: dict[str, list[str]] = {}
+    for file in sorted(CONF.glob("*/**/*.yaml")):
+        path = file.relative_to(CONF).with_suffix("")
+        if str(path.parent) in BUILT_ON:
+            continue
+        recipe = file.read_text().startswith("# @package _global_")
+        group = path.parts[0] if recipe else str(path.parent)
+        groups.setdefault(group, []).append(str(path.relative_to(group)))
+    groups.pop("hydra")
+    return groups
+
+
+GROUPS = options()
 CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
-ASKED = {"evaluate": ["checkpoint"], "caption": ["checkpoint", "images"]}
+ASKED = {"evaluate": ["checkpoint"], "attend": ["checkpoint"], "caption": ["checkpoint", "images"]}
 
 
 def imported(target: str) -> Any:
@@ -82,7 +98,8 @@ def test_what_a_recipe_sets_is_what_the_run_gets(choice: str):
 
 
 PARTS = {"defaults", "hydra", *compose("train", [])[0], *compose("evaluate", [])[0]} - {
-    *("seed", "cache", "checkpoint", "split", "output", "device", "images")
+    *("seed", "cache", "initial_weights", "selection", "brevity_penalty", "references"),
+    *("checkpoint", "split", "output", "device", "images"),
 }
 """What stands beside a command's own settings in its YAML."""
 
@@ -91,12 +108,13 @@ PARTS = {"defaults", "hydra", *compose("train", [])[0], *compose("evaluate", [])
 def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
     for part in parts(read(file)):
         settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
-        inspect.signature(imported(part["_target_"])).bind_partial(**settings)
+        bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)
+        assert bound.kwargs.keys() | bound.arguments.keys() >= settings.keys()
 
 
 def test_every_folder_is_a_group_that_training_can_choose_from():
     _, groups = compose("train", [])
-    assert {group: sorted(options) for group, options in groups.items()} == GROUPS
+    assert {group: sorted(names) for group, names in groups.items()} == {g: sorted(GROUPS[g]) for g in GROUPS}
 
 
 def test_what_is_said_to_be_not_built_is_not_there():

@@ -1,7 +1,8 @@
 """Batches of captions of one length, and the Lightning data module that deals them out."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pytorch_lightning as lightning
@@ -18,6 +19,9 @@ from showattendtell.text.vocabulary import PAD, Vocabulary
 
 ImageSource = Callable[[Sequence[int]], Tensor]
 """Positions within a split to what the model takes: (I, L, D) regions or (I, 3, H, W) pixels."""
+
+LengthOrder = Literal["drawn", "round_robin"]
+"""How the lengths of successive batches follow each other, see `LengthBatches`."""
 
 
 def grid_source(store: FeatureStore, examples: Sequence[Example]) -> ImageSource:
@@ -41,14 +45,16 @@ def pixel_source(preprocessing: Preprocessing, examples: Sequence[Example]) -> I
 
 
 class LengthBatches(Sampler[list[int]]):
-    """Batches of captions of one length: every caption once an epoch, the batches in random order.
+    """Batches of captions of one length: every caption once an epoch.
 
-    The next batch's length is thereby drawn in proportion to the captions that the epoch still has of it (Xu et al.
-    2015, Sec. 4.3). The order depends on `seed` and the epoch alone; Lightning calls `set_epoch`.
+    `drawn` puts the batches in random order: the next one's length is thereby drawn in proportion to the captions that
+    the epoch still has of it (Xu et al. 2015, Sec. 4.3). `round_robin` visits the lengths in turn, in an order that is
+    new every epoch, a batch of each until it is used up (the paper's released code). Both depend on `seed` and the
+    epoch alone; Lightning calls `set_epoch`.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
-        self.batch_size, self.seed, self.epoch = batch_size, seed, 0
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, order: LengthOrder = "drawn"):
+        self.batch_size, self.seed, self.order, self.epoch = batch_size, seed, order, 0
         by_length = np.asarray(lengths)
         self._groups = [np.flatnonzero(by_length == length) for length in np.unique(by_length)]
 
@@ -60,14 +66,22 @@ class LengthBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rng = np.random.default_rng([self.seed, self.epoch])
-        shuffled = [rng.permutation(group) for group in self._groups]
-        batches = [
-            group[start : start + self.batch_size]
-            for group in shuffled
-            for start in range(0, len(group), self.batch_size)
-        ]
-        for index in rng.permutation(len(batches)):
-            yield batches[index].tolist()
+        by_length = [self._cut(rng.permutation(group)) for group in self._groups]
+        if self.order == "round_robin":
+            batches = list(_take_turns(by_length[index] for index in rng.permutation(len(by_length))))
+        else:
+            drawn = list(chain.from_iterable(by_length))
+            batches = [drawn[index] for index in rng.permutation(len(drawn))]
+        for batch in batches:
+            yield batch.tolist()
+
+    def _cut(self, captions: np.ndarray) -> list[np.ndarray]:
+        return [captions[start : start + self.batch_size] for start in range(0, len(captions), self.batch_size)]
+
+
+def _take_turns(piles: Iterable[Sequence[np.ndarray]]) -> Iterator[np.ndarray]:
+    """The first of every pile, then the second of those that have one, and so on."""
+    return (batch for turn in zip_longest(*piles) for batch in turn if batch is not None)
 
 
 class CaptionBatches(TorchDataset[Batch]):
@@ -129,6 +143,7 @@ class CaptionData(lightning.LightningDataModule):
         batch_size: captions a training step.
         generation_batch_size: images captioned at a time.
         num_workers: processes that read images; 0 where the grids are in a store.
+        order: of the training batches: drawn, a random one of any length; or round_robin, one of each length in turn.
     """
 
     def __init__(
@@ -140,16 +155,18 @@ class CaptionData(lightning.LightningDataModule):
         seed: int,
         generation_batch_size: PositiveInt = 100,
         num_workers: NonNegativeInt = 0,
+        order: LengthOrder = "drawn",
     ):
         super().__init__()
-        self.batch_size, self.seed, self.num_workers = batch_size, seed, num_workers
+        self.batch_size, self.seed, self.num_workers, self.order = batch_size, seed, num_workers, order
         train, val = dataset.split("train"), dataset.split("val")
         self.train_captions = CaptionBatches(train, vocabulary, source(train))
         self.val_captions = CaptionBatches(val, vocabulary, source(val))
         self.val_images = ImageBatches(val, source(val), generation_batch_size)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        return self._loader(self.train_captions, LengthBatches(self.train_captions.lengths, self.batch_size, self.seed))
+        captions = LengthBatches(self.train_captions.lengths, self.batch_size, self.seed, self.order)
+        return self._loader(self.train_captions, captions)
 
     def val_dataloader(self) -> list[DataLoader]:
         captions = LengthBatches(self.val_captions.lengths, self.batch_size, self.seed)

@@ -8,6 +8,8 @@ from showattendtell.config.entry import entry_point
 def run(config: DictConfig) -> None:
     from pathlib import Path
 
+    import torch
+
     from showattendtell.checkpoint import restore
     from showattendtell.config.build import build
     from showattendtell.data.images import find_images, open_image
@@ -15,7 +17,8 @@ def run(config: DictConfig) -> None:
     from showattendtell.report.heatmaps import draw_heatmaps, picture_names
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
-    module = restore(config.checkpoint, config.device, build(config.decoding)).module
+    torch.manual_seed(config.seed)
+    module = restore(config.checkpoint, config.device, build(config.decoding), config.attention).module
     preprocessing, grid = module.encoder.preprocessing, module.encoder.grid
     faults = []
     for file, name in zip(files, picture_names(files), strict=True):

@@ -8,12 +8,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
-from showattendtell.config.build import build, build_captioner, find_targets, settled, trusted_targets
-from showattendtell.config.check import find_faults
+from showattendtell.config.build import TRUST, build, build_captioner, foreign_targets, settled
+from showattendtell.config.check import find_faults, raise_all
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode import Decoding
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
+from showattendtell.loss import HardLoss
+from showattendtell.model.hard import HardAttention
 from showattendtell.module import CARD, CaptioningModule
 from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
@@ -45,11 +47,14 @@ def build_module(
     config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any]
 ) -> CaptioningModule:
     """The model that a training configuration describes, with fresh weights."""
+    captioner, loss = build_captioner(config, encoder.dim, len(vocabulary)), build(config.loss)
+    if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
+        raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
     return CaptioningModule(
         encoder,
-        build_captioner(config, encoder.dim, len(vocabulary)),
+        captioner,
         vocabulary,
-        loss=build(config.loss),
+        loss=loss,
         decoding=build(config.decoding),
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
@@ -57,12 +62,13 @@ def build_module(
     )
 
 
-def restore(path: str, device: str, decoding: Decoding) -> Restored:
+def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | None = None) -> Restored:
     """The model in a checkpoint. Nothing in the file is executed.
 
     Args:
         device: `cpu`, `cuda`, or `auto` for the GPU if there is one.
         decoding: how it is to write captions.
+        attention: settings of the attention that are to be other than in training, where they are not null.
 
     Raises `UserError` for a file that is missing, damaged, none of ours, or of another format.
     """
@@ -70,12 +76,16 @@ def restore(path: str, device: str, decoding: Decoding) -> Restored:
     card, state = _read(file)
     try:
         config = DictConfig(card["config"])
-        foreign = sorted(set(find_targets(card["config"])) - set(trusted_targets()))
-        if foreign:
-            raise UserError(f"{path} asks to run {foreign[0]}, which is no part of showattendtell; do not trust it")
+        for target in foreign_targets(card["config"]):
+            raise UserError(
+                f"{path} asks to run {target}, which is no part of showattendtell; if it is your own, give "
+                f"{TRUST}={target.partition('.')[0]} in the environment, else do not trust the file"
+            )
         faults = find_faults(config)
         if faults:
             raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
+        config = settled(config, attention=attention)
+        raise_all(find_faults(config))
         encoder = build(settled(config.encoder, weights="random"))
         encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
         module = build_module(config, encoder, Vocabulary(card["vocabulary"]), card)

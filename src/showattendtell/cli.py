@@ -9,6 +9,7 @@ COMMANDS = {
     "prepare": "check a data set and store the encoder's grids",
     "train": "train a captioner",
     "evaluate": "score a checkpoint",
+    "attend": "score where a checkpoint looks",
     "caption": "caption photographs and show where the model looked",
     "demo": "all of it on the embedded data set, in minutes",
 }

@@ -5,7 +5,8 @@ import shlex
 import subprocess
 import sys
 
-from showattendtell.config.entry import compose, telling_errors
+from showattendtell.config.compose import compose
+from showattendtell.config.entry import telling_errors
 from showattendtell.errors import UserError
 
 RUN = "runs/demo"

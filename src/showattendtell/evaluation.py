@@ -9,20 +9,19 @@ from rich.progress import track
 
 from showattendtell.batches import CaptionBatches, ImageBatches, ImageSource
 from showattendtell.data.images import image_size
-from showattendtell.metrics.pointing import Look, Pointing, pointing_game
+from showattendtell.metrics.gaze import Gaze, Look, score_gaze
 from showattendtell.module import CaptioningModule
-from showattendtell.records import Example
+from showattendtell.records import Caption, Example
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
 
 
 class Written(NamedTuple):
-    """What the model wrote for one image, and what people did."""
+    """What the model wrote for one image."""
 
     image: str
     words: list[str]
-    references: list[tuple[str, ...]]
 
 
 def write_captions(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Iterator[Written]:
@@ -31,15 +30,25 @@ def write_captions(module: CaptioningModule, examples: Sequence[Example], images
     for index in track(range(len(batches)), "captioning", console=Console(stderr=True), transient=True):
         scene = batches[index]
         captions = module.write(scene.images.to(module.device))
-        for name, caption, references in zip(scene.names, captions, scene.references, strict=True):
-            yield Written(name, module.vocabulary.decode(caption.tokens), references)
+        for name, caption in zip(scene.names, captions, strict=True):
+            yield Written(name, module.vocabulary.decode(caption.tokens))
 
 
-def play_pointing_game(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Pointing | None:
-    """How often attention peaks on what a noun of people's captions names; None for a data set without boxes."""
+def references(examples: Sequence[Example], as_written: bool) -> list[list[Sequence[str]]]:
+    """What people said of each image: in words like the model's; or as they wrote it, split at white space, where the
+    data set has kept that."""
+
+    def split(caption: Caption) -> Sequence[str]:
+        return (as_written and caption.written.split()) or caption.words
+
+    return [[split(caption) for caption in example.captions] for example in examples]
+
+
+def measure_gaze(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Gaze | None:
+    """How well attention finds what the nouns of people's captions name; None for a data set without boxes."""
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
-    return pointing_game(look_at_nouns(module, examples, images))
+    return score_gaze(look_at_nouns(module, examples, images))
 
 
 @torch.no_grad()
@@ -55,7 +64,7 @@ def look_at_nouns(module: CaptioningModule, examples: Sequence[Example], images:
         batch = captions[numbers]
         weights = module.trace(*(part.to(module.device) for part in batch)).weights.cpu().numpy()
         for number, alpha in zip(numbers, weights, strict=True):
-            size = image_size(examples[captions.owners[number]].path)
-            seen = module.encoder.preprocessing.crop_box(*size)
+            width, height = image_size(examples[captions.owners[number]].path)
+            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
             for phrase in phrases[number]:
-                yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes)
+                yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)

@@ -1,38 +1,208 @@
-"""What training minimises (Xu et al. 2015, Eq. 9): pure functions of scores, weights and tokens."""
+"""What training minimises: of soft attention (Xu et al. 2015, Eq. 14), and of hard attention (Sec. 4.1)."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from showattendtell.arguments import Fraction, NonNegativeFloat
+from showattendtell.model.captioner import Captioner
+from showattendtell.model.hard import HardAttention
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import PAD
 
 
 class Loss(NamedTuple):
-    """Scalars, means over captions: `nll` is -log p, `total` is what training minimises."""
+    """A training step's loss.
 
-    total: Tensor
-    nll: Tensor
-    attention: Tensor
-
-
-class SoftLoss(NamedTuple):
-    """-log p(y|a) + lambda * sum_i (1 - sum_t alpha_ti)^2, summed per caption, averaged over captions.
-
-    attention_weight: lambda, the weight of the doubly stochastic penalty.
-    label_smoothing: the share of a target word's probability that is spread over all words.
+    nll      -log p(y), the mean over captions
+    terms    what is minimised is their sum; each is a mean over captions with its weight
+    figures  other numbers that tell how training goes
+    trace    the pass that it was computed from
     """
 
-    attention_weight: NonNegativeFloat = 1.0
-    label_smoothing: Fraction = 0.0
+    nll: Tensor
+    terms: dict[str, Tensor]
+    figures: dict[str, Tensor]
+    trace: Trace
 
-    def __call__(self, trace: Trace, tokens: Tensor) -> Loss:
+    @property
+    def total(self) -> Tensor:
+        return torch.stack(list(self.terms.values())).sum()
+
+
+class SoftLoss(nn.Module):
+    """-log p(y|a) + lambda * sum_i (1 - sum_t alpha_ti)^2, summed per caption, averaged over captions.
+
+    Args:
+        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_mean: over captions the penalty's sum over regions; over locations, as in the released code, its sum
+            over captions.
+    """
+
+    def __init__(
+        self,
+        attention_weight: NonNegativeFloat = 1.0,
+        label_smoothing: Fraction = 0.0,
+        penalty_mean: Literal["captions", "locations"] = "captions",
+    ):
+        super().__init__()
+        self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
+
+    def forward(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
         """`tokens` (B, T) are the targets with `<pad>` behind `<eos>`; padded steps count nowhere."""
+        trace = captioner(regions, owners, tokens)
         nll = negative_log_likelihood(trace.logits, tokens, self.label_smoothing).mean()
-        attention = doubly_stochastic_penalty(trace.weights, tokens != PAD).mean()
-        return Loss(nll + self.attention_weight * attention, nll, attention)
+        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, tokens != PAD), regions.shape[1])
+        return Loss(
+            nll,
+            {"likelihood": nll, "attention": self.attention_weight * penalty},
+            {"attention_penalty": penalty.detach()},
+            trace,
+        )
+
+    def over_batch(self, penalties: Tensor, num_regions: int) -> Tensor:
+        """The captions' doubly stochastic penalties (B,) as the batch's, before its weight."""
+        return penalties.mean() if self.penalty_mean == "captions" else penalties.sum() / num_regions
+
+
+class HardLoss(SoftLoss):
+    """Ascends the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) by samples s (Xu et al. 2015, Eq. 10 to 13).
+
+    With the reward r = log p(y|s, a) and the estimator of the attention, a sample adds to the loss
+
+        reinforce         -r - reward_weight * (r - b) * log p(s|a) - entropy_weight * H[s]
+        rloo              the same, b the mean of the caption's other rewards
+        exact             -r - reward_weight * T sum_i alpha_i r_i for one step's regions i, the other steps drawn
+        reinforce_arctic  the first with r / T and its b, (r / T - b) / 10, and the last two terms summed over the batch
+        gumbel_st         -r - entropy_weight * H[s], differentiated through a relaxation of the draws
+
+    where r, b and r_i in the second terms are constants. b <- decay * b + (1 - decay) * mean(r) after each mini-batch.
+
+    Args:
+        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_mean: over captions the penalty's sum over regions; over locations, as in the released code, its sum
+            over captions.
+        penalty_gradient: whether the penalty moves attention; in the released code it is only reported.
+        reward_weight: lambda_r; 1 is the gradient of L_s itself, less tempers its variance.
+        entropy_weight: lambda_e.
+        decay: how much of the baseline stays at each mini-batch; 1 is no baseline, as it starts at 0.
+    """
+
+    baseline: Tensor
+
+    def __init__(
+        self,
+        attention_weight: NonNegativeFloat = 0.0,
+        label_smoothing: Fraction = 0.0,
+        penalty_mean: Literal["captions", "locations"] = "captions",
+        penalty_gradient: bool = True,
+        reward_weight: NonNegativeFloat = 0.03,
+        entropy_weight: NonNegativeFloat = 0.002,
+        decay: NonNegativeFloat = 0.9,
+    ):
+        super().__init__(attention_weight, label_smoothing, penalty_mean)
+        self.penalty_gradient = penalty_gradient
+        self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
+        self.register_buffer("baseline", torch.tensor(0.0))
+
+    def forward(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
+        """N samples of every caption of the batch; the gradient's mean is that of -L_s (but for gumbel_st's)."""
+        attention = captioner.attention
+        if not isinstance(attention, HardAttention):
+            raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
+        owners, tokens = owners.repeat(attention.samples), tokens.repeat(attention.samples, 1)
+        if attention.estimator == "exact":
+            return self._try_all_regions(captioner, regions, owners, tokens)
+        trace = captioner(regions, owners, tokens)
+        nll = negative_log_likelihood(trace.logits, tokens, self.label_smoothing)
+        mask = tokens != PAD
+        path, entropy = _of_captions(trace, mask)
+        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1])
+        if attention.estimator == "gumbel_st":
+            return self._loss(trace, nll, penalty, entropy.mean())
+        released = attention.estimator == "reinforce_arctic"
+        reward = -nll.detach() / (mask.sum(dim=1) if released else 1)
+        advantage = self._advantage(reward, attention)
+        figures = {
+            "baseline": self.baseline.clone(),
+            "advantage": advantage.mean(),
+            "advantage_std": advantage.std(correction=0),
+        }
+        if self.training:
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * reward.mean())
+        over_batch = torch.sum if released else torch.mean
+        return self._loss(trace, nll, penalty, over_batch(entropy), -over_batch(advantage * path), figures)
+
+    def _advantage(self, reward: Tensor, attention: HardAttention) -> Tensor:
+        """How much better than expected each sample did (N * B,)."""
+        if attention.estimator == "rloo":
+            of_caption = reward.view(attention.samples, -1)
+            others = (of_caption.sum(dim=0) - of_caption) / (attention.samples - 1)
+            return (of_caption - others).flatten()
+        advantage = reward - self.baseline
+        return advantage / 10 if attention.estimator == "reinforce_arctic" else advantage
+
+    def _try_all_regions(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
+        """At one step of each caption, drawn uniformly, every region is tried; the other steps are drawn."""
+        memory, state = captioner.begin(regions)
+        memory, state, mask = memory.select(owners), state.select(owners), tokens != PAD
+        with torch.no_grad():
+            before = captioner.unroll(memory, state, tokens).sample
+        assert before is not None
+        num_regions = regions.shape[1]
+        step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,)
+        rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
+        tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
+        locations = _fork(before.locations[rows], step[rows], tried)
+        trace = captioner.unroll(memory.select(rows), state.select(rows), tokens[rows], locations)
+
+        nll = negative_log_likelihood(trace.logits, tokens[rows], self.label_smoothing).view(-1, num_regions)
+        weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_i, (B, L)
+        _, entropy = _of_captions(trace, mask[rows])
+        penalties = doubly_stochastic_penalty(trace.weights, mask[rows])
+
+        def expected(values: Tensor) -> Tensor:
+            return (weights.detach() * values.view_as(weights)).sum(dim=1)
+
+        reinforce = mask.sum(dim=1) * (weights * nll.detach()).sum(dim=1)
+        penalty = self.over_batch(expected(penalties), num_regions)
+        return self._loss(trace, expected(nll), penalty, expected(entropy).mean(), reinforce.mean())
+
+    def _loss(
+        self,
+        trace: Trace,
+        nll: Tensor,
+        penalty: Tensor,
+        entropy: Tensor,
+        reinforce: Tensor | None = None,
+        figures: dict[str, Tensor] | None = None,
+    ) -> Loss:
+        terms = {
+            "likelihood": nll.mean(),
+            "attention": self.attention_weight * (penalty if self.penalty_gradient else penalty.detach()),
+            "entropy": -self.entropy_weight * entropy,
+        }
+        if reinforce is not None:
+            terms["reinforce"] = self.reward_weight * reinforce
+        return Loss(nll.mean(), terms, {"attention_penalty": penalty.detach(), **(figures or {})}, trace)
+
+
+def _of_captions(trace: Trace, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """log p(s|a) and H[s] of each caption's path, (B,) each."""
+    assert trace.sample is not None
+    return (trace.sample.log_probability * mask).sum(dim=1), (trace.sample.entropy * mask).sum(dim=1)
+
+
+def _fork(locations: Tensor, step: Tensor, tried: Tensor) -> Tensor:
+    """Paths (B, T, 1) as they were drawn up to `step` (B,), there at `tried` (B,), and free (-1) behind it."""
+    number = torch.arange(locations.shape[1], device=locations.device)
+    step, tried = step[:, None, None], tried[:, None, None]
+    number = number[None, :, None]
+    return locations.where(number < step, torch.where(number == step, tried, -1))
 
 
 def negative_log_likelihood(logits: Tensor, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:

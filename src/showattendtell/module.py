@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytorch_lightning as lightning
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -12,12 +13,13 @@ from showattendtell.batches import Scene
 from showattendtell.decode import Decoding, generate
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.loss import SoftLoss, negative_log_likelihood
+from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
 from showattendtell.records import Batch, Generated, Trace
 from showattendtell.text.vocabulary import PAD, Vocabulary
+from showattendtell.watch import Figure, WordClasses, watch_maps
 
 CARD = "showattendtell"
 """The checkpoint's entry that says what the weights mean."""
@@ -48,7 +50,13 @@ class CaptioningModule(lightning.LightningModule):
         self.encoder, self.captioner, self.vocabulary = encoder, captioner, vocabulary
         self.loss, self.decoding, self.card = loss, decoding, dict(card)
         self.make_optimizer, self.schedule = optimizer, schedule
+        self._word_classes = WordClasses(vocabulary)
         self._written: list[tuple[list[str], list[tuple[str, ...]]]] = []
+
+    @property
+    def selective(self) -> bool:
+        """Whether there are attention maps that could move."""
+        return self.captioner.attention.selective
 
     def regions(self, images: Tensor) -> Tensor:
         """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; float32."""
@@ -59,15 +67,27 @@ class CaptioningModule(lightning.LightningModule):
         return self.captioner(self.regions(images), owners, tokens)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        trace = self.trace(*batch)
-        loss = self.loss(trace, batch.tokens)
-        if not loss.total.isfinite():
+        loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens)
+        total = loss.total
+        if not total.isfinite():
             raise UserError("the loss is no longer a number; lower optimizer.lr and train again")
         captions, words = len(batch.tokens), int((batch.tokens != PAD).sum())
-        self.log("train/loss", loss.total, on_epoch=True, on_step=False, prog_bar=True, batch_size=captions)
+        self.log("train/loss", total, on_epoch=True, on_step=False, prog_bar=True, batch_size=captions)
         self.log("train/nll_per_word", loss.nll * captions / words, on_epoch=True, on_step=False, batch_size=words)
-        self.log("train/attention_penalty", loss.attention, on_epoch=True, on_step=False, batch_size=captions)
-        return loss.total
+        for name, figure in loss.figures.items():
+            self.log(f"train/{name}", figure, on_epoch=True, on_step=False, batch_size=captions)
+        if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self._log_gradients(loss)
+        return total
+
+    def _log_gradients(self, loss: Loss) -> None:
+        """The norm of each term's gradient, before any clipping."""
+        parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
+        for name, term in loss.terms.items():
+            if term.requires_grad:
+                parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+                norm = torch.nn.utils.get_total_norm([part for part in parts if part is not None])
+                self.log(f"train/gradient_norm_{name}", norm, on_epoch=True, on_step=False, batch_size=1)
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):
@@ -81,6 +101,12 @@ class CaptioningModule(lightning.LightningModule):
         words = (batch.tokens != PAD).sum()
         nll = negative_log_likelihood(trace.logits, batch.tokens).sum() / words
         self.log("val/nll_per_word", nll, batch_size=int(words), add_dataloader_idx=False)
+        self._log_figures("val/attention", watch_maps(trace, batch.tokens))
+        self._log_figures("val/beta", self._word_classes.betas(trace, batch.tokens))
+
+    def _log_figures(self, group: str, figures: dict[str, Figure]) -> None:
+        for name, (mean, count) in figures.items():
+            self.log(f"{group}_{name}", mean, batch_size=count, add_dataloader_idx=False)
 
     def on_validation_epoch_end(self) -> None:
         hypotheses, references = zip(*self._written, strict=True)

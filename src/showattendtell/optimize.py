@@ -1,12 +1,15 @@
-"""How the parameters are updated: groups for the optimiser, and the learning rate's course."""
+"""How the parameters are updated: groups for the optimiser, an optimiser of its own, and the learning rate's course."""
 
 import math
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, overload
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
-from showattendtell.arguments import NonNegativeFloat, NonNegativeInt
+from showattendtell.arguments import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 
 class Schedule(Protocol):
@@ -50,3 +53,63 @@ def parameter_groups(captioner: nn.Module, encoder: nn.Module, encoder_rate: flo
 
 def _trainable(parameters: Iterable[nn.Parameter], matrices: bool) -> list[nn.Parameter]:
     return [p for p in parameters if p.requires_grad and (p.ndim > 1) == matrices]
+
+
+class GravesRMSprop(Optimizer):
+    """RMSProp with momentum (Graves 2013, "Generating Sequences With Recurrent Neural Networks", eq. 38-45).
+
+        n <- decay n + (1 - decay) g^2          m <- decay m + (1 - decay) g
+        d <- momentum d - lr g / sqrt(n - m^2 + eps)          w <- w + d
+
+    torch's RMSprop(centered=True) adds eps to the root instead, and the rate to d as it enters w.
+
+    Args:
+        lr: the learning rate.
+        decay: of the running means of the gradient g and of its square.
+        momentum: the share of the last change that the next one keeps.
+        eps: under the root.
+        weight_decay: times w, added to g.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: NonNegativeFloat = 1e-4,
+        decay: Fraction = 0.95,
+        momentum: Fraction = 0.9,
+        eps: PositiveFloat = 1e-4,
+        weight_decay: NonNegativeFloat = 0.0,
+    ):
+        super().__init__(
+            params, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update; `closure` computes the loss and its gradients first, and the loss is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group)
+        return loss
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update({name: torch.zeros_like(parameter) for name in ("mean_square", "mean", "change")})
+        mean_square, mean, change = state["mean_square"], state["mean"], state["change"]
+        gradient = gradient.add(parameter, alpha=group["weight_decay"])
+        mean_square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
+        mean.mul_(group["decay"]).add_(gradient, alpha=1 - group["decay"])
+        deviation = (mean_square - mean**2 + group["eps"]).sqrt()
+        parameter.add_(change.mul_(group["momentum"]).addcdiv_(gradient, deviation, value=-group["lr"]))

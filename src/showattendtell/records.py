@@ -17,27 +17,53 @@ from showattendtell.errors import UserError, did_you_mean
 
 
 class Box(NamedTuple):
-    """A rectangle in pixels of the image file, x to the right and y downwards."""
+    """A rectangle, x to the right and y downwards: in pixels, or in fractions of an image's width and height."""
 
     left: float
     top: float
     right: float
     bottom: float
 
-    def contains(self, x: float, y: float) -> bool:
-        return self.left <= x <= self.right and self.top <= y <= self.bottom
+    def scaled(self, x: float, y: float) -> "Box":
+        return Box(x * self.left, y * self.top, x * self.right, y * self.bottom)
+
+    def clipped(self, frame: "Box") -> "Box":
+        """What of it lies within `frame`; of no area where nothing does."""
+        return Box(
+            min(max(self.left, frame.left), frame.right),
+            min(max(self.top, frame.top), frame.bottom),
+            min(max(self.right, frame.left), frame.right),
+            min(max(self.bottom, frame.top), frame.bottom),
+        )
+
+    @property
+    def area(self) -> float:
+        """0 where an edge lies beyond its opposite."""
+        return max(self.right - self.left, 0.0) * max(self.bottom - self.top, 0.0)
+
+
+WHOLE = Box(0, 0, 1, 1)
+"""All of an image, in fractions."""
 
 
 class Phrase(NamedTuple):
-    """A noun phrase of a caption: the index of its noun among the caption's words, and where it is seen."""
+    """A noun phrase of a caption: the index of its noun among the caption's words, and where it is seen.
+
+    The boxes are in fractions of the image's width and height, and so hold for every resized copy of it. `kind` is the
+    sort of thing that is named (people, clothing, ...), where the data set tells it.
+    """
 
     noun: int
     boxes: tuple[Box, ...]
+    kind: str = ""
 
 
 class Caption(NamedTuple):
+    """What someone says of an image, in words; `written` is the sentence before it was split."""
+
     words: tuple[str, ...]
     phrases: tuple[Phrase, ...] = ()
+    written: str = ""
 
 
 class Example(NamedTuple):
@@ -95,17 +121,34 @@ class Batch(NamedTuple):
     tokens: Tensor
 
 
+class Sample(NamedTuple):
+    """Locations that hard attention drew, of one step or (with T behind B) of all.
+
+    Where the expectation stood in for the draws, log p(s) is 0.
+
+    locations        (B, H) which regions, one for each head
+    log_probability  (B,) log p(s)
+    entropy          (B,) of the distribution that they were drawn from
+    """
+
+    locations: Tensor
+    log_probability: Tensor
+    entropy: Tensor
+
+
 class Trace(NamedTuple):
     """What the captioner said at every step of given captions, and where it looked.
 
     logits   (B, T, V) scores of the next word
     weights  (B, T, L) alpha, each step sums to 1
     gates    (B, T) beta, between 0 and 1
+    sample   what hard attention drew
     """
 
     logits: Tensor
     weights: Tensor
     gates: Tensor
+    sample: Sample | None = None
 
 
 class Generated(NamedTuple):

@@ -6,7 +6,7 @@ from showattendtell.config.entry import as_argument, entry_point, run_folder
 
 
 def run(config: DictConfig) -> float:
-    """The best validation BLEU-4, without brevity penalty, in percent."""
+    """The best validation figure of those that `selection` goes by: BLEU-4 in percent, or -log p per word."""
     import pytorch_lightning as lightning
 
     from showattendtell.checkpoint import build_module, write_card

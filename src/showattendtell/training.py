@@ -1,22 +1,19 @@
 """The Lightning Trainer of a run: what it logs, what it keeps, when it stops."""
 
 import logging
-import time
 import warnings
 from pathlib import Path
 
 import pytorch_lightning as lightning
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.loggers import CSVLogger, Logger
+from pytorch_lightning.loggers import CSVLogger
 from rich.console import Console
 
 from showattendtell.config.build import build
-from showattendtell.config.check import TARGET
 from showattendtell.errors import UserError
-from showattendtell.report.curves import draw_curves, read_metrics
-
-MONITOR = "val/bleu4"
+from showattendtell.loggers import chosen_loggers
+from showattendtell.progress import EpochReport, GazeReport, build_monitor
 
 QUIET = (
     r"Experiment logs directory .* exists and is not empty",  # Hydra keeps the run's configuration there
@@ -30,8 +27,8 @@ QUIET = (
 
 
 def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:
-    """A Trainer that keeps `best.ckpt` (by validation BLEU-4), `last.ckpt`, a CSV log and its curve in `folder`;
-    and what knows the best score."""
+    """A Trainer that keeps `best.ckpt`, `last.ckpt`, a CSV log and its curve in `folder`; and what knows the best value
+    of the figure that the run selects by."""
     if config.trainer.get("limit_val_batches") == 0:
         raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
     if config.trainer.get("devices", 1) not in (1, "1", "auto") or config.trainer.get("num_nodes", 1) != 1:
@@ -39,18 +36,19 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
-    csv = CSVLogger(folder, name="", version="")
+    csv, monitor = CSVLogger(folder, name="", version=""), build_monitor(config)
     keep = ModelCheckpoint(
-        folder, filename="best", monitor=MONITOR, mode="max", save_last=True, enable_version_counter=False
+        folder, "best", monitor.metric, mode=monitor.mode, save_last=True, enable_version_counter=False
     )
-    callbacks: list[Callback] = [keep, build(config.early_stopping, monitor=MONITOR, mode="max"), EpochReport(csv)]
+    stop = build(config.early_stopping, monitor=monitor.metric, mode=monitor.mode)
+    callbacks: list[Callback] = [GazeReport(), keep, stop, EpochReport(csv, monitor)]
     console = Console(stderr=True)
     if console.is_terminal:
         callbacks.append(RichProgressBar())
     trainer = build(
         config.trainer,
         default_root_dir=folder,
-        logger=[csv, *extra_loggers(config, folder)],
+        logger=[csv, *chosen_loggers(config, folder)],
         callbacks=callbacks,
         enable_progress_bar=console.is_terminal,
         enable_model_summary=False,
@@ -58,41 +56,3 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         num_sanity_val_steps=0,
     )
     return trainer, keep
-
-
-def extra_loggers(config: DictConfig, folder: Path) -> list[Logger]:
-    """The logger that `logger=` chose, if it is another than CSV."""
-    if not config.get("logger") or TARGET not in config.logger:
-        return []
-    return [build(config.logger, save_dir=str(folder))]
-
-
-class EpochReport(Callback):
-    """A line per epoch on the screen, and the learning curve drawn anew."""
-
-    def __init__(self, log: CSVLogger):
-        self._log = log
-        self._best = float("-inf")
-        self._started = time.monotonic()
-        self._console = Console(highlight=False)
-
-    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._started = time.monotonic()
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        if MONITOR not in values:
-            return
-        self._best = max(self._best, values.get(MONITOR, self._best))
-        seconds = time.monotonic() - self._started
-        self._console.print(
-            f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
-            f"{values['val/nll_per_word']:.3f} in validation; BLEU-4 {values[MONITOR]:.1f} (best {self._best:.1f}), "
-            f"{values['val/distinct_captions']:.0f} distinct captions; {seconds:.0f} s",
-            soft_wrap=True,
-        )
-
-    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._log.save()
-        path = Path(self._log.log_dir)
-        draw_curves(read_metrics(path / "metrics.csv"), path / "learning_curve.png")

@@ -1,5 +1,6 @@
 """The sentences that tell what is wrong with a configuration, and the values that must pass."""
 
+import inspect
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from showattendtell.config.check import find_faults
+from showattendtell.decode import Decoding
 
 TARGETS = {
     "decoder": "showattendtell.model.decoder.LSTMDecoder",
@@ -103,7 +105,8 @@ def test_an_unknown_setting_is_told_with_the_nearest_known_one():
 
 def test_an_unknown_setting_that_resembles_nothing_is_told_with_all_known_ones():
     [fault] = faults_of("decoding.zzz", 3)
-    assert fault == "there is no setting decoding.zzz; known are beam_size, max_length"
+    known = ", ".join(sorted(inspect.signature(Decoding).parameters))
+    assert fault == f"there is no setting decoding.zzz; known are {known}"
 
 
 def test_a_target_with_open_arguments_takes_any_setting():

@@ -2,19 +2,16 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.entry import compose, config_folder
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
 from showattendtell.config.help import help_page
-
-CONF = Path(config_folder())
-GROUPS = {
-    folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in CONF.iterdir() if folder.is_dir()
-}
-GROUPS.pop("hydra")
 
 ANSWER = """
 import runpy, sys
@@ -37,7 +34,7 @@ def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=20)
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption", "demo"])
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "attend", "caption", "demo"])
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
     done = answer(tmp_path, command, "--help")
     assert done.returncode == 0
@@ -53,6 +50,7 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
         ["prepare", "sed=3"],
         ["train", "sed=3"],
         ["evaluate", "checkpoint=best.ckpt", "sed=3"],
+        ["attend", "checkpoint=best.ckpt", "sed=3"],
         ["caption", "checkpoint=best.ckpt", "images=photo.jpg", "sed=3"],
         ["demo", "sed=3"],
     ],
@@ -75,38 +73,54 @@ def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(t
 
 
 def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
-    page = help_page(*compose("train", ["optimizer=rmsprop"]))
+    config, groups = compose("train", ["optimizer=rmsprop"])
+    page = help_page(config, groups)
     listed: dict[str, list[str]] = {}
     for word in page[page.index("Choices") : page.index("Settings")].split("\n", 1)[1].split():
-        if word in GROUPS:
+        if word in groups:
             options = listed.setdefault(word, [])
         else:
             options.append(word)
-    assert {group: sorted(option.strip("[]") for option in options) for group, options in listed.items()} == GROUPS
-    assert listed["optimizer"] == ["adam", "[rmsprop]"]
+    assert {group: [option.strip("[]") for option in options] for group, options in listed.items()} == groups
+    assert [option for option in listed["optimizer"] if option.startswith("[")] == ["[rmsprop]"]
+
+
+def test_help_explains_the_settings_of_a_nested_part_that_the_yaml_leaves_to_the_code():
+    config, groups = compose("train", ["attention=soft", "attention/score=additive"])
+    assert "width" not in config.attention.score
+    page = help_page(config, groups).splitlines()
+    number = next(n for n, line in enumerate(page) if line.startswith("  attention.score.width="))
+    assert page[number + 1].startswith("      ")
+    assert "attention.score.region_dim" not in "".join(page)
 
 
 def test_help_shows_the_values_of_the_options_that_stand_before_it():
-    page = help_page(*compose("train", ["dataset=flickr8k", "decoder.dropout=0.123"]))
+    page = help_page(*compose("train", check_command("train", ["dataset=flickr8k", "decoder.dropout=0.123"])))
     assert "decoder.dropout=0.123" in page
     assert "dataset.captions_per_image=5" in page
     assert "dataset.train=" not in page
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption"])
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "attend", "caption"])
 def test_help_names_every_setting_of_the_yaml(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups)
     settings = OmegaConf.to_container(config)
     settings.pop("hydra")
-    settings.pop("_target_")
-    for node, value in settings.items():
-        names = [f"{node}.{key}" for key in value if not key.startswith("_")] if isinstance(value, dict) else [node]
-        for name in names:
-            assert f"  {name}=" in page, name
+    for name in leaves(settings):
+        assert f"  {name}=" in page, name
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "caption"])
+def leaves(node: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Every setting in a configuration."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        elif not key.startswith("_"):
+            yield f"{path}{key}"
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "attend", "caption"])
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups).splitlines()

@@ -13,7 +13,7 @@ import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import TypeAdapter
 
-from showattendtell.config.entry import config_folder
+from showattendtell.config.compose import config_folder
 from showattendtell.config.signature import SignatureError, read_signature
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -23,6 +23,7 @@ DEFINITIONS = """
     from typing import ClassVar, NamedTuple
 
     from .elsewhere import Faraway, Faraway as Renamed
+    from .everything import *
 
     class Plain:
         def __init__(self, first, second: int = 2, *rest, third: str = "3", **others): ...
@@ -58,6 +59,21 @@ ELSEWHERE = """
         def __init__(self, distance: float = 1.0): ...
 """
 
+EVERYTHING = """
+    from .definitions import *
+    from .starred import *
+"""
+
+STARRED = """
+    class Starred:
+        def __init__(self, brightness: int, colour: str = "red"): ...
+
+        @classmethod
+        def made(cls, magnitude: float = 1.0): ...
+
+    class _Hidden: ...
+"""
+
 
 def targets() -> dict[str, set[str]]:
     """Every `_target_` that conf/ names, and the settings that stand beside it."""
@@ -69,7 +85,7 @@ def targets() -> dict[str, set[str]]:
                 found.setdefault(node._target_, set()).update(
                     str(key)
                     for key in node
-                    if key != "_target_" and not isinstance(node._get_node(key), (DictConfig, ListConfig))
+                    if not str(key).startswith("_") and not isinstance(node._get_node(key), (DictConfig, ListConfig))
                 )
             for key in node:
                 walk(node._get_node(key))
@@ -117,6 +133,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (folder / "__init__.py").write_text("from .definitions import Plain as Again\n")
     (folder / "definitions.py").write_text(dedent(DEFINITIONS))
     (folder / "elsewhere.py").write_text(dedent(ELSEWHERE))
+    (folder / "everything.py").write_text(dedent(EVERYTHING))
+    (folder / "starred.py").write_text(dedent(STARRED))
     monkeypatch.syspath_prepend(tmp_path)
     yield "manykinds"
     for name in [name for name in sys.modules if name.partition(".")[0] == "manykinds"]:
@@ -138,7 +156,8 @@ def test_every_target_in_conf_reads_as_it_imports(target: str):
 @pytest.mark.parametrize("target", sorted(target for target in targets() if target.startswith("showattendtell.")))
 def test_types_of_own_settings_are_read_as_they_are(target: str):
     thing = imported(target)
-    hints = typing.get_type_hints(vars(thing).get("__init__", thing), include_extras=True)
+    constructor = getattr(thing, "__init__", None)
+    hints = typing.get_type_hints(constructor if inspect.isfunction(constructor) else thing, include_extras=True)
     for name, parameter in read_signature(target).parameters.items():
         if parameter.annotation not in (None, Any) and typing.get_origin(hints[name]) is not Callable:
             assert schema(parameter.annotation) == schema(hints[name]), name
@@ -165,12 +184,21 @@ def test_every_own_setting_in_conf_has_a_type(target: str, settings: set[str]):
         "definitions.function",
         "definitions.conditional",
         "definitions.Renamed",
+        "definitions.Starred",
+        "definitions.Starred.made",
+        "everything.Starred",
         "Again",
         "Again.made",
     ],
 )
 def test_definitions_of_every_kind_read_as_they_import(package: str, name: str):
     assert_agrees(f"{package}.{name}")
+
+
+@pytest.mark.parametrize("name", ["definitions.Nowhere", "everything.Nowhere", "everything._Hidden"])
+def test_what_no_starred_import_brings_is_told(package: str, name: str):
+    with pytest.raises(SignatureError, match=f"has no {name.partition('.')[2]}"):
+        read_signature(f"{package}.{name}")
 
 
 def test_defaults_are_given_as_they_stand_in_the_source(package: str):
@@ -180,8 +208,7 @@ def test_defaults_are_given_as_they_stand_in_the_source(package: str):
 
 def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
     annotation = read_signature("pytorch_lightning.Trainer").parameters["precision"].annotation
-    if annotation is not None:
-        assert TypeAdapter(annotation).validate_python("bf16-mixed") == "bf16-mixed"
+    assert annotation is None or TypeAdapter(annotation).validate_python("bf16-mixed") == "bf16-mixed"
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,10 @@ def test_json_of_another_layout_is_told_without_python_s_words(tmp_path: Path, c
 
 
 def test_examples_hold_tokenized_captions_and_the_path_of_the_image():
-    examples = assemble({"a.jpg": ["A dog .", "It barks !"]}, {"val": ["a.jpg"]}, Path("folder"), captions_per_image=5)
-    captions = (Caption(("a", "dog")), Caption(("it", "barks")))
+    examples = assemble(
+        {"a.jpg": [" A dog .\r", "It barks !"]}, {"val": ["a.jpg"]}, Path("folder"), captions_per_image=5
+    )
+    captions = (Caption(("a", "dog"), written="A dog ."), Caption(("it", "barks"), written="It barks !"))
     assert examples == {"val": (Example("a.jpg", str(Path("folder", "a.jpg")), captions),)}
 
 

@@ -40,9 +40,9 @@ def coloured(pixels: np.ndarray, color: str) -> np.ndarray:
 
 
 def named(caption: Caption, phrase: Phrase) -> tuple[str, str, Box]:
-    """Colour, shape and box of a phrase."""
+    """Colour, shape and box (in pixels) of a phrase."""
     [box] = phrase.boxes
-    return caption.words[phrase.noun - 1], caption.words[phrase.noun], box
+    return caption.words[phrase.noun - 1], caption.words[phrase.noun], box.scaled(SIDE, SIDE)
 
 
 def all_named(example: Example) -> set[tuple[str, str, Box]]:
@@ -93,6 +93,7 @@ def test_every_image_has_five_different_captions(shapes: Dataset):
     for example in shapes.examples():
         assert len(example.captions) == 5
         assert len({caption.words for caption in example.captions}) == 5
+        assert all(caption.written == " ".join(caption.words) for caption in example.captions)
 
 
 def test_every_phrase_is_an_article_a_colour_and_the_noun_of_a_shape(shapes: Dataset):

@@ -1,19 +1,22 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
-from showattendtell.loss import SoftLoss
+from showattendtell.loss import SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
 from showattendtell.model.attention import SoftAttention
+from showattendtell.model.baselines import NICDecoder
 from showattendtell.model.captioner import Captioner, shift_right
 from showattendtell.model.decoder import LSTMDecoder
-from showattendtell.records import Trace
+from showattendtell.model.scores import AdditiveScore
 from showattendtell.text.vocabulary import EOS, PAD, START
 
 
 @pytest.fixture
 def captioner() -> Captioner:
     torch.manual_seed(0)
-    attention = SoftAttention(region_dim=5, hidden_dim=4, width=3)
+    attention = SoftAttention(region_dim=5, hidden_dim=4, score=partial(AdditiveScore, width=3))
     return Captioner(attention, LSTMDecoder(9, 5, embedding_dim=3, hidden_dim=4)).double().eval()
 
 
@@ -26,15 +29,16 @@ def written_as_in_the_paper(captioner: Captioner, regions: Tensor, tokens: list[
     """Logits (T, V) and alpha (T, L) of one caption of one image (L, D), each equation at its step, nothing hoisted."""
     attention, decoder = captioner.attention, captioner.decoder
     mean = regions.mean(dim=0)
-    hidden, cell = decoder.first_hidden(mean), decoder.first_cell(mean)
+    hidden, cell = decoder.first_state.hidden(mean), decoder.first_state.cell(mean)
     logits, alphas = [], []
     for word in [START, *tokens[:-1]]:
-        energy = torch.stack([attention.score(torch.tanh(attention.key(a) + attention.query(hidden))) for a in regions])
+        query = attention.score.query(hidden)
+        energy = torch.stack([attention.score.score(torch.tanh(attention.score.key(a) + query)) for a in regions])
         alpha = energy.squeeze(-1).softmax(dim=0)
         beta = torch.sigmoid(attention.gate(hidden))
         context = beta * sum(weight * a for weight, a in zip(alpha, regions, strict=True))
         embedded = decoder.embedding.weight[word]
-        gates = decoder.word_gates(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
+        gates = decoder.read_word(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
         admit, forget, output, candidate = gates.chunk(4)
         cell = forget.sigmoid() * cell + admit.sigmoid() * candidate.tanh()
         hidden = output.sigmoid() * cell.tanh()
@@ -55,7 +59,7 @@ def test_all_steps_at_once_give_what_the_equations_give_one_by_one(captioner: Ca
 
 def test_gradients_are_those_of_the_equations_written_literally(captioner: Captioner):
     loss = SoftLoss(attention_weight=0.7)
-    loss(captioner(REGIONS, OWNERS, TOKENS), TOKENS).total.backward()
+    loss(captioner, REGIONS, OWNERS, TOKENS).total.backward()
     hoisted = {name: parameter.grad.clone() for name, parameter in captioner.named_parameters()}
     captioner.zero_grad()
     total = torch.tensor(0.0, dtype=torch.double)
@@ -63,8 +67,9 @@ def test_gradients_are_those_of_the_equations_written_literally(captioner: Capti
         length = int((TOKENS[row] != PAD).sum())
         tokens = TOKENS[row : row + 1, :length]
         logits, alphas = written_as_in_the_paper(captioner, REGIONS[owner], tokens[0].tolist())
-        trace = Trace(logits.unsqueeze(0), alphas.unsqueeze(0), torch.ones(1, length))
-        total = total + loss(trace, tokens).total / len(OWNERS)
+        nll = negative_log_likelihood(logits.unsqueeze(0), tokens)
+        penalty = doubly_stochastic_penalty(alphas.unsqueeze(0), tokens != PAD)
+        total = total + (nll + 0.7 * penalty).sum() / len(OWNERS)
     total.backward()
     for name, parameter in captioner.named_parameters():
         torch.testing.assert_close(hoisted[name], parameter.grad, msg=name)
@@ -83,6 +88,11 @@ def test_generation_step_by_step_follows_the_same_scores(captioner: Captioner):
 
 def test_annotations_are_projected_once_per_image(captioner: Captioner):
     rows = []
-    captioner.attention.key.register_forward_hook(lambda layer, inputs, output: rows.append(len(inputs[0])))
+    captioner.attention.score.key.register_forward_hook(lambda layer, inputs, output: rows.append(len(inputs[0])))
     captioner(REGIONS, OWNERS, TOKENS)
     assert rows == [2]
+
+
+def test_a_decoder_that_never_looks_again_refuses_an_attention():
+    with pytest.raises(ValueError, match="NICDecoder sees the image once and has no use for SoftAttention"):
+        Captioner(SoftAttention(5, 4), NICDecoder(9, 5, hidden_dim=4))

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from showattendtell.model.decoder import LSTMDecoder, State
+from showattendtell.model.decoder import LSTMDecoder
+from showattendtell.model.steps import State
 
 
 @pytest.fixture
@@ -19,10 +20,10 @@ def test_the_recurrence_is_torchs_lstm_cell_on_word_and_context(decoder: LSTMDec
         return torch.cat([matrix.chunk(4)[gate] for gate in torchs_order])
 
     with torch.no_grad():
-        inputs = torch.cat([decoder.word_gates.weight, decoder.context_gates.weight], dim=1)
+        inputs = torch.cat([decoder.read_word.weight, decoder.context_gates.weight], dim=1)
         cell.weight_ih.copy_(in_torchs_order(inputs))
         cell.weight_hh.copy_(in_torchs_order(decoder.hidden_gates.weight))
-        cell.bias_ih.copy_(in_torchs_order(decoder.word_gates.bias.unsqueeze(1)).squeeze(1))
+        cell.bias_ih.copy_(in_torchs_order(decoder.read_word.bias.unsqueeze(1)).squeeze(1))
         cell.bias_hh.zero_()
     word, context = torch.randn(2, 3), torch.randn(2, 5)
     state = State(torch.randn(2, 4), torch.randn(2, 4))

@@ -1,7 +1,9 @@
 """From the nodes of a checked configuration to the things they describe."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,37 +14,49 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from showattendtell.batches import ImageSource, grid_source, pixel_source
-from showattendtell.config.check import TARGET
-from showattendtell.config.entry import config_folder
+from showattendtell.config.check import TARGET, find_targets
+from showattendtell.config.compose import config_folder
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.features.extract import feature_path, open_features
 from showattendtell.model.captioner import Captioner
+from showattendtell.model.initial import initialise_as_released
 from showattendtell.records import Dataset, Example
 
+TRUST = "SHOWATTENDTELL_TRUST"
+"""The environment variable that names packages or targets of the user's own, separated by commas."""
 
-@cache
+
 def trusted_targets() -> list[str]:
-    """What a `_target_` may name: that which conf/ names.
+    """What a `_target_` may name whoever wrote it: that which conf/ names, and what the user trusts; `package.*` stands
+    for all in a package.
 
     A checkpoint's configuration comes from strangers, and must not run what it likes.
     """
+    own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]
+
+
+def foreign_targets(node: Any) -> list[str]:
+    """The targets in a configuration as plain data that are not trusted."""
+    trusted = trusted_targets()
+    return [target for target in find_targets(node) if not any(fnmatchcase(target, name) for name in trusted)]
+
+
+@cache
+def _targets_in_conf() -> list[str]:
     files = Path(config_folder()).rglob("*.yaml")
     return sorted({target for file in files for target in find_targets(OmegaConf.to_container(OmegaConf.load(file)))})
-
-
-def find_targets(node: Any) -> Iterator[str]:
-    """Every `_target_` in a configuration as plain data."""
-    if isinstance(node, Mapping):
-        yield from ([str(node[TARGET])] if TARGET in node else [])
-        yield from (target for inner in node.values() for target in find_targets(inner))
 
 
 def build(node: DictConfig, **objects: Any) -> Any:
     """What the node's `_target_` makes of the node's settings and of the objects that only the code has.
 
-    Raises `UserError` for a target that is not trusted and for a value that the target refuses.
+    Raises `UserError` for a target that neither is trusted nor was named on the command line, for a setting that the
+    code gives, and for a value that the target refuses.
     """
+    for name in objects.keys() & node.keys():
+        raise UserError(f"{node._get_full_key(name)} is set by the code; leave it out")
     try:
         return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
     except (InstantiationException, MisconfigurationException, ValueError) as fault:
@@ -50,8 +64,16 @@ def build(node: DictConfig, **objects: Any) -> Any:
 
 
 def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -> Captioner:
+    """The attention and decoder of a training configuration, with first weights."""
     decoder = build(config.decoder, vocabulary_size=vocabulary_size, region_dim=region_dim)
-    return Captioner(build(config.attention, region_dim=region_dim, hidden_dim=decoder.hidden_dim), decoder)
+    attention = build(config.attention, region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+    try:
+        captioner = Captioner(attention, decoder)
+    except ValueError as fault:
+        raise UserError(str(fault)) from None
+    if config.get("initial_weights") == "released":
+        initialise_as_released(captioner)
+    return captioner
 
 
 def build_source(

@@ -1,6 +1,6 @@
 """Holds a composed configuration against the signatures of what it will call, and tells all faults at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -9,18 +9,37 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from showattendtell.config.signature import Parameter, SignatureError, read_signature
-from showattendtell.errors import did_you_mean
+from showattendtell.errors import UserError, did_you_mean
 
 TARGET = "_target_"
 
 
-def find_faults(config: DictConfig) -> list[str]:
-    """A sentence for every setting that is missing, unknown to what it configures, or of the wrong type or range."""
+def find_faults(config: DictConfig, complete: bool = True) -> list[str]:
+    """A sentence for every setting that is missing, unknown to what it configures, or of the wrong type or range.
+
+    Unless it is to be `complete`, a missing one is no fault.
+    """
     try:
-        missing = [f"{key} is not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(config))]
-        return missing + list(_node_faults("", OmegaConf.to_container(config, resolve=True)))
+        missing = sorted(OmegaConf.missing_keys(config)) if complete else []
+        faults = _node_faults("", OmegaConf.to_container(config, resolve=True))
+        return [*(f"{key} is not set; give it as {key}=..." for key in missing), *faults]
     except OmegaConfBaseException as fault:
         return [f"{fault.full_key}: {str(fault.msg).splitlines()[0]}"]
+
+
+def raise_all(faults: Sequence[str]) -> None:
+    """One `UserError` that tells all the faults, if there are any."""
+    if faults:
+        raise UserError(faults[0] if len(faults) == 1 else "\n  ".join([f"{len(faults)} settings are wrong:", *faults]))
+
+
+def find_targets(node: Any) -> Iterator[str]:
+    """Every `_target_` in a configuration as plain data."""
+    if isinstance(node, Mapping):
+        yield from ([str(node[TARGET])] if TARGET in node else [])
+    inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    for value in inner:
+        yield from find_targets(value)
 
 
 def _node_faults(path: str, node: Any) -> Iterator[str]:

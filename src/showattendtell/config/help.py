@@ -7,8 +7,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 
 from showattendtell.config.check import TARGET, join, shown
+from showattendtell.config.command_line import SUPPLIED
 from showattendtell.config.signature import Signature, SignatureError, read_signature
 
 
@@ -19,10 +21,7 @@ def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
         console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
         if groups:
             console.print("\nChoices (group=option), the present one in brackets:\n")
-            for group, options in groups.items():
-                present = config.hydra.runtime.choices[group]
-                listed = "  ".join(f"\\[{option}]" if option == present else option for option in options)
-                console.print(f"  {group:<12}{listed}")
+            console.print(_choices(config.hydra.runtime.choices, groups))
         settings: Any = OmegaConf.to_container(config)
         settings.pop("hydra")
         console.print("\nSettings (setting=value), as they stand with these choices:\n")
@@ -31,9 +30,19 @@ def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
             if meaning:
                 console.print(Padding(meaning, (0, 0, 0, 6)), markup=False)
         console.print(
-            "\n-m before several values (attention.width=256,512) runs them all; --cfg job prints all settings."
+            "\n-m before several values (decoder.hidden_dim=256,512) runs them all; --cfg job prints all settings."
         )
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+
+def _choices(present: Mapping[str, str | None], groups: Mapping[str, list[str]]) -> Table:
+    """A row for each group that the present choices have."""
+    table = Table.grid(padding=(0, 2))
+    for group, options in groups.items():
+        if group in present:
+            listed = (f"\\[{option}]" if option == present[group] else option for option in options)
+            table.add_row("", group, "  ".join(listed))
+    return table
 
 
 def _rows(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -41,16 +50,16 @@ def _rows(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     signature = _signature(node)
     if signature and path:
         yield path, "", signature.doc
+    inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
     for key, value in node.items():
-        name = join(path, str(key))
-        if isinstance(value, Mapping):
-            yield from _rows(name, value)
-        elif not str(key).startswith("_"):
+        if key not in inner and not str(key).startswith("_"):
             doc = signature.parameters[key].doc if signature and key in signature.parameters else ""
-            yield name, _escaped(value), doc
+            yield join(path, str(key)), _escaped(value), doc
     for key, parameter in (signature.parameters if signature else {}).items():
-        if key not in node and parameter.default is not None and parameter.doc:
+        if key not in node and parameter.default is not None and parameter.doc and key not in SUPPLIED.get(path, ()):
             yield f"{path}.{key}", _escaped(_literal(parameter.default)), parameter.doc
+    for key, value in inner.items():
+        yield from _rows(join(path, key), value)
 
 
 def _literal(source: str) -> Any:

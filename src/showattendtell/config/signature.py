@@ -6,6 +6,7 @@ import builtins
 import collections.abc
 import importlib.util
 import typing
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,17 +77,27 @@ def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def _definition(path: Path, names: list[str]) -> tuple[Path, ast.ClassDef | ast.FunctionDef]:
-    """The definition that `names` lead to, through re-exports of other modules, and the file that it stands in."""
+def _definition(
+    path: Path, names: list[str], passed: frozenset[Path] = frozenset()
+) -> tuple[Path, ast.ClassDef | ast.FunctionDef]:
+    """The definition that `names` lead to, through re-exports of other modules, and the file that it stands in.
+
+    passed: the modules whose `import *` led here.
+    """
     for node in ast.walk(_parse(path)) if len(names) == 1 else _parse(path).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == names[0]:
             return path, _member(node, names[1:])
-    for node in _parse(path).body:
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if (alias.asname or alias.name) == names[0]:
-                    module, rest = _find_module(f"{_absolute(path, node)}.{alias.name}")
-                    return _definition(module, rest + names[1:])
+    imports = [node for node in _parse(path).body if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        for alias in node.names:
+            if (alias.asname or alias.name) == names[0]:
+                module, rest = _find_module(f"{_absolute(path, node)}.{alias.name}")
+                return _definition(module, rest + names[1:])
+    for node in imports:
+        if node.names[0].name == "*" and path not in passed and not names[0].startswith("_"):
+            with suppress(SignatureError):
+                module, rest = _find_module(f"{_absolute(path, node)}.{names[0]}")
+                return _definition(module, rest + names[1:], passed | {path})
     raise SignatureError(f"{path.stem} has no {names[0]}")
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,6 +13,7 @@ from showattendtell.text.tokenize import tokenize
 
 Sentences = dict[str, list[str]]
 """Captions by image name, in the file's order."""
+Layout = TypeVar("Layout", bound=BaseModel)
 
 
 def read_text(path: Path) -> str:
@@ -45,6 +47,18 @@ def read_list(path: Path) -> list[str]:
     return [line.strip() for line in read_text(path).split("\n") if line.strip()]
 
 
+def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
+    """A JSON file of a published layout; a `UserError` that says where it differs, and `whose` layout it is."""
+    try:
+        return layout.model_validate_json(read_text(path))
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        if first["type"] == "json_invalid":
+            raise UserError(f"{path} is not JSON ({first['ctx']['error']}); export it again") from None
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(f"{path} is not in {whose} layout: {where}: {first['msg'].lower()}") from None
+
+
 class KarpathySentence(BaseModel):
     raw: str
 
@@ -63,14 +77,7 @@ class KarpathyFile(BaseModel):
 
 def read_karpathy(path: Path) -> tuple[Sentences, dict[str, list[str]]]:
     """Karpathy's JSON: the sentences by image, and the images by split."""
-    try:
-        entries = KarpathyFile.model_validate_json(read_text(path)).images
-    except ValidationError as fault:
-        first = fault.errors()[0]
-        if first["type"] == "json_invalid":
-            raise UserError(f"{path} is not JSON ({first['ctx']['error']}); export it again") from None
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(f"{path} is not in Karpathy's layout: {where}: {first['msg'].lower()}") from None
+    entries = read_json(path, KarpathyFile, "Karpathy's").images
     splits: dict[str, list[str]] = {}
     for entry in entries:
         splits.setdefault(entry.split, []).append(entry.filename)
@@ -91,8 +98,8 @@ def assemble(
         raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
 
     def example(image: str) -> Example:
-        words = (tokenize(sentence) for sentence in sentences.get(image, [])[:captions_per_image])
-        captions = tuple(Caption(words) for words in words if words)
+        written = (sentence.strip() for sentence in sentences.get(image, [])[:captions_per_image])
+        captions = tuple(Caption(words, written=sentence) for sentence in written if (words := tokenize(sentence)))
         if not captions:
             raise UserError(f"image {image} stands in a split list but has no caption; add one or remove it there")
         return Example(image, str(folder / image), captions)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from showattendtell.arguments import PositiveInt
 from showattendtell.data.captions import assemble, read_karpathy, read_list, read_token_file
+from showattendtell.data.entities import mark_entities
 from showattendtell.errors import UserError
 from showattendtell.records import Dataset, Example
 
@@ -23,6 +24,7 @@ def read_flickr8k(
     absent: Sequence[str] = (),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
+    entities: str | None = None,
 ) -> Dataset:
     """Flickr8k (Hodosh et al. 2013).
 
@@ -33,6 +35,7 @@ def read_flickr8k(
         absent: images that the lists name and the distribution lacks; they are passed over with a note.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
+        entities: Flickr30k Entities, a zip or folder, for the boxes that people drew; looked for in `root` first.
     """
     folder = Path(root).expanduser()
     if not folder.is_dir():
@@ -46,7 +49,11 @@ def read_flickr8k(
         sentences = read_token_file(texts)
         splits = {name: read_list(texts.with_name(file)) for name, file in SPLIT_LISTS.items()}
     examples = assemble(sentences, splits, images, captions_per_image)
-    return check_images(Dataset("flickr8k", examples), set(absent), skip_unreadable)
+    dataset = check_images(Dataset("flickr8k", examples), set(absent), skip_unreadable)
+    if entities is None:
+        return dataset
+    inside = folder / entities
+    return mark_entities(dataset, inside if inside.exists() else Path(entities).expanduser())
 
 
 def _find(root: Path, names: Sequence[str], what: str) -> Path:

@@ -50,6 +50,7 @@ class Thing(NamedTuple):
 
     @property
     def box(self) -> Box:
+        """In pixels."""
         xs, ys = zip(*self.corners(), strict=True)
         return Box(min(xs), min(ys), max(xs), max(ys))
 
@@ -173,10 +174,10 @@ def _mark(sentence: list[Part]) -> Caption:
         if isinstance(part, Thing):
             article = "an" if part.color[0] in "aeiou" else "a"
             words += [article, part.color, part.shape]
-            phrases.append(Phrase(len(words) - 1, (part.box,)))
+            phrases.append(Phrase(len(words) - 1, (part.box.scaled(1 / SIDE, 1 / SIDE),)))
         else:
             words += part.split()
-    return Caption(tuple(words), tuple(phrases))
+    return Caption(tuple(words), tuple(phrases), " ".join(words))
 
 
 def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:

@@ -1,30 +1,25 @@
 """Attention and decoder, composed: all steps of given captions, or one step at a time."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
-from showattendtell.model.attention import Memory, SoftAttention
-from showattendtell.model.decoder import LSTMDecoder, State
-from showattendtell.records import Trace
+from showattendtell.model.attention import Attention
+from showattendtell.model.decoder import Decoder
+from showattendtell.model.steps import Memory, State, Step
+from showattendtell.records import Sample, Trace
 from showattendtell.text.vocabulary import START
-
-
-class Step(NamedTuple):
-    """One generated step: log p of every word (B, V), the new state, alpha (B, L) and beta (B,)."""
-
-    log_probabilities: Tensor
-    state: State
-    weights: Tensor
-    gate: Tensor
 
 
 class Captioner(nn.Module):
     """From regions to words. It knows nothing of pixels, files or training."""
 
-    def __init__(self, attention: SoftAttention, decoder: LSTMDecoder):
+    def __init__(self, attention: Attention, decoder: Decoder):
         super().__init__()
+        if attention.selective and not decoder.looks_on:
+            raise ValueError(
+                f"{type(decoder).__name__} sees the image once and has no use for {type(attention).__name__}; "
+                "take attention=none with it"
+            )
         self.attention = attention
         self.decoder = decoder
 
@@ -35,29 +30,46 @@ class Captioner(nn.Module):
             regions: (I, L, D), each image once.
             owners: (B,) the image of each caption.
         """
-        memory = self.attention.remember(regions).select(owners)
-        state = self.decoder.start(regions).select(owners)
+        memory, state = self.begin(regions)
+        return self.unroll(memory.select(owners), state.select(owners), tokens)
+
+    def unroll(self, memory: Memory, state: State, tokens: Tensor, locations: Tensor | None = None) -> Trace:
+        """As `forward`, from the memory and first state of each caption.
+
+        Args:
+            locations: (B, T, H) where hard attention is to look; it draws where they are negative.
+        """
         embedded = self.decoder.embed(shift_right(tokens))
         word_gates = self.decoder.word_gates(embedded)
-        steps = []
+        states, glimpses = [], []
         for step in range(tokens.shape[1]):
-            glimpse = self.attention(memory, state.hidden)
+            given = {} if locations is None else {"locations": locations[:, step]}
+            glimpse = self.attention(memory, state, **given)
             state = self.decoder.advance(word_gates[:, step], glimpse.context, state)
-            steps.append((state.hidden, *glimpse))
-        hidden, context, weights, gates = (torch.stack(parts, dim=1) for parts in zip(*steps, strict=True))
-        return Trace(self.decoder.score_words(embedded, hidden, context), weights, gates)
+            states.append(state.hidden)
+            glimpses.append(glimpse)
+        hidden = torch.stack(states, dim=1)
+        *parts, samples = zip(*glimpses, strict=True)
+        context, weights, gates = (torch.stack(part, dim=1) for part in parts)
+        logits = self.decoder.score_words(embedded, hidden, context)
+        return Trace(logits, weights, gates, None if samples[0] is None else _stack(samples))
 
     def begin(self, regions: Tensor) -> tuple[Memory, State]:
-        """What generation needs of the images, (I, L, D): computed once, then selected by row."""
+        """What is needed of the images, (I, L, D): computed once, then selected by row."""
         return self.attention.remember(regions), self.decoder.start(regions)
 
     def step(self, memory: Memory, state: State, tokens: Tensor) -> Step:
         """One word further: the last words (B,) and the state give the next word's log-probabilities."""
-        glimpse = self.attention(memory, state.hidden)
+        glimpse = self.attention(memory, state)
         embedded = self.decoder.embed(tokens)
         state = self.decoder.advance(self.decoder.word_gates(embedded), glimpse.context, state)
         scores = self.decoder.score_words(embedded, state.hidden, glimpse.context)
         return Step(scores.log_softmax(dim=-1), state, glimpse.weights, glimpse.gate)
+
+
+def _stack(samples: tuple[Sample, ...]) -> Sample:
+    """Samples of the steps as one, (B, T, H) and (B, T)."""
+    return Sample(*(torch.stack(part, dim=1) for part in zip(*samples, strict=True)))
 
 
 def shift_right(tokens: Tensor) -> Tensor:

@@ -1,28 +1,68 @@
 """What to say: an LSTM over words and contexts, and the deep output layer."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from showattendtell.arguments import Fraction, PositiveInt
-from showattendtell.model.attention import REGION_STD
+from showattendtell.model.initial import orthogonal_blocks, start_small
+from showattendtell.model.start import SeparateStart, SharedStart
+from showattendtell.model.steps import State
+from showattendtell.text.vocabulary import START
 
 OutputPart = Literal["word", "hidden", "context"]
+DropoutPlace = Literal["mean", "start", "hidden", "output"]
 
 
-class State(NamedTuple):
-    """The LSTM's h and c, (B, n) each."""
+class Decoder(nn.Module):
+    """What every decoder is. A step is `advance`, and what needs no recurrence is done for all steps at once.
 
-    hidden: Tensor
-    cell: Tensor
+    Args:
+        vocabulary_size: V.
+        embedding_dim: m.
+        hidden_dim: n, the width of the state h that attention reads.
+    """
 
-    def select(self, rows: Tensor) -> "State":
-        return State(self.hidden[rows], self.cell[rows])
+    looks_on = True
+    """Whether it reads the context of every step, and not of the first alone."""
+
+    def __init__(self, vocabulary_size: int, embedding_dim: int, hidden_dim: int):
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
+
+    def start(self, regions: Tensor) -> State:
+        """(I, L, D) to the state before the first word, (I, n) each."""
+        raise NotImplementedError
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Tokens of any shape to their embeddings E y, (..., m)."""
+        return self.embedding(tokens)
+
+    def word_gates(self, embedded: Tensor) -> Tensor:
+        """What `advance` needs of the words, (..., m) to any last width."""
+        raise NotImplementedError
+
+    def advance(self, word_gates: Tensor, context: Tensor, state: State) -> State:
+        """One step, from the word's part (B, ...), z (B, D) and the state before."""
+        raise NotImplementedError
+
+    def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Logits of the next word for any number of steps at once: (..., m), (..., n), (..., D) to (..., V)."""
+        raise NotImplementedError
 
 
-class LSTMDecoder(nn.Module):
+def lstm(gates: Tensor, cell: Tensor) -> State:
+    """c' = f * c + i * g and h' = o * tanh(c') from the gates' sums i, f, o, g (B, 4n)."""
+    admit, forget, output, candidate = gates.chunk(4, dim=-1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
+    return State(torch.sigmoid(output) * torch.tanh(cell), cell)
+
+
+class LSTMDecoder(Decoder):
     """LSTM on [E y; h; z] with the deep output p(y) ~ softmax(L_o (E y + L_h h + L_z z)) (Xu et al. 2015, Sec. 3.1.2).
 
     Args:
@@ -30,9 +70,15 @@ class LSTMDecoder(nn.Module):
         region_dim: D.
         embedding_dim: m.
         hidden_dim: n.
-        dropout: on the deep output's sum, and on the mean region that starts the state.
+        dropout: the share that is dropped at each place of `dropout_places`.
+        dropout_places: the mean region that starts the state, the hidden layers that do it, h before the deep output,
+            and the deep output's sum (behind its tanh).
         output: the parts of the deep output's sum.
+        output_tanh: p(y) ~ softmax(L_o tanh(...)), as in the released code.
         tie_embeddings: L_o is E itself, which a small data set can fill better.
+        first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
+        start: whether h_0 and c_0 have hidden layers of their own, or share them as in the released code.
+        start_depth: the layers from the mean region to h_0.
     """
 
     def __init__(
@@ -42,64 +88,56 @@ class LSTMDecoder(nn.Module):
         embedding_dim: PositiveInt = 512,
         hidden_dim: PositiveInt = 512,
         dropout: Fraction = 0.5,
+        dropout_places: Sequence[DropoutPlace] = ("mean", "start", "output"),
         output: Sequence[OutputPart] = ("word", "hidden", "context"),
+        output_tanh: bool = False,
         tie_embeddings: bool = False,
+        first_input: Literal["learned", "zero"] = "learned",
+        start: Literal["separate", "shared"] = "separate",
+        start_depth: PositiveInt = 2,
     ):
-        super().__init__()
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim)
         if not output:
             raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
-        self.hidden_dim = hidden_dim
-        self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
-        self.first_hidden = _two_layers(region_dim, hidden_dim, dropout)
-        self.first_cell = _two_layers(region_dim, hidden_dim, dropout)
-        self.word_gates = nn.Linear(embedding_dim, 4 * hidden_dim)
+        self.zero_first = first_input == "zero"
+        make_start = SharedStart if start == "shared" else SeparateStart
+        self.first_state = make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
+        self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
         self.hidden_gates = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)
-        self.context_gates = nn.Linear(region_dim, 4 * hidden_dim, bias=False)
+        orthogonal_blocks(self.hidden_gates)
+        self.context_gates = start_small(nn.Linear(region_dim, 4 * hidden_dim, bias=False))
         self.word_output = "word" in output
         self.hidden_output = nn.Linear(hidden_dim, embedding_dim) if "hidden" in output else None
-        self.context_output = nn.Linear(region_dim, embedding_dim, bias=False) if "context" in output else None
+        reads_context = "context" in output
+        self.context_output = start_small(nn.Linear(region_dim, embedding_dim, bias=False)) if reads_context else None
+        self.activation = nn.Tanh() if output_tanh else nn.Identity()
         self.word_scores = nn.Linear(embedding_dim, vocabulary_size)
+        nn.init.zeros_(self.word_scores.bias)
         if tie_embeddings:
             self.word_scores.weight = self.embedding.weight
-        self.dropout = nn.Dropout(dropout)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        nn.init.normal_(self.embedding.weight, std=self.embedding.embedding_dim**-0.5)
-        for gate in self.hidden_gates.weight.chunk(4):
-            nn.init.orthogonal_(gate)
-        nn.init.zeros_(self.word_scores.bias)
-        for reader in (self.first_hidden[0], self.first_cell[0], self.context_gates, self.context_output):
-            if isinstance(reader, nn.Linear):
-                nn.init.normal_(reader.weight, std=REGION_STD)
+        self.mean_dropout, self.hidden_dropout, self.output_dropout = (
+            nn.Dropout(dropout * (place in dropout_places)) for place in ("mean", "hidden", "output")
+        )
 
     def start(self, regions: Tensor) -> State:
-        """(I, L, D) to h_0 and c_0, two multi-layer perceptrons of the mean region."""
-        mean = self.dropout(regions.mean(dim=1))
-        return State(self.first_hidden(mean), self.first_cell(mean))
+        """(I, L, D) to h_0 and c_0, from the mean region."""
+        return self.first_state(self.mean_dropout(regions.mean(dim=1)))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens of any shape to their embeddings E y, (..., m)."""
-        return self.embedding(tokens)
+        embedded = super().embed(tokens)
+        return embedded * (tokens != START).unsqueeze(-1) if self.zero_first else embedded
+
+    def word_gates(self, embedded: Tensor) -> Tensor:
+        """The words' part of the gates' sums, (..., 4n)."""
+        return self.read_word(embedded)
 
     def advance(self, word_gates: Tensor, context: Tensor, state: State) -> State:
-        """One LSTM step from the word's part of the gates (B, 4n), which needs no recurrence, and z (B, D)."""
-        gates = word_gates + self.hidden_gates(state.hidden) + self.context_gates(context)
-        admit, forget, output, candidate = gates.chunk(4, dim=-1)
-        cell = torch.sigmoid(forget) * state.cell + torch.sigmoid(admit) * torch.tanh(candidate)
-        return State(torch.sigmoid(output) * torch.tanh(cell), cell)
+        return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)
 
     def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """The deep output for any number of steps at once, (..., m), (..., n), (..., D) to logits (..., V)."""
         parts = [embedded] if self.word_output else []
         if self.hidden_output is not None:
-            parts.append(self.hidden_output(hidden))
+            parts.append(self.hidden_output(self.hidden_dropout(hidden)))
         if self.context_output is not None:
             parts.append(self.context_output(context))
-        return self.word_scores(self.dropout(torch.stack(parts).sum(dim=0)))
-
-
-def _two_layers(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout), nn.Linear(outputs, outputs), nn.Tanh()
-    )
+        return self.word_scores(self.output_dropout(self.activation(torch.stack(parts).sum(dim=0))))

@@ -9,14 +9,14 @@ from typing import Any
 
 from showattendtell.errors import UserError
 from showattendtell.metrics.bleu import Bleu
-from showattendtell.metrics.pointing import Pointing
+from showattendtell.metrics.gaze import Gaze, Score
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
 
-def score_figures(bleu: Bleu, pointing: Pointing | None, num_distinct: int) -> dict[str, Any]:
-    """The figures under the names that result files give them; BLEU and the hit rate in percent."""
-    figures: dict[str, Any] = {
+def score_figures(bleu: Bleu, num_distinct: int) -> dict[str, Any]:
+    """The figures of captions under the names that result files give them; BLEU in percent."""
+    return {
         **{f"bleu{n}": 100 * score for n, score in enumerate(bleu.without_penalty, start=1)},
         **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(bleu.with_penalty, start=1)},
         "brevity_penalty": bleu.brevity_penalty,
@@ -24,9 +24,23 @@ def score_figures(bleu: Bleu, pointing: Pointing | None, num_distinct: int) -> d
         "reference_words": bleu.reference_length,
         "distinct_captions": num_distinct,
     }
-    if pointing:
-        figures |= {"pointing_game": 100 * pointing.hit_rate, "pointing_game_words": pointing.num_words}
-    return figures
+
+
+def gaze_figures(gaze: Gaze) -> dict[str, Any]:
+    """The figures of attention maps under the names that result files give them; rates in percent."""
+    by_kind = {
+        kind: {**_find_figures(score), "pointing_game_words": score.num_words} for kind, score in gaze.by_kind.items()
+    }
+    return {
+        **_find_figures(gaze.model),
+        "pointing_game_words": gaze.model.num_words,
+        "attention_baselines": {"uniform": _find_figures(gaze.uniform), "centre": _find_figures(gaze.centre)},
+        "attention_by_kind": by_kind,
+    }
+
+
+def _find_figures(score: Score) -> dict[str, float]:
+    return {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}
 
 
 def versions() -> dict[str, str]:

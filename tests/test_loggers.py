@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.report.dashboard import has_account
+from showattendtell.loggers import has_account
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,22 @@
-"""Runs on wandb's dashboards."""
+"""Where a run's figures go besides its CSV file: wandb's dashboards."""
 
 import netrc
 import os
+from pathlib import Path
 from urllib.parse import urlparse
 
-from pytorch_lightning.loggers import WandbLogger
+from omegaconf import DictConfig
+from pytorch_lightning.loggers import Logger, WandbLogger
+
+from showattendtell.config.build import build
+from showattendtell.config.check import TARGET
+
+
+def chosen_loggers(config: DictConfig, folder: Path) -> list[Logger]:
+    """The logger that `logger=` chose, if it is another than CSV."""
+    if not config.get("logger") or TARGET not in config.logger:
+        return []
+    return [build(config.logger, save_dir=str(folder))]
 
 
 def wandb_logger(save_dir: str, project: str = "showattendtell") -> WandbLogger:

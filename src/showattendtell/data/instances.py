@@ -1,0 +1,177 @@
+"""COCO's instances: the boxes of 80 categories of things, for the words of captions that name one (Lin et al. 2014)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, PositiveInt
+
+from showattendtell.data.captions import read_json
+from showattendtell.errors import UserError
+from showattendtell.records import WHOLE, Box, Caption, Example, Phrase
+from showattendtell.text.tokenize import tokenize
+
+SYNONYMS = {
+    "person": (
+        *("man", "woman", "boy", "girl", "child", "kid", "baby", "toddler", "guy", "lady", "gentleman", "adult"),
+        *("player", "rider", "skier", "snowboarder", "skateboarder", "surfer", "batter", "pitcher", "catcher"),
+        *("cyclist", "biker", "pedestrian", "skater", "chef", "officer", "policeman", "fireman"),
+    ),
+    "bicycle": ("bike",),
+    "motorcycle": ("motorbike", "motor bike", "motor cycle"),
+    "airplane": ("plane", "aeroplane", "jet", "aircraft", "airliner"),
+    "boat": ("sailboat", "canoe", "kayak", "ship"),
+    "traffic light": ("traffic signal", "stoplight", "stop light"),
+    "fire hydrant": ("hydrant",),
+    "cat": ("kitten",),
+    "dog": ("puppy",),
+    "horse": ("pony",),
+    "sheep": ("lamb",),
+    "cow": ("bull", "calf", "cattle"),
+    "backpack": ("back pack",),
+    "handbag": ("hand bag", "purse"),
+    "tie": ("necktie",),
+    "suitcase": ("luggage",),
+    "snowboard": ("snow board",),
+    "sports ball": ("ball",),
+    "baseball bat": ("bat",),
+    "baseball glove": ("mitt",),
+    "skateboard": ("skate board",),
+    "surfboard": ("surf board",),
+    "tennis racket": ("racket", "racquet"),
+    "wine glass": ("wineglass",),
+    "cup": ("mug",),
+    "hot dog": ("hotdog",),
+    "donut": ("doughnut",),
+    "couch": ("sofa",),
+    "potted plant": ("plant", "houseplant"),
+    "dining table": ("table",),
+    "tv": ("television",),
+    "laptop": ("laptop computer",),
+    "remote": ("remote control",),
+    "cell phone": ("cellphone", "phone", "smartphone"),
+    "refrigerator": ("fridge",),
+    "teddy bear": ("teddy",),
+    "hair drier": ("hair dryer", "blow dryer"),
+}
+"""What people say for a category besides its name, in the singular."""
+PLURALS = {
+    **{"person": "people", "child": "children", "mouse": "mice", "knife": "knives", "calf": "calves"},
+    **{name: name for name in ("sheep", "cattle", "aircraft", "luggage", "skis", "scissors", "broccoli")},
+}
+"""Plurals that no rule gives."""
+
+Name = tuple[str, ...]
+"""The words of a category's name: `("traffic", "light")`."""
+
+
+class CocoImage(BaseModel):
+    id: int
+    file_name: str
+    width: PositiveInt
+    height: PositiveInt
+
+
+class CocoCategory(BaseModel):
+    id: int
+    name: str
+    supercategory: str = ""
+
+
+class CocoInstance(BaseModel):
+    image_id: int
+    category_id: int
+    bbox: tuple[float, float, float, float]
+    iscrowd: bool = False
+
+
+class CocoInstances(BaseModel):
+    """The fields that are used of `instances_train2017.json` and its like."""
+
+    images: list[CocoImage]
+    categories: list[CocoCategory]
+    annotations: list[CocoInstance]
+
+
+class Seen(NamedTuple):
+    """A category that is seen in an image: where each of its things is, in fractions, and its supercategory."""
+
+    boxes: tuple[Box, ...]
+    kind: str
+
+
+def mark_instances(examples: Iterable[Example], path: Path) -> tuple[Example, ...]:
+    """The examples with a phrase for every word that names a category which their image shows.
+
+    A phrase means all things of its category in the image, crowds left out; its noun is the name's last word, and its
+    kind the supercategory. Words alone decide, so that an orange cat is fruit too where the image shows oranges.
+    Raises `UserError` for a file of another layout.
+    """
+    content = read_json(path, CocoInstances, "COCO's")
+    known = {category.id: category for category in content.categories}
+    strange = next((thing.category_id for thing in content.annotations if thing.category_id not in known), None)
+    if strange is not None:
+        raise UserError(f"{path} has things of category {strange}, which it does not name; fetch it again")
+    names = {name: category.id for category in content.categories for name in names_of(category.name)}
+    seen = _seen(content, known)
+    return tuple(
+        example._replace(captions=tuple(_marked(caption, names, things) for caption in example.captions))
+        for example in examples
+        for things in [seen.get(example.image, {})]
+    )
+
+
+def _seen(content: CocoInstances, known: Mapping[int, CocoCategory]) -> Mapping[str, Mapping[int, Seen]]:
+    """By image file and category; boxes are given as left, top, width and height in pixels."""
+    images = {image.id: image for image in content.images}
+    boxes: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
+    for thing in content.annotations:
+        if thing.image_id in images and not thing.iscrowd:
+            image, (left, top, width, height) = images[thing.image_id], thing.bbox
+            box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
+            if box.area > 0:
+                boxes[thing.image_id, thing.category_id].append(box)
+    seen: defaultdict[str, dict[int, Seen]] = defaultdict(dict)
+    for (image_id, category), drawn in boxes.items():
+        seen[images[image_id].file_name][category] = Seen(tuple(drawn), known[category].supercategory)
+    return seen
+
+
+def _marked(caption: Caption, names: Mapping[Name, int], seen: Mapping[int, Seen]) -> Caption:
+    named = [(noun, seen[category]) for noun, category in find_names(caption.words, names) if category in seen]
+    return caption._replace(phrases=tuple(Phrase(noun, thing.boxes, thing.kind) for noun, thing in named))
+
+
+def find_names(words: Sequence[str], names: Mapping[Name, int]) -> Iterator[tuple[int, int]]:
+    """(index of its last word, category) of every name in a caption; the longest name counts: a hot dog is no dog."""
+    longest = max(map(len, names), default=0)
+    start = 0
+    while start < len(words):
+        ends = range(min(start + longest, len(words)), start, -1)
+        end = next((end for end in ends if tuple(words[start:end]) in names), None)
+        if end is not None:
+            yield end - 1, names[tuple(words[start:end])]
+        start = end or start + 1
+
+
+def names_of(category: str) -> set[Name]:
+    """All that a category is called, in the singular and the plural."""
+    singular = [tokenize(name) for name in (category, *SYNONYMS.get(category, ()))]
+    return {form for *first, last in singular for form in ((*first, last), (*first, plural(last)))}
+
+
+def plural(noun: str) -> str:
+    """
+    >>> [plural(noun) for noun in ("dog", "bus", "puppy", "boy", "woman", "person")]
+    ['dogs', 'buses', 'puppies', 'boys', 'women', 'people']
+    """
+    if noun in PLURALS:
+        return PLURALS[noun]
+    if noun.endswith("man"):
+        return f"{noun.removesuffix('man')}men"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun.removesuffix('y')}ies"
+    return f"{noun}s"

@@ -1,0 +1,153 @@
+"""How well each region fits what the decoder is about to say: e_i = f_att(a_i, h).
+
+A score is a module with two methods. `remember` takes the regions (R, L, D) once per image and returns its keys, a
+tensor of R rows. `forward` takes the keys and the states (R, K, n) of the K captions of each row, and returns
+e (R, K, H, L): H is the number of attention maps, 1 for all scores but the one with several heads.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from showattendtell.arguments import PositiveFloat, PositiveInt
+from showattendtell.model.initial import start_small
+
+
+class Score(nn.Module):
+    """What every score is: two methods, and the number of its maps."""
+
+    heads = 1
+
+    def remember(self, regions: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+Width = PositiveInt | Literal["state", "region"]
+
+
+def _in_numbers(width: Width, region_dim: int, hidden_dim: int) -> int:
+    if isinstance(width, int):
+        return width
+    return hidden_dim if width == "state" else region_dim
+
+
+class AdditiveScore(Score):
+    """e_i = u . tanh(W_a a_i + W_h h + b) (Bahdanau et al. 2015; Xu et al. 2015).
+
+    Computed as tanh(x) = 2 sigmoid(2x) - 1, which processors do several times faster.
+
+    Args:
+        width: A, the hidden width: a number, or that of the state or of a region.
+        depth: the layers on the annotations' side; those behind the first are tanh(linear).
+    """
+
+    def __init__(
+        self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", depth: PositiveInt = 1
+    ):
+        super().__init__()
+        width = _in_numbers(width, region_dim, hidden_dim)
+        self.key = start_small(nn.Linear(region_dim, width, bias=False))
+        self.deeper = nn.ModuleList(nn.Linear(width, width) for _ in range(depth - 1))
+        self.query = nn.Linear(hidden_dim, width)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def remember(self, regions: Tensor) -> Tensor:
+        keys = self.key(regions)
+        for layer in self.deeper:
+            keys = torch.tanh(layer(keys))
+        return 2 * keys  # (R, L, A)
+
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        fit = torch.sigmoid(keys.unsqueeze(1) + 2 * self.query(hidden).unsqueeze(2))  # (R, K, L, A)
+        return 2 * self.score(fit).movedim(3, 2) - self.score.weight.sum()
+
+
+class DotScore(Score):
+    """e_i = (W_h h) . (W_a a_i) (Luong et al. 2015, with both sides brought to one width).
+
+    Args:
+        width: A, the width of the product: a number, or that of the state or of a region.
+    """
+
+    def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state"):
+        super().__init__()
+        width = _in_numbers(width, region_dim, hidden_dim)
+        self.key = start_small(nn.Linear(region_dim, width, bias=False))
+        self.query = nn.Linear(hidden_dim, width)
+
+    def remember(self, regions: Tensor) -> Tensor:
+        return self.key(regions)  # (R, L, A)
+
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        return (self.query(hidden) @ keys.mT).unsqueeze(2)
+
+
+class ScaledDotScore(DotScore):
+    """e_i = (W_h h) . (W_a a_i) / sqrt(A) (Vaswani et al. 2017)."""
+
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        return super().forward(keys, hidden) / keys.shape[-1] ** 0.5
+
+
+class GeneralScore(Score):
+    """e_i = h . W a_i (Luong et al. 2015), bilinear in the state and the region."""
+
+    def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt):
+        super().__init__()
+        self.key = start_small(nn.Linear(region_dim, hidden_dim, bias=False))
+
+    def remember(self, regions: Tensor) -> Tensor:
+        return self.key(regions)  # (R, L, n)
+
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        return (hidden @ keys.mT).unsqueeze(2)
+
+
+class CosineScore(DotScore):
+    """e_i = s cos(W_h h, W_a a_i) with a learned scale s (Graves et al. 2014, Neural Turing Machines, Eq. 5 and 6).
+
+    Args:
+        width: A, the width of the two vectors: a number, or that of the state or of a region.
+        scale: s before training; e lies between -s and s.
+    """
+
+    def __init__(
+        self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", scale: PositiveFloat = 10.0
+    ):
+        super().__init__(region_dim, hidden_dim, width)
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def remember(self, regions: Tensor) -> Tensor:
+        return F.normalize(self.key(regions), dim=-1)
+
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        return self.scale * (F.normalize(self.query(hidden), dim=-1) @ keys.mT).unsqueeze(2)
+
+
+class MultiheadScore(DotScore):
+    """e_hi = (W_h h)_h . (W_a a_i)_h / sqrt(A / H): a scaled dot product in each of H slices (Vaswani et al. 2017).
+
+    Args:
+        width: A, of all heads together: a number, or that of the state or of a region.
+        heads: H, the number of attention maps.
+    """
+
+    def __init__(
+        self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", heads: PositiveInt = 8
+    ):
+        width = _in_numbers(width, region_dim, hidden_dim)
+        if width % heads or region_dim % heads:
+            raise ValueError(
+                f"heads must divide the width {width} and the regions' {region_dim} channels; got heads={heads}"
+            )
+        super().__init__(region_dim, hidden_dim, width)
+        self.heads = heads
+
+    def remember(self, regions: Tensor) -> Tensor:
+        return self.key(regions).unflatten(2, (self.heads, -1)).movedim(1, 3)  # (R, H, A/H, L)
+
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        queries = self.query(hidden).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (R, H, K, A/H)
+        return (queries @ keys / keys.shape[2] ** 0.5).transpose(1, 2)

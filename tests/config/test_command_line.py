@@ -1,0 +1,257 @@
+"""Command lines: what is taken, what is refused, and how it is told."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import showattendtell
+from showattendtell.config.command_line import NOT_BUILT, SUPPLIED, check_command
+from showattendtell.config.compose import compose
+from showattendtell.config.signature import read_signature
+from showattendtell.errors import UserError
+
+
+def test_a_setting_given_by_the_user_wins_over_every_recipe():
+    config, _ = compose("train", ["experiment=flickr8k_lite0", "trainer.max_epochs=77", "optimizer=rmsprop"])
+    assert config.trainer.max_epochs == 77
+    assert config.optimizer._target_ == "torch.optim.RMSprop"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("decoder.tie_embeddings=true", True),
+        ("trainer.limit_train_batches=2", 2),
+        ("trainer.precision=bf16-mixed", "bf16-mixed"),
+        ("optimizer.betas=[0.9,0.98]", [0.9, 0.98]),
+        ("encoder.mean=[0.5,0.5,0.5]", [0.5, 0.5, 0.5]),
+        ("dataset.root='my photos'", "my photos"),
+        ("dataset.root=my photos", "my photos"),
+        ("dataset.root='a=b'", "a=b"),
+    ],
+)
+def test_a_setting_that_only_the_signature_has_is_taken(setting: str, value: Any):
+    config, _ = compose("train", check_command("train", [setting]))
+    assert OmegaConf.select(config, setting.split("=")[0]) == value
+
+
+def test_the_last_of_two_values_for_a_setting_counts():
+    config, _ = compose(
+        "train", check_command("train", ["decoder.tie_embeddings=true", "decoder.tie_embeddings=false"])
+    )
+    assert config.decoder.tie_embeddings is False
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("schedule=linear", "^schedule=linear is not built yet; built are constant, cosine$"),
+        ("attention=sofd", "^there is no attention=sofd; did you mean 'soft'"),
+        ("attention/score=cosin", "^there is no attention/score=cosin; did you mean 'cosine'"),
+        ("experiment=attentions/sof", "^there is no experiment=attentions/sof; did you mean 'attentions/soft'"),
+        ("schedule=zzz", "^there is no schedule=zzz; known are constant, cosine$"),
+        ("schedule=null", "^there is no schedule=null; known are constant, cosine$"),
+        ("decoder.dropot=0.3", "^there is no setting decoder.dropot; did you mean 'dropout'"),
+        ("trainer.limit_train_batchs=2", "did you mean 'limit_train_batches'"),
+        ("decodr.dropout=0.3", "^there is no setting decodr.dropout; did you mean 'decoder'"),
+        ("sed=3", "^there is no setting sed; did you mean 'seed'"),
+        ("decoder.dropout.rate=0.3", "there is no setting decoder.dropout.rate"),
+        ("+sed=3", "there is no setting sed"),
+        ("decoder.dropout=1.5", "^decoder.dropout=1.5 should be less than 1$"),
+        ("decoder.dropout=0.1,0.2", "decoder.dropout=0.1,0.2.* -m"),
+        ("seed=-1", "seed=-1 should be greater than or equal to 0"),
+        ("seed=null", "seed=null should be a valid integer"),
+        ("cache=null", "cache=null"),
+        ("cache=", "cache="),
+        ("~decoder", "decoder"),
+        ("dropout", "^'dropout' is no setting; settings are given as name=value$"),
+        ("dataset.root=a=b", "dataset.root=a=b.*quote"),
+        ("hydra.nosuch=3", "hydra.nosuch"),
+        ("decoder.vocabulary_size=9", "^decoder.vocabulary_size is set by the code; leave it out$"),
+        ("attention.score.region_dim=9", "^attention.score.region_dim is set by the code; leave it out$"),
+        ("trainer.logger=false", "^trainer.logger is set by the code; leave it out$"),
+        ("attention.score=cosine", "^attention.score has settings of its own.*choose it as attention/score=NAME$"),
+        ("attention.score._partial_=false", "^there is no setting attention.score._partial_;"),
+        ("attention._args_=[1]", "^there is no setting attention._args_;"),
+        ("_target_=os.system", "^there is no setting _target_;"),
+        ("attention._target_=nosuch.Thing", "^attention._target_=nosuch.Thing: there is no package nosuch$"),
+        ("seed=1,", "seed=1,"),
+    ],
+)
+def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, line: str, sentence: str
+):
+    monkeypatch.setitem(NOT_BUILT, "schedule", ("linear",))
+    with pytest.raises(UserError, match=sentence) as told:
+        check_command("train", [line])
+    assert len(str(told.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "sentence"),
+    [
+        ("evaluate", [], "checkpoint is not set; give it as checkpoint="),
+        ("evaluate", ["checkpoint=null"], "checkpoint=null"),
+        ("evaluate", ["checkpoint=best.ckpt", "split=null"], "split=null"),
+        ("evaluate", ["checkpoint=best.ckpt", "device=null"], "device=null"),
+        ("evaluate", ["checkpoint=best.ckpt", "decoding=null"], "decoding"),
+        ("evaluate", ["checkpoint=best.ckpt", "decoding.beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
+        ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
+        ("evaluate", ["checkpoint=best.ckpt", "dataset.skip_unreadable=maybe"], "dataset.skip_unreadable=maybe"),
+        ("caption", ["checkpoint=best.ckpt", "images=null"], "images=null"),
+        ("caption", ["checkpoint=best.ckpt", "images=[]"], r"images=\[\]"),
+        ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3"),
+        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=null"], "output=null"),
+        ("prepare", ["attention=hrad"], "there is no attention=hrad"),
+    ],
+)
+def test_a_wrong_setting_of_another_command_is_told_before_anything_runs(command: str, line: list[str], sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        check_command(command, line)
+
+
+def test_faults_of_one_kind_are_told_at_once():
+    with pytest.raises(UserError) as told:
+        check_command("train", ["attention=hrad", "dataset=flickr9k"])
+    assert "attention=hrad" in str(told.value)
+    assert "dataset=flickr9k" in str(told.value)
+
+
+def test_faults_of_every_kind_are_told_at_once():
+    line = ["nonsense", "attention=hrad", "decoder.dropot=0.3", "decoder.hidden_dim=-1", "encoder.size=0"]
+    with pytest.raises(UserError) as told:
+        check_command("train", line)
+    for fault in ("nonsense", "attention=hrad", "decoder.dropot", "decoder.hidden_dim=-1", "encoder.size=0"):
+        assert fault in str(told.value)
+
+
+def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
+    with pytest.raises(UserError) as told:
+        check_command("caption", ["checkpint=best.ckpt"])
+    for fault in ("checkpint; did you mean 'checkpoint'", "images is not set"):
+        assert fault in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["attention=soft,hrad"], "there is no attention=hrad"),
+        (["decoder.dropout=0.1,0.2", "optimizer=adam,sgd"], "there is no optimizer=sgd"),
+        (["decoder.dropot=0.1,0.2"], "did you mean 'dropout'"),
+        (["decoder.dropout=0.1,1.5"], "decoder.dropout=1.5 should be less than 1"),
+        (["decoder.hidden_dim=choice(-3,64)"], "decoder.hidden_dim=-3 should be greater than 0"),
+        (["decoder.hidden_dim=range(0,64,32)"], "decoder.hidden_dim=0 should be greater than 0"),
+        (["decoder.hidden_dim=range(64,-1,-32)"], "decoder.hidden_dim=0 should be greater than 0"),
+        (["decoder.dropout=interval(0.5,1.5)"], "decoder.dropout=1.5 should be less than 1"),
+        (["seed=range(3,1)"], r"seed=range\(3,1\) gives no value"),
+        (["optimizer=glob(zzz*)"], r"optimizer=glob\(zzz\*\) gives no value"),
+        (["seed=1,2", "--cfg", "job"], "-m runs several values and --cfg shows"),
+        (["optimizer=adam,rmsprop", "encoder.size=0"], "encoder.size=0 should be greater than 0"),
+    ],
+)
+def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(line: list[str], sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        check_command("train", ["-m", *line])
+
+
+def test_a_sweep_with_good_values_is_let_through():
+    line = ["-m", "loss.attention_weight=0,0.5,1", "optimizer=adam,rmsprop", "decoder.tie_embeddings=true,false"]
+    assert check_command("train", line) == [*line[:-1], "++decoder.tie_embeddings=true,false"]
+
+
+def test_a_sweep_over_the_required_setting_is_let_through():
+    line = ["-m", "checkpoint=a.ckpt,b.ckpt"]
+    assert "checkpoint=a.ckpt,b.ckpt" in " ".join(check_command("evaluate", line))
+
+
+@pytest.mark.parametrize("line", [["optimizer=glob(*)"], ["decoder.dropout=interval(0,0.5)"], ["seed=range(1,5)"]])
+def test_sweeps_of_every_form_are_let_through(line: list[str]):
+    assert check_command("train", ["-m", *line]) == ["-m", *line]
+
+
+def fault_of(*line: str) -> str:
+    """What is said of a wrong line to the command of the small conf/."""
+    with pytest.raises(UserError) as told:
+        check_command("train", list(line))
+    return str(told.value)
+
+
+def test_a_nested_group_that_the_present_choice_lacks_is_told_with_that_choice(small_conf: Path):
+    told = "attention=none has no attention/score; leave attention/score=cosine out"
+    assert fault_of("attention=none", "attention/score=cosine") == told
+    assert fault_of("experiment=attentions/none", "attention/score=cosine") == told
+
+
+def test_settings_of_a_nested_partial_node_are_held_against_its_signature(small_conf: Path):
+    assert check_command("train", ["attention.score.width=64"]) == ["++attention.score.width=64"]
+    cosine = ["attention/score=cosine", "attention.score.width=64"]
+    assert check_command("train", cosine) == cosine
+    assert fault_of("attention.score.width=2.5").startswith("attention.score.width=2.5 should be a valid integer")
+    assert fault_of("attention.score.wdth=64") == "there is no setting attention.score.wdth; did you mean 'width'?"
+
+
+def test_a_setting_that_some_values_of_a_swept_group_lack_is_told_with_those_values(small_conf: Path):
+    every = ["-m", "attention=soft,hard,none", "attention.samples=2"]
+    assert (
+        fault_of(*every)
+        == "attention=soft or attention=none: there is no setting attention.samples; known are gate, score"
+    )
+    recipes = fault_of("-m", "experiment=attentions/hard,attentions/none,plain", "attention.samples=2")
+    assert recipes.startswith("experiment=attentions/none or experiment=plain: there is no setting attention.samples")
+    score = fault_of("-m", "attention=hard,none", "attention/score=additive,cosine")
+    assert score.startswith("attention=none: attention=none has no attention/score")
+
+
+def test_a_setting_that_no_value_of_a_swept_group_has_is_told_once(small_conf: Path):
+    told = fault_of("-m", "attention=soft,hard", "seed=1,2", "attention.smples=2")
+    assert told == "there is no setting attention.smples; known are gate, score"
+
+
+def test_a_setting_that_every_value_of_a_swept_group_has_is_let_through(small_conf: Path):
+    line = ["-m", "attention=soft,hard", "attention/score=additive,cosine", "attention.score.width=4,8"]
+    assert check_command("train", line) == [*line[:-1], "++attention.score.width=4,8"]
+
+
+def test_every_value_of_a_swept_group_is_checked_with_the_settings_beside_it(small_conf: Path):
+    (small_conf / "attention/hard.yaml").write_text("{_target_: parts.Hard, score: null, samples: 2.5}")
+    assert fault_of("-m", "attention=soft,hard") == "attention.samples=2.5 should be a valid integer"
+
+
+def test_a_class_of_ones_own_is_taken_with_the_settings_of_its_signature(small_conf: Path):
+    line = ["attention=none", "attention.samples=3", "attention._target_=parts.Hard"]
+    assert check_command("train", line) == [line[0], "++attention.samples=3", line[2]]
+    assert fault_of("attention._target_=parts.Hrad").startswith("attention._target_=parts.Hrad: parts has no Hrad")
+    swept = fault_of("-m", "attention._target_=parts.Hard,parts.Soft", "attention.samples=3")
+    assert swept.startswith("attention._target_=parts.Soft: there is no setting attention.samples")
+
+
+def test_a_fault_of_one_setting_hides_no_fault_of_another_whose_name_is_part_of_it(small_conf: Path):
+    told = fault_of("attention.gate=maybe", "attention.gat=3", "see=3", "seed=1,2")
+    assert [line.split()[0] for line in told.splitlines()[1:]] == ["seed=1,2", "there", "there", "attention.gate=maybe"]
+
+
+def supplied() -> dict[str, set[str]]:
+    """The arguments beside the node in every `build(config.NODE, ...)` of the package."""
+    found: dict[str, set[str]] = {}
+    for file in Path(showattendtell.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "build" and call.keywords:
+                node = ast.unparse(call.args[0]).removeprefix("config.")
+                found.setdefault(node, set()).update(str(keyword.arg) for keyword in call.keywords)
+    return found
+
+
+def test_what_the_code_supplies_is_what_it_gives_when_it_builds():
+    given = {node: set(names) for node, names in SUPPLIED.items() if node != "attention.score"}
+    assert given == supplied()
+
+
+@pytest.mark.parametrize("score", compose("train", [])[1]["attention/score"])
+def test_what_the_code_supplies_to_a_score_is_what_the_score_lacks(score: str):
+    config, _ = compose("train", [f"attention/score={score}"])
+    parameters = read_signature(config.attention.score._target_).parameters
+    required = {name for name, parameter in parameters.items() if parameter.default is None}
+    assert required - set(config.attention.score) == set(SUPPLIED["attention.score"])

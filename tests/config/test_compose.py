@@ -1,0 +1,46 @@
+"""Which groups there are, and which options each of them has."""
+
+from pathlib import Path
+
+import pytest
+
+from showattendtell.config.compose import compose
+from showattendtell.config.help import help_page
+from showattendtell.errors import UserError
+
+GROUPS = {
+    "attention": ["hard", "none", "soft"],
+    "attention/score": ["additive", "cosine"],
+    "experiment": ["plain", "attentions/hard", "attentions/none"],
+}
+
+
+@pytest.mark.parametrize("choice", ["attention=soft", "attention=none", "experiment=attentions/none"])
+def test_a_folder_is_a_group_where_a_defaults_list_chooses_from_it_and_else_only_sorts_options(
+    small_conf: Path, choice: str
+):
+    assert compose("train", [choice])[1] == GROUPS
+
+
+def test_options_of_nested_groups_and_of_folders_are_chosen_by_their_paths(small_conf: Path):
+    config, _ = compose("train", ["experiment=attentions/hard", "attention/score=cosine"])
+    assert config.attention._target_ == "parts.Hard"
+    assert config.attention.score == {"_target_": "parts.Score", "_partial_": True, "width": 8}
+
+
+def test_a_folder_that_an_option_builds_on_is_neither_a_group_nor_are_its_files_options(small_conf: Path):
+    config, groups = compose("train", ["experiment=plain"])
+    assert config.seed == 2
+    assert "shared" not in str(groups)
+
+
+def test_a_choice_that_does_not_compose_is_told(small_conf: Path):
+    with pytest.raises(UserError, match="attention/score"):
+        compose("train", ["attention=none", "attention/score=cosine"])
+
+
+def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: Path):
+    rows = [line.split() for line in help_page(*compose("train", [])).splitlines()]
+    assert ["attention/score", "[additive]", "cosine"] in rows
+    assert ["experiment", "plain", "attentions/hard", "attentions/none"] in rows
+    assert "attention/score" not in help_page(*compose("train", ["attention=none"]))

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from omegaconf import OmegaConf
+from torch.utils.data import DataLoader
+
+from showattendtell.config.compose import compose
+from showattendtell.training import build_trainer
+
+VALIDATIONS = {
+    "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],
+    "val/bleu4_with_penalty": [9.0, 12.0, 15.0, 11.0, 10.0],
+    "val/nll_per_word": [3.0, 2.8, 2.6, 2.5, 2.7],
+    "val/distinct_captions": [1.0, 2.0, 3.0, 4.0, 5.0],
+}
+"""By epoch: BLEU-4 is best after the second, with the penalty after the third, -log p after the fourth."""
+
+
+class Scripted(lightning.LightningModule):
+    """Learns nothing, and is validated as the script says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        self.log("train/nll_per_word", 3.0, on_epoch=True, on_step=False)
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        self.log_dict({name: figures[self.current_epoch] for name, figures in VALIDATIONS.items()})
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "best_epoch", "best_score", "told"),
+    [
+        ([], 2, 30.0, "2.600 in validation; BLEU-4 20.0 (best 30.0), 3 distinct captions"),
+        (["brevity_penalty=true"], 3, 15.0, "2.600 in validation; BLEU-4 15.0 (best 15.0), 3 distinct captions"),
+        (["selection=nll"], 4, 2.5, "2.600 (best 2.600) in validation; BLEU-4 20.0, 3 distinct captions"),
+        (
+            ["selection=nll", "brevity_penalty=true"],
+            4,
+            2.5,
+            "2.600 (best 2.600) in validation; BLEU-4 15.0, 3 distinct captions",
+        ),
+    ],
+)
+def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    best_epoch: int,
+    best_score: float,
+    told: str,
+):
+    config, _ = compose("train", [*settings, "early_stopping.patience=1", "trainer.accelerator=cpu"])
+    OmegaConf.set_struct(config, False)
+    config.trainer.max_epochs = 5
+    trainer, keeper = build_trainer(config, tmp_path)
+    numbers = DataLoader(torch.ones(2, 1))
+    trainer.fit(Scripted(), numbers, numbers)
+    assert keeper.best_model_score == pytest.approx(best_score)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best_epoch - 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == best_epoch + 1
+    assert told in lines[2]

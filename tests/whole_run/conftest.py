@@ -1,0 +1,50 @@
+"""A user's folder, and the small training in it that most tests look at."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import TINY, Run, assert_done
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the user stands."""
+    return tmp_path_factory.mktemp("user")
+
+
+@pytest.fixture(scope="session")
+def run(run_forked: Run, folder: Path) -> Run:
+    """A command, run by that user."""
+    return partial(run_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+
+
+@pytest.fixture(scope="session")
+def prepared(run: Run) -> Any:
+    return assert_done(run("prepare", *TINY))
+
+
+@pytest.fixture(scope="session")
+def trained(run: Run, prepared: Any) -> Any:
+    return assert_done(run("train", *TINY, "hydra.run.dir=runs/first"))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(trained: Any, folder: Path) -> Path:
+    return folder / "runs/first/best.ckpt"
+
+
+@pytest.fixture
+def altered(checkpoint: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], None]], Path]:
+    """A copy of the checkpoint in which a function has changed something."""
+
+    def alter(change: Callable[[dict[str, Any]], None]) -> Path:
+        content = torch.load(checkpoint, weights_only=True)
+        change(content)
+        torch.save(content, tmp_path / "altered.ckpt")
+        return tmp_path / "altered.ckpt"
+
+    return alter

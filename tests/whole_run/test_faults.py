@@ -1,0 +1,71 @@
+"""How the commands tell what the user can mend."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from runs import TINY, Run, assert_told
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["split=tst"], ["tst", "'test'"]),
+        (["output=file/result.json"], ["file/result.json", "cannot be written"]),
+        (["dataset.root=file"], ["file"]),
+        (["dataset.skip_unreadable=true"], ["skip_unreadable"]),
+        (["dataset.entities=boxes.zip"], ["entities"]),
+    ],
+)
+def test_a_fault_of_evaluation_is_told(run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]):
+    (folder / "file").write_text("in the way")
+    assert_told(run("evaluate", f"checkpoint={checkpoint}", *settings), *words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["images=nowhere.jpg"], ["nowhere.jpg does not exist"]),
+        (["images=void"], ["void holds no image files"]),
+        (["images=blank.png", "output=file"], ["file", "cannot be written"]),
+    ],
+)
+def test_a_fault_of_captioning_is_told(run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]):
+    (folder / "file").write_text("in the way")
+    (folder / "void").mkdir(exist_ok=True)
+    Image.new("RGB", (40, 30)).save(folder / "blank.png")
+    assert_told(run("caption", f"checkpoint={checkpoint}", *settings), *words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["optimizer.lr=-1"], ["optimizer", "-1"]),
+        (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
+        (["cache=file"], ["file"]),
+        (["logger=wandb", "logger.project=3"], ["logger.project=3"]),
+    ],
+)
+def test_a_fault_of_training_is_told(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):
+    (folder / "file").write_text("in the way")
+    assert_told(run("train", *TINY, *settings), *words)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "trainer.fast_dev_run=true",
+        "trainer.limit_val_batches=0",
+        "trainer.check_val_every_n_epoch=2",
+        "trainer.max_epochs=0",
+        "optimizer.lr=1e30",
+    ],
+)
+def test_a_training_that_leaves_no_best_checkpoint_ends_without_naming_one(
+    run: Run, prepared: Any, folder: Path, tmp_path: Path, setting: str
+):
+    done = run("train", *TINY, setting, f"hydra.run.dir={tmp_path}")
+    assert "Traceback" not in done.err
+    assert done.status in (0, 2)
+    assert ("best.ckpt" in done.out) == (tmp_path / "best.ckpt").is_file()
