@@ -12,11 +12,12 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.textbook import textbook_trace
-from showattendtell.loss import SoftLoss
+from showattendtell.loss import doubly_stochastic_penalty, negative_log_likelihood
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.records import Trace
+from showattendtell.text.vocabulary import PAD
 
 IMAGES, CAPTIONS_PER_IMAGE, STEPS = 13, 5, 12
 REGIONS, REGION_DIM, VOCABULARY_SIZE, WIDTH = 196, 512, 10_000, 512
@@ -36,14 +37,16 @@ def time_step(captioner: Captioner, forward: Forward, batch: tuple[Tensor, Tenso
     """(seconds, loss) of forward and backward."""
     captioner.zero_grad()
     started = time.perf_counter()
-    loss = SoftLoss()(forward(captioner, *batch), batch[2]).total
+    trace, mask = forward(captioner, *batch), batch[2] != PAD
+    nll = negative_log_likelihood(trace.logits, batch[2])
+    loss = (nll + doubly_stochastic_penalty(trace.weights, mask)).mean()
     loss.backward()
     return time.perf_counter() - started, loss.item()
 
 
 def main() -> None:
     torch.manual_seed(0)
-    attention = SoftAttention(REGION_DIM, WIDTH, WIDTH)
+    attention = SoftAttention(REGION_DIM, WIDTH)
     captioner = Captioner(attention, LSTMDecoder(VOCABULARY_SIZE, REGION_DIM, WIDTH, WIDTH, dropout=0.0))
     ways: dict[str, Forward] = {"textbook": textbook_trace, "ours": Captioner.forward}
     batch = make_batch()

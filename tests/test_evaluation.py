@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from showattendtell.data.images import Preprocessing
-from showattendtell.evaluation import look_at_nouns, measure_gaze
+from showattendtell.evaluation import look_at_nouns, measure_gaze, measure_relations
 from showattendtell.records import Box, Caption, Example, Phrase, Trace
 from showattendtell.text.vocabulary import Vocabulary
 
@@ -20,16 +20,23 @@ BALL, DOG = Phrase(1, (Box(0, 0, 0.55, 1),), "other"), Phrase(4, (Box(0.55, 0, 1
 
 
 class Reader:
-    """A model that looks at one cell a step, and at the next step at the next; an image is the number of the first."""
+    """A model that looks at one cell a step, and at the next step at the next; an image is the number of the first.
 
-    vocabulary = Vocabulary(["<pad>", "<start>", "<eos>", "<unk>", "a", "ball", "and", "dog"])
+    It would say `dog` everywhere, and of the relations `near` in the first image and `left` in the second.
+    """
+
+    vocabulary = Vocabulary(["<pad>", "<start>", "<eos>", "<unk>", "a", "ball", "and", "dog", "near", "left"])
     encoder = SimpleNamespace(grid=GRID, preprocessing=Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3))
     device = torch.device("cpu")
 
     def trace(self, images: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
         steps = torch.arange(tokens.shape[1])
         cells = (images[owners].long() + steps) % 6
-        return Trace(torch.empty(0), torch.nn.functional.one_hot(cells, 6).float(), torch.empty(0))
+        logits = torch.zeros(*tokens.shape, 10)
+        logits[..., 7] = 2.0
+        logits[..., 8] = 1.0 - images[owners]
+        logits[..., 9] = 1.0 * images[owners]
+        return Trace(logits, torch.nn.functional.one_hot(cells, 6).float(), torch.ones(tokens.shape))
 
 
 def images(positions: Sequence[int]) -> Tensor:
@@ -99,3 +106,19 @@ def test_scores_worked_by_hand(examples: list[Example]):
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
     plain = [example._replace(captions=(Caption(("a", "dog")),)) for example in examples]
     assert measure_gaze(module(), plain, images) is None
+
+
+def test_the_model_chooses_between_relations_where_people_name_one(examples: list[Example]):
+    """People say near, left and left; the model near, near and left."""
+    near, left, neither = (
+        Caption(tuple(words.split())) for words in ("a dog near a ball", "a ball left a dog", "a dog")
+    )
+    first, second = (
+        example._replace(captions=captions)
+        for example, captions in zip(examples, ((near, left), (neither, left)), strict=True)
+    )
+    assert measure_relations(module(), [first, second], images) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
+
+
+def test_captions_without_a_relation_have_none_right(examples: list[Example]):
+    assert measure_relations(module(), examples, images) == (0, 0, 0)

@@ -47,7 +47,7 @@ def build_module(
     config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any]
 ) -> CaptioningModule:
     """The model that a training configuration describes, with fresh weights."""
-    captioner, loss = build_captioner(config, encoder.dim, len(vocabulary)), build(config.loss)
+    captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
     if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
         raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
     return CaptioningModule(

@@ -33,6 +33,7 @@ class Encoder(nn.Module):
         size: the side of the square that the network sees, in pixels.
         resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default.
         mean, std: per channel; the network's own by default.
+        positions: tell each region where it is: two more channels, x and y from -1 to 1. Grids are stored without them.
         trainable: fine-tune the network from pixels instead of storing its grids once.
         learning_rate: the network's own rate where it is trainable.
     """
@@ -48,6 +49,7 @@ class Encoder(nn.Module):
         resize: PositiveInt | None = None,
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
+        positions: bool = False,
         trainable: bool = False,
         learning_rate: PositiveFloat = 1e-5,
     ):
@@ -55,7 +57,7 @@ class Encoder(nn.Module):
         if network not in timm.list_models():
             raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
         self.network_name, self.stride, self.weights = network, stride, weights
-        self.trainable, self.learning_rate = trainable, learning_rate
+        self.positions, self.trainable, self.learning_rate = positions, trainable, learning_rate
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
@@ -114,6 +116,19 @@ class Encoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """(I, 3, H, W) to (I, L, D), the grid row by row."""
         return self._feature_map(pixels).flatten(2).transpose(1, 2)
+
+    @property
+    def region_dim(self) -> int:
+        """D of what `locate` gives."""
+        return self.dim + 2 * self.positions
+
+    def locate(self, regions: Tensor) -> Tensor:
+        """The regions (I, L, D), with their places where `positions` asks for them."""
+        if not self.positions:
+            return regions
+        rows, columns = (torch.linspace(-1, 1, size, device=regions.device) for size in self.grid)
+        places = torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
+        return torch.cat([regions, places.expand(len(regions), -1, -1)], dim=2)
 
     def train(self, mode: bool = True) -> "Encoder":
         """Normalisation keeps its pretrained statistics, fine-tuned or not."""

@@ -10,7 +10,7 @@ def run(config: DictConfig) -> float:
     from pathlib import Path
 
     from showattendtell.config.build import build
-    from showattendtell.evaluation import measure_gaze, references, write_captions
+    from showattendtell.evaluation import measure_gaze, measure_relations, references, write_captions
     from showattendtell.metrics.bleu import bleu
     from showattendtell.report.results import gaze_figures, score_figures, write_json
     from showattendtell.report.tables import print_gaze, print_scores
@@ -20,8 +20,9 @@ def run(config: DictConfig) -> float:
     written = list(write_captions(trial.module, trial.examples, trial.images))
     people_said = references(trial.examples, as_written=config.references == "written")
     scores = bleu([caption.words for caption in written], people_said)
-    figures = score_figures(scores, len({tuple(caption.words) for caption in written}))
-    print_scores(scores, trial.title())
+    relations = measure_relations(trial.module, trial.examples, trial.images)
+    figures = score_figures(scores, relations, len({tuple(caption.words) for caption in written}))
+    print_scores(scores, relations, trial.title())
     gaze = measure_gaze(trial.module, trial.examples, trial.images)
     if gaze:
         figures |= gaze_figures(gaze)

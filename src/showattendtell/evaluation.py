@@ -10,8 +10,9 @@ from rich.progress import track
 from showattendtell.batches import CaptionBatches, ImageBatches, ImageSource
 from showattendtell.data.images import image_size
 from showattendtell.metrics.gaze import Gaze, Look, score_gaze
+from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
 from showattendtell.module import CaptioningModule
-from showattendtell.records import Caption, Example
+from showattendtell.records import Caption, Example, Trace
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
@@ -51,20 +52,47 @@ def measure_gaze(module: CaptioningModule, examples: Sequence[Example], images: 
     return score_gaze(look_at_nouns(module, examples, images))
 
 
-@torch.no_grad()
 def look_at_nouns(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Iterator[Look]:
     """Where the model looks at each noun that has a box, given the words that people wrote before it."""
     captions = CaptionBatches(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     told = [number for number, nouns in enumerate(phrases) if nouns]
-    for start in track(
-        range(0, len(told), CAPTIONS_AT_A_TIME), "looking", console=Console(stderr=True), transient=True
-    ):
-        numbers = told[start : start + CAPTIONS_AT_A_TIME]
-        batch = captions[numbers]
-        weights = module.trace(*(part.to(module.device) for part in batch)).weights.cpu().numpy()
-        for number, alpha in zip(numbers, weights, strict=True):
-            width, height = image_size(examples[captions.owners[number]].path)
-            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
-            for phrase in phrases[number]:
-                yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+    for number, trace in _read(module, captions, told, "looking"):
+        alpha = trace.weights.cpu().numpy()
+        width, height = image_size(examples[captions.owners[number]].path)
+        seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+        for phrase in phrases[number]:
+            yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+
+
+def measure_relations(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Relations:
+    """How well the model chooses between relations (left, above, ...) where people's captions have one."""
+    return score_relations(_choose_relations(module, examples, images))
+
+
+def _choose_relations(
+    module: CaptioningModule, examples: Sequence[Example], images: ImageSource
+) -> Iterator[tuple[str, str]]:
+    """Each relation word of people's captions, and the one that the model finds likeliest in its place."""
+    captions = CaptionBatches(examples, module.vocabulary, images)
+    words = module.vocabulary.words
+    known = [token for token, word in enumerate(words) if word in RELATIONS]
+    told = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
+    for number, trace in _read(module, captions, told, "relating"):
+        chosen = trace.logits[:, known].argmax(dim=1).tolist()
+        for token, choice in zip(captions.tokens[number], chosen, strict=False):
+            if token in known:
+                yield words[token], words[known[choice]]
+
+
+@torch.no_grad()
+def _read(
+    module: CaptioningModule, captions: CaptionBatches, numbers: Sequence[int], doing: str
+) -> Iterator[tuple[int, Trace]]:
+    """The trace of each of the captions, which the model reads word by word: (T, V), (T, L), (T,)."""
+    starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
+    for start in track(starts, doing, console=Console(stderr=True), transient=True):
+        together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
+        traces = module.trace(*(part.to(module.device) for part in captions[together]))
+        for row, number in enumerate(together):
+            yield number, Trace(traces.logits[row], traces.weights[row], traces.gates[row])

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from showattendtell.arguments import Fraction, NonNegativeFloat
+from showattendtell.arguments import Fraction, NonNegativeFloat, Probability
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.records import Trace
@@ -102,7 +102,7 @@ class HardLoss(SoftLoss):
         penalty_gradient: bool = True,
         reward_weight: NonNegativeFloat = 0.03,
         entropy_weight: NonNegativeFloat = 0.002,
-        decay: NonNegativeFloat = 0.9,
+        decay: Probability = 0.9,
     ):
         super().__init__(attention_weight, label_smoothing, penalty_mean)
         self.penalty_gradient = penalty_gradient
@@ -125,7 +125,8 @@ class HardLoss(SoftLoss):
         if attention.estimator == "gumbel_st":
             return self._loss(trace, nll, penalty, entropy.mean())
         released = attention.estimator == "reinforce_arctic"
-        reward = -nll.detach() / (mask.sum(dim=1) if released else 1)
+        log_p = -negative_log_likelihood(trace.logits.detach(), tokens) if self.label_smoothing else -nll.detach()
+        reward = log_p / mask.sum(dim=1) if released else log_p
         advantage = self._advantage(reward, attention)
         figures = {
             "baseline": self.baseline.clone(),

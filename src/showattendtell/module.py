@@ -59,8 +59,8 @@ class CaptioningModule(lightning.LightningModule):
         return self.captioner.attention.selective
 
     def regions(self, images: Tensor) -> Tensor:
-        """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; float32."""
-        return self.encoder(images) if images.ndim == 4 else images.float()
+        """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; with places, float32."""
+        return self.encoder.locate(self.encoder(images) if images.ndim == 4 else images.float())
 
     def trace(self, images: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
         """Scores and attention of given captions, each word given the words before it."""

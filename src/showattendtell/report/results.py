@@ -10,18 +10,22 @@ from typing import Any
 from showattendtell.errors import UserError
 from showattendtell.metrics.bleu import Bleu
 from showattendtell.metrics.gaze import Gaze, Score
+from showattendtell.metrics.relations import Relations
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
 
-def score_figures(bleu: Bleu, num_distinct: int) -> dict[str, Any]:
-    """The figures of captions under the names that result files give them; BLEU in percent."""
+def score_figures(bleu: Bleu, relations: Relations, num_distinct: int) -> dict[str, Any]:
+    """The figures of captions under the names that result files give them; BLEU and rates in percent."""
     return {
         **{f"bleu{n}": 100 * score for n, score in enumerate(bleu.without_penalty, start=1)},
         **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(bleu.with_penalty, start=1)},
         "brevity_penalty": bleu.brevity_penalty,
         "words": bleu.length,
         "reference_words": bleu.reference_length,
+        "relation_accuracy": 100 * relations.accuracy,
+        "relation_commonest": 100 * relations.commonest,
+        "relation_words": relations.num_words,
         "distinct_captions": num_distinct,
     }
 

@@ -5,6 +5,7 @@ from rich.table import Table
 
 from showattendtell.metrics.bleu import Bleu
 from showattendtell.metrics.gaze import Gaze
+from showattendtell.metrics.relations import Relations
 from showattendtell.records import Dataset
 from showattendtell.text.vocabulary import Vocabulary
 
@@ -31,15 +32,23 @@ def print_notes(dataset: Dataset) -> None:
         Console(highlight=False).print(f"note: {note}", style="yellow", soft_wrap=True)
 
 
-def print_scores(bleu: Bleu, title: str) -> None:
-    """BLEU-1 to 4 in percent, as the paper counts it and with the brevity penalty."""
+def print_scores(bleu: Bleu, relations: Relations, title: str) -> None:
+    """BLEU-1 to 4 in percent, as the paper counts it and with the brevity penalty; and the relations."""
     table = Table("", title=title, title_justify="left")
     for n in range(1, 5):
         table.add_column(f"BLEU-{n}", justify="right")
     with_penalty = f"with brevity penalty ({bleu.brevity_penalty:.3f})"
     table.add_row("without brevity penalty (the paper's)", *(f"{100 * score:.1f}" for score in bleu.without_penalty))
     table.add_row(with_penalty, *(f"{100 * score:.1f}" for score in bleu.with_penalty))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if relations.num_words:
+        right = f"{100 * relations.accuracy:.1f} % of {relations.num_words:,}"
+        console.print(
+            f"relations (left, above, near, ...) that it chooses as people do: {right}; always saying the commonest: "
+            f"{100 * relations.commonest:.1f} %\n",
+            soft_wrap=True,
+        )
 
 
 def print_gaze(gaze: Gaze, title: str, with_kinds: bool = False) -> None:
