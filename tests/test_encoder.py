@@ -295,14 +295,14 @@ def test_the_hash_of_a_state_sees_names_and_values():
 
 
 def test_positions_add_each_regions_place_behind_its_channels():
-    plain, located = (small(stride=16, positions=positions) for positions in (False, True))
+    plain, located = (small(stride=16, positions=positions) for positions in (0, 3))
     rows, columns = located.grid
     regions = torch.randn(2, rows * columns, located.dim)
     assert torch.equal(plain.locate(regions), regions)
     assert (plain.region_dim, located.region_dim) == (plain.dim, located.dim + 2)
     told = located.locate(regions).unflatten(1, (rows, columns))
     assert torch.equal(told[..., :-2].flatten(1, 2), regions)
-    assert told[0, 0, 0, -2:].tolist() == [-1, -1]
-    assert told[1, 0, columns - 1, -2:].tolist() == [1, -1]
-    assert told[1, rows - 1, 0, -2:].tolist() == [-1, 1]
+    assert told[0, 0, 0, -2:].tolist() == [-3, -3]
+    assert told[1, 0, columns - 1, -2:].tolist() == [3, -3]
+    assert told[1, rows - 1, 0, -2:].tolist() == [-3, 3]
     assert located.describe() | {"weights_sha256": ""} == plain.describe() | {"weights_sha256": ""}

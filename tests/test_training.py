@@ -21,9 +21,10 @@ VALIDATIONS = {
 class Scripted(lightning.LightningModule):
     """Learns nothing, and is validated as the script says."""
 
-    def __init__(self) -> None:
+    def __init__(self, selective: bool = False, movement: float = 0.5) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
+        self.selective, self.movement = selective, movement
 
     def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
         self.log("train/nll_per_word", 3.0, on_epoch=True, on_step=False)
@@ -31,6 +32,7 @@ class Scripted(lightning.LightningModule):
 
     def validation_step(self, batch: torch.Tensor, index: int) -> None:
         self.log_dict({name: figures[self.current_epoch] for name, figures in VALIDATIONS.items()})
+        self.log("val/attention_movement", self.movement)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -70,3 +72,20 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == best_epoch + 1
     assert told in lines[2]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("selective", "movement", "warned"), [(True, 0.004, True), (True, 0.02, False), (False, 0.0, False)]
+)
+def test_maps_that_stand_still_are_warned_of_where_they_should_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], selective: bool, movement: float, warned: bool
+):
+    config, _ = compose("train", ["trainer.accelerator=cpu", "trainer.max_epochs=1"])
+    OmegaConf.set_struct(config, False)
+    trainer, _ = build_trainer(config, tmp_path)
+    numbers = DataLoader(torch.ones(2, 1))
+    trainer.fit(Scripted(selective, movement), numbers, numbers)
+    assert (
+        "the attention maps stand still: from word to word 0.4 % of alpha moves" in capsys.readouterr().out
+    ) == warned

@@ -46,7 +46,12 @@ def write_card(config: DictConfig, vocabulary: Vocabulary, encoder: Encoder, dat
 def build_module(
     config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any]
 ) -> CaptioningModule:
-    """The model that a training configuration describes, with fresh weights."""
+    """The model that a training configuration describes, with fresh weights.
+
+    From here on the processor takes subnormal numbers for 0: the alphas of a saturated softmax are such, and would make
+    each step several times slower.
+    """
+    torch.set_flush_denormal(True)
     captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
     if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
         raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")

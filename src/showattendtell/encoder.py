@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from showattendtell.arguments import PositiveFloat, PositiveInt
+from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError, did_you_mean
 
@@ -33,7 +33,8 @@ class Encoder(nn.Module):
         size: the side of the square that the network sees, in pixels.
         resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default.
         mean, std: per channel; the network's own by default.
-        positions: tell each region where it is: two more channels, x and y from -1 to 1. Grids are stored without them.
+        positions: tell each region where it is: two more channels, x and y, from minus to plus this number, which is to
+            be about as large as the other channels; 0 adds none. Grids are stored without them.
         trainable: fine-tune the network from pixels instead of storing its grids once.
         learning_rate: the network's own rate where it is trainable.
     """
@@ -49,7 +50,7 @@ class Encoder(nn.Module):
         resize: PositiveInt | None = None,
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
-        positions: bool = False,
+        positions: NonNegativeFloat = 0.0,
         trainable: bool = False,
         learning_rate: PositiveFloat = 1e-5,
     ):
@@ -120,14 +121,14 @@ class Encoder(nn.Module):
     @property
     def region_dim(self) -> int:
         """D of what `locate` gives."""
-        return self.dim + 2 * self.positions
+        return self.dim + 2 * bool(self.positions)
 
     def locate(self, regions: Tensor) -> Tensor:
         """The regions (I, L, D), with their places where `positions` asks for them."""
         if not self.positions:
             return regions
         rows, columns = (torch.linspace(-1, 1, size, device=regions.device) for size in self.grid)
-        places = torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
+        places = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
         return torch.cat([regions, places.expand(len(regions), -1, -1)], dim=2)
 
     def train(self, mode: bool = True) -> "Encoder":

@@ -1,3 +1,4 @@
+import itertools
 import multiprocessing
 import os
 import signal
@@ -188,6 +189,26 @@ def test_relations_agree_with_the_centres_of_the_boxes(shapes: Dataset):
             assert 0.5 < abs(dx) / abs(dy) < 2
         else:
             assert expected[word] == max(abs(dx), abs(dy))
+
+
+def test_what_is_said_to_be_beside_the_first_thing_stands_there(shapes: Dataset):
+    """`a circle with a star to its left`: the star is left of the circle."""
+    sides = {("its", "left"): (-1, 0), ("its", "right"): (1, 0), ("above", "it"): (0, -1), ("below", "it"): (0, 1)}
+    seen = set()
+    for caption in (caption for example in shapes.examples() for caption in example.captions):
+        if "with" not in caption.words:
+            continue
+        first, second = caption.phrases
+        behind = caption.words[second.noun + 1 :]
+        side = next((side for side in sides if side in itertools.pairwise(behind)), None)
+        dx, dy = np.subtract(centre(second.boxes[0]), centre(first.boxes[0]))
+        if side is None:
+            assert behind[:2] == ("near", "it")
+            assert 0.5 < abs(dx) / abs(dy) < 2
+        else:
+            assert np.dot(sides[side], (dx, dy)) == max(abs(dx), abs(dy))
+        seen.add(side)
+    assert seen == {None, *sides}
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,8 @@ from showattendtell.records import Example, fingerprint
 DOCUMENTED = {
     *(f"bleu{n}" for n in range(1, 5)),
     *(f"bleu{n}_with_penalty" for n in range(1, 5)),
-    *(
-        "brevity_penalty",
-        "words",
-        "reference_words",
-        "distinct_captions",
-        "relations",
-        "relation_accuracy",
-        "pointing_game",
-        "pointing_game_words",
-    ),
+    *("brevity_penalty", "words", "reference_words", "distinct_captions"),
+    *("relation_words", "relation_accuracy", "relation_commonest", "pointing_game", "pointing_game_words"),
     *("attention_correctness", "attention_baselines", "attention_by_kind"),
     *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding", "attention"),
     *("tokenizer", "references", "versions", "captions"),

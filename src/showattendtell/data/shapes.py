@@ -34,6 +34,16 @@ FINENESS = 3
 """Scenes are drawn this many times larger and scaled down, for smooth edges."""
 
 
+SEEN_FROM_THE_FIRST = {
+    "left of": "to its right",
+    "right of": "to its left",
+    "above": "below it",
+    "below": "above it",
+    "near": "near it",
+}
+"""Where the second of two things is, by how the first stands to it."""
+
+
 class Thing(NamedTuple):
     """One shape of a scene: its centre and diameter in pixels."""
 
@@ -70,7 +80,7 @@ def read_shapes(
         train, val, test: images of each split; every image depends on `seed`, its split and its number alone.
     """
     sizes = {"train": train, "val": val, "test": test}
-    recipe = json.dumps({"version": 1, "seed": seed, **sizes})
+    recipe = json.dumps({"version": 2, "seed": seed, **sizes})
     name = f"shapes-{hashlib.sha256(recipe.encode()).hexdigest()[:6]}"
     folder = Path(root).expanduser() / name
     if not folder.exists():
@@ -151,13 +161,15 @@ def _sentences(scene: Scene) -> list[list[Part]]:
     """Every caption that the grammar has for the scene: things are named in the order of their size."""
     first, second, *others = scene.things
     where = relation(first, second) or "near"
+    beside = SEEN_FROM_THE_FIRST[where]
     ground = f"on a {scene.background} background"
     sentences: list[list[Part]] = [
         [first, where, second],
-        [first, where, second, ground],
         [first, "is", where, second, ground],
+        [first, "with", second, beside],
+        [first, "with", second, beside, ground],
+        ["there is", first, "with", second, beside],
         [first, "and", second, ground],
-        ["there is", first, where, second],
         ["there is", first, "and", second],
     ]
     for third in others:
