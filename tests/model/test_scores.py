@@ -89,6 +89,6 @@ def test_the_width_is_a_number_or_that_of_the_state_or_of_a_region():
 
 
 @pytest.mark.parametrize("heads", [4, 5])
-def test_heads_that_do_not_divide_the_widths_are_refused(heads: int):
+def test_heads_that_do_not_divide_the_width_are_refused(heads: int):
     with pytest.raises(ValueError, match=f"got heads={heads}"):
         MultiheadScore(D, N, width=A, heads=heads)

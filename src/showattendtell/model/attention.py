@@ -46,7 +46,8 @@ class ScoredAttention(Attention):
         self.score = score(region_dim, hidden_dim)
         self.gate = None if gate == "none" else nn.Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
         heads = self.score.heads
-        self.values = nn.Parameter(torch.empty(heads, region_dim, region_dim // heads)) if heads > 1 else None
+        head_dim = -(-region_dim // heads)
+        self.values = nn.Parameter(torch.empty(heads, region_dim, head_dim)) if heads > 1 else None
         if self.values is not None:
             nn.init.normal_(self.values, std=region_dim**-0.5)
 
@@ -58,11 +59,14 @@ class ScoredAttention(Attention):
         return self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
 
     def read(self, memory: Memory, maps: Tensor) -> Tensor:
-        """The sum of the regions under each map (R, K, H, L), the heads' own parts joined: (B, D)."""
+        """The sum of the regions under each map (R, K, H, L): (B, D).
+
+        Several heads give D / H channels each, the last one fewer where H does not divide D.
+        """
         seen = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
         if self.values is None:
             return seen.squeeze(1)
-        return torch.einsum("bhd,hdv->bhv", seen, self.values).flatten(1)
+        return torch.einsum("bhd,hdv->bhv", seen, self.values).flatten(1)[:, : seen.shape[2]]
 
     def gated(self, context: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """beta * z (B, D) and beta (B,)."""

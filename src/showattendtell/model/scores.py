@@ -138,10 +138,8 @@ class MultiheadScore(DotScore):
         self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", heads: PositiveInt = 8
     ):
         width = _in_numbers(width, region_dim, hidden_dim)
-        if width % heads or region_dim % heads:
-            raise ValueError(
-                f"heads must divide the width {width} and the regions' {region_dim} channels; got heads={heads}"
-            )
+        if width % heads:
+            raise ValueError(f"heads must divide the width {width}, got heads={heads}")
         super().__init__(region_dim, hidden_dim, width)
         self.heads = heads
 
