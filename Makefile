@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 
 setup: $(READY)  ## make .venv with the locked versions
 
-demo: setup  ## train on the embedded data set, score it, write heatmaps (about 5 minutes)
+demo: setup  ## train on the embedded data set, score it, write heatmaps (about 3 minutes)
 	$(RUN) -m showattendtell.demo
 
 test: setup  ## the tests that take minutes at most
