@@ -110,7 +110,7 @@ def test_nothing_imports_an_entry_point(module: str):
 @pytest.mark.parametrize("module", [module for module in MODULES if layer(module) == "model"])
 def test_the_model_is_plain_torch_and_knows_nothing_of_files_or_training(module: str):
     assert {layer(other) for other in own(imports(module))} <= {"arguments", "errors", "records", "text", "model"}
-    assert foreign(imports(module)) <= {"torch", "typing", "collections", "math"}
+    assert foreign(imports(module)) <= {"abc", "torch", "typing", "collections", "math"}
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if layer(module) == "metrics"])

@@ -1,5 +1,6 @@
 """Where to look: maps over the regions from a score, and the context vector that they give."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,7 +14,7 @@ from showattendtell.model.steps import Glimpse, Memory, State
 Gate = Literal["scalar", "channel", "none"]
 
 
-class Attention(nn.Module):
+class Attention(nn.Module, ABC):
     """What every attention is: `remember` once per image, then a look a step.
 
     Each row of the memory serves B / R captions that follow each other, as the beams of one image do.
@@ -22,13 +23,13 @@ class Attention(nn.Module):
     selective = True
     """Whether the maps depend on the image and on the words so far."""
 
+    @abstractmethod
     def remember(self, regions: Tensor) -> Memory:
         """What depends on the images (R, L, D) alone: once per image, not per step or caption."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, memory: Memory, state: State) -> Glimpse:
         """One step of the captions whose states are `state` (B, n)."""
-        raise NotImplementedError
 
 
 class ScoredAttention(Attention):

@@ -35,8 +35,7 @@ class NICDecoder(Decoder):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
         self.image = start_small(nn.Linear(region_dim, embedding_dim))
         self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
-        self.hidden_gates = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)
-        orthogonal_blocks(self.hidden_gates)
+        self.hidden_gates = orthogonal_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False))
         self.word_scores = nn.Linear(hidden_dim, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 

@@ -1,5 +1,6 @@
 """What to say: an LSTM over words and contexts, and the deep output layer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,7 +17,7 @@ OutputPart = Literal["word", "hidden", "context"]
 DropoutPlace = Literal["mean", "start", "hidden", "output"]
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module, ABC):
     """What every decoder is. A step is `advance`, and what needs no recurrence is done for all steps at once.
 
     Args:
@@ -34,25 +35,25 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
 
+    @abstractmethod
     def start(self, regions: Tensor) -> State:
         """(I, L, D) to the state before the first word, (I, n) each."""
-        raise NotImplementedError
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens of any shape to their embeddings E y, (..., m)."""
         return self.embedding(tokens)
 
+    @abstractmethod
     def word_gates(self, embedded: Tensor) -> Tensor:
         """What `advance` needs of the words, (..., m) to any last width."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, word_gates: Tensor, context: Tensor, state: State) -> State:
         """One step, from the word's part (B, ...), z (B, D) and the state before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Logits of the next word for any number of steps at once: (..., m), (..., n), (..., D) to (..., V)."""
-        raise NotImplementedError
 
 
 def lstm(gates: Tensor, cell: Tensor) -> State:
@@ -103,8 +104,7 @@ class LSTMDecoder(Decoder):
         make_start = SharedStart if start == "shared" else SeparateStart
         self.first_state = make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
         self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
-        self.hidden_gates = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)
-        orthogonal_blocks(self.hidden_gates)
+        self.hidden_gates = orthogonal_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False))
         self.context_gates = start_small(nn.Linear(region_dim, 4 * hidden_dim, bias=False))
         self.word_output = "word" in output
         self.hidden_output = nn.Linear(hidden_dim, embedding_dim) if "hidden" in output else None

@@ -13,10 +13,11 @@ def start_small(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def orthogonal_blocks(layer: nn.Linear) -> None:
-    """An orthogonal matrix for each of the LSTM's four recurrent blocks (4n, n)."""
+def orthogonal_blocks(layer: nn.Linear) -> nn.Linear:
+    """The layer, with an orthogonal matrix for each of the LSTM's four recurrent blocks (4n, n)."""
     for block in layer.weight.chunk(4):
         nn.init.orthogonal_(block)
+    return layer
 
 
 def initialise_as_released(model: nn.Module) -> None:

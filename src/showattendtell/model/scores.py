@@ -5,6 +5,7 @@ tensor of R rows. `forward` takes the keys and the states (R, K, n) of the K cap
 e (R, K, H, L): H is the number of attention maps, 1 for all scores but the one with several heads.
 """
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -15,13 +16,18 @@ from showattendtell.arguments import PositiveFloat, PositiveInt
 from showattendtell.model.initial import start_small
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """What every score is: two methods, and the number of its maps."""
 
     heads = 1
 
+    @abstractmethod
     def remember(self, regions: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Keys of the regions (R, L, D), R rows of any shape."""
+
+    @abstractmethod
+    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+        """e (R, K, H, L) of the states (R, K, n)."""
 
 
 Width = PositiveInt | Literal["state", "region"]
