@@ -1,8 +1,8 @@
 """`python -m benchmarks`: every speed figure that the README claims, one script a claim."""
 
-from benchmarks import training_step
+from benchmarks import scoring, training_step
 
-SCRIPTS = (training_step,)
+SCRIPTS = (training_step, scoring)
 
 
 def main() -> None:

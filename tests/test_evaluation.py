@@ -60,7 +60,7 @@ def module() -> Any:
 
 
 def test_every_noun_is_looked_at_where_its_step_does(examples: list[Example]):
-    looks = list(look_at_nouns(module(), examples, images))
+    looks = list(look_at_nouns(module(), images, examples))
     cells = [int(look.weights.argmax()) for look in looks]
     assert [look.weights.shape for look in looks] == [GRID] * 6
     assert cells == [1, 4, 1, 2, 5, 2]
@@ -69,18 +69,18 @@ def test_every_noun_is_looked_at_where_its_step_does(examples: list[Example]):
 
 def test_what_the_model_sees_is_told_in_fractions_of_each_image(examples: list[Example]):
     """The middle square of 80 % of the shorter side."""
-    looks = list(look_at_nouns(module(), examples, images))
+    looks = list(look_at_nouns(module(), images, examples))
     assert [look.seen for look in looks[:3]] == [pytest.approx((0.3, 0.1, 0.7, 0.9))] * 3
     assert [look.seen for look in looks[3:]] == [pytest.approx((0.1, 0.3, 0.9, 0.7))] * 3
 
 
 def test_a_resized_copy_of_an_image_scores_the_same(examples: list[Example]):
-    before = measure_gaze(module(), examples, images)
+    before = measure_gaze(module(), images, examples)
     for example in examples:
         with Image.open(example.path) as image:
             image.resize((3 * image.width, 3 * image.height)).save(f"{example.path}-larger.png")
     larger = [example._replace(path=f"{example.path}-larger.png") for example in examples]
-    after = measure_gaze(module(), larger, images)
+    after = measure_gaze(module(), images, larger)
     assert before.model.num_words == after.model.num_words == 6
     for one, other in zip(before[:3], after[:3], strict=True):
         assert one == pytest.approx(other)
@@ -92,7 +92,7 @@ def test_scores_worked_by_hand(examples: list[Example]):
     The wide image is seen from 0.3 to 0.7, looked at in the middle column, from 0.433 to 0.567: 7/8 of it are ball. The
     high one is seen from 0.1 to 0.9 and looked at in the last column, from 0.633 on: all dog.
     """
-    gaze = measure_gaze(module(), examples, images)
+    gaze = measure_gaze(module(), images, examples)
     assert gaze.by_kind["other"] == (1 / 2, pytest.approx(2 * 7 / 8 / 4), 4)
     assert gaze.by_kind["animals"] == (1 / 2, pytest.approx((1 / 8 + 1) / 2), 2)
     wide, high = 0.25 / 0.4, 0.45 / 0.8
@@ -105,7 +105,7 @@ def test_scores_worked_by_hand(examples: list[Example]):
 
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
     plain = [example._replace(captions=(Caption(("a", "dog")),)) for example in examples]
-    assert measure_gaze(module(), plain, images) is None
+    assert measure_gaze(module(), images, plain) is None
 
 
 def test_the_model_chooses_between_relations_where_people_name_one(examples: list[Example]):
@@ -117,8 +117,8 @@ def test_the_model_chooses_between_relations_where_people_name_one(examples: lis
         example._replace(captions=captions)
         for example, captions in zip(examples, ((near, left), (neither, left)), strict=True)
     )
-    assert measure_relations(module(), [first, second], images) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
+    assert measure_relations(module(), images, [first, second]) == (pytest.approx(2 / 3), pytest.approx(2 / 3), 3)
 
 
 def test_captions_without_a_relation_have_none_right(examples: list[Example]):
-    assert measure_relations(module(), examples, images) == (0, 0, 0)
+    assert measure_relations(module(), images, examples) == (0, 0, 0)

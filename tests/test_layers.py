@@ -12,7 +12,7 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 LAYERS = [
-    {"errors", "arguments"},
+    {"errors", "arguments", "processes"},
     {"records"},
     {"text"},
     {"data"},
@@ -24,13 +24,13 @@ LAYERS = [
     {"metrics"},
     {"optimize"},
     {"module"},
-    {"evaluation"},
+    {"corpus", "evaluation", "likeness"},
     {"report"},
     {"config"},
     {"loggers", "progress"},
     {"checkpoint", "training"},
     {"scoring"},
-    {"prepare", "train", "evaluate", "attend", "caption", "demo", "cli"},
+    {"prepare", "train", "evaluate", "attend", "score", "table", "caption", "demo", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 

@@ -223,7 +223,7 @@ def test_the_beam_keeps_its_width_or_shrinks():
 
 
 def test_bleu_is_told_without_or_with_the_brevity_penalty():
-    """References as people wrote them are a setting of evaluation: references=written."""
+    """References as people wrote them are a setting of evaluation: tokenizer=whitespace."""
     told = [build_monitor(configured(variant))[0] for variant in ("paper", "arctic")]
     assert told == ["val/bleu4", "val/bleu4_with_penalty"]
 

@@ -36,7 +36,13 @@ def options() -> dict[str, list[str]]:
 GROUPS = options()
 CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
-ASKED = {"evaluate": ["checkpoint"], "attend": ["checkpoint"], "caption": ["checkpoint", "images"]}
+ASKED = {
+    "evaluate": ["checkpoint"],
+    "attend": ["checkpoint"],
+    "caption": ["checkpoint", "images"],
+    "score": ["hypotheses"],
+    "table": ["runs"],
+}
 
 
 def imported(target: str) -> Any:
@@ -123,4 +129,4 @@ def test_what_is_said_to_be_not_built_is_not_there():
 
 
 def test_evaluation_and_captioning_decode_alike():
-    assert read(CONF / "evaluate.yaml")["decoding"] == read(CONF / "caption.yaml")["decoding"]
+    assert compose("evaluate", [])[0].decoding == compose("caption", [])[0].decoding

@@ -9,22 +9,22 @@ def run(config: DictConfig) -> float:
     """The attention's correctness, in percent."""
     from pathlib import Path
 
-    from showattendtell.decode import Decoding
+    from showattendtell.decode.search import BeamSearch
     from showattendtell.errors import UserError
     from showattendtell.evaluation import measure_gaze
     from showattendtell.report.results import gaze_figures, write_json
     from showattendtell.report.tables import print_gaze, print_notes
     from showattendtell.scoring import open_trial
 
-    trial = open_trial(config, Decoding())
-    gaze = measure_gaze(trial.module, trial.examples, trial.images)
+    trial = open_trial(config, BeamSearch())
+    gaze = measure_gaze(*trial.writers[0], trial.examples)
     if not gaze:
         raise UserError(
             f"the data set {trial.dataset.name} does not say where the things are that its captions name; "
             "give people's boxes as dataset.entities=entities.zip (Flickr30k Entities)"
         )
     print_gaze(gaze, trial.title(), with_kinds=True)
-    print_notes(trial.dataset)
+    print_notes(trial.dataset.notes)
 
     path = Path(config.output or trial.result_file("attention"))
     write_json({**gaze_figures(gaze), **trial.origin()}, path)

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 from showattendtell.arguments import NonNegativeInt, PositiveInt
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.features.store import FeatureStore
+from showattendtell.processes import own_share
 from showattendtell.records import Batch, Dataset, Example
 from showattendtell.text.vocabulary import PAD, Vocabulary
 
@@ -158,6 +159,7 @@ class CaptionData(lightning.LightningDataModule):
         order: LengthOrder = "drawn",
     ):
         super().__init__()
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.batch_size, self.seed, self.num_workers, self.order = batch_size, seed, num_workers, order
         train, val = dataset.split("train"), dataset.split("val")
         self.train_captions = CaptionBatches(train, vocabulary, source(train))
@@ -170,9 +172,12 @@ class CaptionData(lightning.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader]:
         captions = LengthBatches(self.val_captions.lengths, self.batch_size, self.seed)
-        return [self._loader(self.val_captions, captions), self._loader(self.val_images, None)]
+        return [
+            self._loader(self.val_captions, captions),
+            self._loader(self.val_images, own_share(len(self.val_images))),
+        ]
 
-    def _loader(self, items: TorchDataset, sampler: LengthBatches | None) -> DataLoader:
+    def _loader(self, items: TorchDataset, sampler: LengthBatches | range) -> DataLoader:
         """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there."""
         context = "fork" if self.num_workers else None
         return DataLoader(

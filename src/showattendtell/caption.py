@@ -10,16 +10,19 @@ def run(config: DictConfig) -> None:
 
     import torch
 
-    from showattendtell.checkpoint import restore
+    from showattendtell.checkpoint import restore_together
     from showattendtell.config.build import build
     from showattendtell.data.images import find_images, open_image
     from showattendtell.errors import UserError
+    from showattendtell.module import write_together
     from showattendtell.report.heatmaps import draw_heatmaps, picture_names
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
     torch.manual_seed(config.seed)
-    module = restore(config.checkpoint, config.device, build(config.decoding), config.attention).module
-    preprocessing, grid = module.encoder.preprocessing, module.encoder.grid
+    checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else config.checkpoint
+    models = restore_together(checkpoints, config.device, build(config.decoding), config.attention)
+    modules = [model.module for model in models]
+    vocabulary, encoder = modules[0].vocabulary, modules[0].encoder
     faults = []
     for file, name in zip(files, picture_names(files), strict=True):
         try:
@@ -27,17 +30,20 @@ def run(config: DictConfig) -> None:
         except UserError as fault:
             faults.append(str(fault))
             continue
-        [caption] = module.write(preprocessing(photograph).unsqueeze(0).to(module.device))
-        words = module.vocabulary.decode(caption.tokens)
-        path = Path(config.output) / name
-        maps = caption.weights.unflatten(1, grid).numpy()
-        draw_heatmaps(photograph, words, maps, caption.gates.numpy(), preprocessing.crop_box(*photograph.size), path)
-        print(f"{file}: {' '.join(words)}\n  {path}")
+        seen = [module.encoder.preprocessing(photograph).unsqueeze(0).to(module.device) for module in modules]
+        [[best, *others]] = write_together(modules, seen)
+        words, path = vocabulary.decode(best.tokens), Path(config.output) / name
+        maps, frame = best.weights.unflatten(1, encoder.grid).numpy(), encoder.preprocessing.crop_box(*photograph.size)
+        draw_heatmaps(photograph, words, maps, best.gates.numpy(), frame, path)
+        print(f"{file}: {' '.join(words)}")
+        for caption in others:
+            print(f"  also: {' '.join(vocabulary.decode(caption.tokens))}")
+        print(f"  {path}")
     if faults:
         raise UserError("; ".join(faults))
 
 
-main = entry_point("caption", run)
+main = entry_point("caption", run, positional="images")
 
 if __name__ == "__main__":
     main()

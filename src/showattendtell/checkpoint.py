@@ -1,6 +1,7 @@
 """Checkpoints that say what they are: written in training, and all that scoring and captioning need."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from showattendtell import __version__
 from showattendtell.config.build import TRUST, build, build_captioner, foreign_targets, settled
 from showattendtell.config.check import find_faults, raise_all
 from showattendtell.data.images import Preprocessing
-from showattendtell.decode import Decoding
+from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.loss import HardLoss
@@ -20,23 +21,28 @@ from showattendtell.module import CARD, CaptioningModule
 from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Restored(NamedTuple):
-    """A trained model ready for use, the configuration it was trained with, and the file's SHA-256."""
+    """A trained model ready for use, the configuration it was trained with, what was chosen for it by group, and the
+    file's SHA-256."""
 
     module: CaptioningModule
     config: DictConfig
+    choices: dict[str, str]
     sha256: str
 
 
-def write_card(config: DictConfig, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset) -> dict[str, Any]:
+def write_card(
+    config: DictConfig, choices: dict[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
+) -> dict[str, Any]:
     """What a checkpoint says of itself, in plain numbers, strings, lists and dicts."""
     return {
         "format": FORMAT,
         "version": __version__,
         "config": OmegaConf.to_container(config, resolve=True),
+        "choices": choices,
         "vocabulary": list(vocabulary.words),
         "encoder": encoder.describe(),
         "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
@@ -103,7 +109,25 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
         raise UserError(
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
-    return Restored(module.eval().to(_device(device)), config, hashlib.sha256(file.read_bytes()).hexdigest())
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Restored(module.eval().to(_device(device)), config, card["choices"], sha256)
+
+
+def restore_together(
+    paths: Sequence[str], device: str, decoding: Decoding, attention: DictConfig | None = None
+) -> list[Restored]:
+    """The models in several checkpoints, which are to write as one.
+
+    Raises `UserError` where their vocabularies differ, since they could not agree on a word.
+    """
+    models = [restore(path, device, decoding, attention) for path in paths]
+    for path, model in zip(paths, models, strict=True):
+        if model.module.vocabulary.words != models[0].module.vocabulary.words:
+            raise UserError(
+                f"{path} and {paths[0]} have different vocabularies, and cannot write together; "
+                "give checkpoints that were trained on the same captions with the same vocabulary.size"
+            )
+    return models
 
 
 def _device(name: str) -> torch.device:

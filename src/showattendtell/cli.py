@@ -10,6 +10,8 @@ COMMANDS = {
     "train": "train a captioner",
     "evaluate": "score a checkpoint",
     "attend": "score where a checkpoint looks",
+    "score": "score captions of any origin, and compare them",
+    "table": "results beside the paper's",
     "caption": "caption photographs and show where the model looked",
     "demo": "all of it on the embedded data set, in minutes",
 }

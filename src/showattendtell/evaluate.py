@@ -1,4 +1,4 @@
-"""Scores a checkpoint on a split of its data set."""
+"""Scores a checkpoint, or several that write as one, on a split of their data set."""
 
 from omegaconf import DictConfig
 
@@ -10,37 +10,39 @@ def run(config: DictConfig) -> float:
     from pathlib import Path
 
     from showattendtell.config.build import build
-    from showattendtell.evaluation import measure_gaze, measure_relations, references, write_captions
-    from showattendtell.metrics.bleu import bleu
-    from showattendtell.report.results import gaze_figures, score_figures, write_json
-    from showattendtell.report.tables import print_gaze, print_scores
-    from showattendtell.scoring import open_trial
+    from showattendtell.evaluation import people_said, write_captions
+    from showattendtell.likeness import load_clip
+    from showattendtell.processes import rank, together
+    from showattendtell.report.results import write_json
+    from showattendtell.report.tables import print_scores
+    from showattendtell.scoring import look, open_trial, score
 
-    trial = open_trial(config, build(config.decoding))
-    written = list(write_captions(trial.module, trial.examples, trial.images))
-    people_said = references(trial.examples, as_written=config.references == "written")
-    scores = bleu([caption.words for caption in written], people_said)
-    relations = measure_relations(trial.module, trial.examples, trial.images)
-    figures = score_figures(scores, relations, len({tuple(caption.words) for caption in written}))
-    print_scores(scores, relations, trial.title())
-    gaze = measure_gaze(trial.module, trial.examples, trial.images)
-    if gaze:
-        figures |= gaze_figures(gaze)
-        print_gaze(gaze, "where it looks at what people name")
+    clip = load_clip(config.clip) if config.clip else None
+    with together():
+        trial = open_trial(config, build(config.decoding))
+        written = write_captions(trial.writers, trial.examples)
+        if rank():
+            return 0.0
+    scores = score(trial, written, config, clip)
+    print_scores(scores.figures, scores.missing, trial.title())
+    seen = look(trial)
 
     path = Path(config.output or trial.result_file("results"))
     write_json(
         {
-            **figures,
+            **scores.figures,
+            **seen,
+            "missing": scores.missing,
             **trial.origin(),
-            "references": config.references,
-            "decoding": trial.module.decoding._asdict(),
-            "captions": {caption.image: " ".join(caption.words) for caption in written},
+            "tokenizer": config.tokenizer,
+            "decoding": trial.writers[0].module.decoding.describe(),
+            "captions": {image: " ".join(captions[0]) for image, captions in written.items()},
+            "references": people_said(trial.examples),
         },
         path,
     )
     print(f"written to {path}")
-    return scores.without_penalty[3]
+    return scores.figures.get("bleu4", 0.0)
 
 
 main = entry_point("evaluate", run)

@@ -11,48 +11,54 @@ from showattendtell.batches import CaptionBatches, ImageBatches, ImageSource
 from showattendtell.data.images import image_size
 from showattendtell.metrics.gaze import Gaze, Look, score_gaze
 from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
-from showattendtell.module import CaptioningModule
-from showattendtell.records import Caption, Example, Trace
+from showattendtell.module import CaptioningModule, write_together
+from showattendtell.processes import gather, own_share
+from showattendtell.records import Example, Trace
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
 
 
-class Written(NamedTuple):
-    """What the model wrote for one image."""
+class Writer(NamedTuple):
+    """A model and the images of a split as it takes them."""
 
-    image: str
-    words: list[str]
-
-
-def write_captions(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Iterator[Written]:
-    """A caption for every image, written free-running, in order."""
-    batches = ImageBatches(examples, images, IMAGES_AT_A_TIME)
-    for index in track(range(len(batches)), "captioning", console=Console(stderr=True), transient=True):
-        scene = batches[index]
-        captions = module.write(scene.images.to(module.device))
-        for name, caption in zip(scene.names, captions, strict=True):
-            yield Written(name, module.vocabulary.decode(caption.tokens))
+    module: CaptioningModule
+    images: ImageSource
 
 
-def references(examples: Sequence[Example], as_written: bool) -> list[list[Sequence[str]]]:
-    """What people said of each image: in words like the model's; or as they wrote it, split at white space, where the
-    data set has kept that."""
+def write_captions(writers: Sequence[Writer], examples: Sequence[Example]) -> dict[str, list[list[str]]]:
+    """Captions for every image by its name, in words, best first, written free-running; several models write as one.
 
-    def split(caption: Caption) -> Sequence[str]:
-        return (as_written and caption.written.split()) or caption.words
+    Where several processes run, each writes for its own images, and all get all the captions in the examples' order.
+    """
+    modules = [writer.module for writer in writers]
+    sources = [ImageBatches(examples, writer.images, IMAGES_AT_A_TIME) for writer in writers]
+    written = {}
+    for index in track(own_share(len(sources[0])), "captioning", console=Console(stderr=True), transient=True):
+        scenes = [source[index] for source in sources]
+        images = [scene.images.to(module.device) for scene, module in zip(scenes, modules, strict=True)]
+        for name, captions in zip(scenes[0].names, write_together(modules, images), strict=True):
+            written[name] = [modules[0].vocabulary.decode(caption.tokens) for caption in captions]
+    together = gather(written)
+    return {example.image: together[example.image] for example in examples}
 
-    return [[split(caption) for caption in example.captions] for example in examples]
+
+def people_said(examples: Sequence[Example]) -> dict[str, list[str]]:
+    """What people said of each image, as they wrote it where the data set has kept that."""
+    return {
+        example.image: [caption.written or " ".join(caption.words) for caption in example.captions]
+        for example in examples
+    }
 
 
-def measure_gaze(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Gaze | None:
+def measure_gaze(module: CaptioningModule, images: ImageSource, examples: Sequence[Example]) -> Gaze | None:
     """How well attention finds what the nouns of people's captions name; None for a data set without boxes."""
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
-    return score_gaze(look_at_nouns(module, examples, images))
+    return score_gaze(look_at_nouns(module, images, examples))
 
 
-def look_at_nouns(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Iterator[Look]:
+def look_at_nouns(module: CaptioningModule, images: ImageSource, examples: Sequence[Example]) -> Iterator[Look]:
     """Where the model looks at each noun that has a box, given the words that people wrote before it."""
     captions = CaptionBatches(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
@@ -65,13 +71,13 @@ def look_at_nouns(module: CaptioningModule, examples: Sequence[Example], images:
             yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
 
 
-def measure_relations(module: CaptioningModule, examples: Sequence[Example], images: ImageSource) -> Relations:
+def measure_relations(module: CaptioningModule, images: ImageSource, examples: Sequence[Example]) -> Relations:
     """How well the model chooses between relations (left, above, ...) where people's captions have one."""
-    return score_relations(_choose_relations(module, examples, images))
+    return score_relations(_choose_relations(module, images, examples))
 
 
 def _choose_relations(
-    module: CaptioningModule, examples: Sequence[Example], images: ImageSource
+    module: CaptioningModule, images: ImageSource, examples: Sequence[Example]
 ) -> Iterator[tuple[str, str]]:
     """Each relation word of people's captions, and the one that the model finds likeliest in its place."""
     captions = CaptionBatches(examples, module.vocabulary, images)

@@ -1,6 +1,6 @@
 """The LightningModule: the one file where model, loss, decoding and metrics meet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as lightning
@@ -10,13 +10,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from showattendtell.batches import Scene
-from showattendtell.decode import Decoding, generate
+from showattendtell.decode.decoding import Decoding
+from showattendtell.decode.speaker import Speaker
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
+from showattendtell.processes import gather
 from showattendtell.records import Batch, Generated, Trace
 from showattendtell.text.vocabulary import PAD, Vocabulary
 from showattendtell.watch import Figure, WordClasses, watch_maps
@@ -51,7 +53,7 @@ class CaptioningModule(lightning.LightningModule):
         self.loss, self.decoding, self.card = loss, decoding, dict(card)
         self.make_optimizer, self.schedule = optimizer, schedule
         self._word_classes = WordClasses(vocabulary)
-        self._written: list[tuple[list[str], list[tuple[str, ...]]]] = []
+        self._written: dict[str, tuple[list[str], list[tuple[str, ...]]]] = {}
 
     @property
     def selective(self) -> bool:
@@ -91,11 +93,8 @@ class CaptioningModule(lightning.LightningModule):
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):
-            captions = self.write(batch.images)
-            self._written += [
-                (self.vocabulary.decode(caption.tokens), references)
-                for caption, references in zip(captions, batch.references, strict=True)
-            ]
+            for name, captions, references in zip(batch.names, self.write(batch.images), batch.references, strict=True):
+                self._written[name] = (self.vocabulary.decode(captions[0].tokens), references)
             return
         trace = self.trace(*batch)
         words = (batch.tokens != PAD).sum()
@@ -109,16 +108,16 @@ class CaptioningModule(lightning.LightningModule):
             self.log(f"{group}_{name}", mean, batch_size=count, add_dataloader_idx=False)
 
     def on_validation_epoch_end(self) -> None:
-        hypotheses, references = zip(*self._written, strict=True)
-        self._written = []
+        hypotheses, references = zip(*gather(self._written).values(), strict=True)
+        self._written = {}
         scores = bleu(hypotheses, references)
         self.log_dict({f"val/bleu{n}": 100 * score for n, score in enumerate(scores.without_penalty, start=1)})
         self.log("val/bleu4_with_penalty", 100 * scores.with_penalty[3])
         self.log("val/distinct_captions", float(len({tuple(words) for words in hypotheses})))
 
-    def write(self, images: Tensor) -> list[Generated]:
-        """Captions of pixels or grids, written free-running."""
-        return generate(self.captioner, self.regions(images), self.decoding)
+    def write(self, images: Tensor) -> list[list[Generated]]:
+        """Captions of pixels or grids, written free-running; of each image the best first."""
+        return write_together([self], [images])
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
@@ -128,3 +127,14 @@ class CaptioningModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[CARD] = self.card
+
+
+def write_together(modules: Sequence[CaptioningModule], images: Sequence[Tensor]) -> list[list[Generated]]:
+    """Captions that several models with one vocabulary write as one, in the way that the first has been given.
+
+    Args:
+        images: the same images as each of the models takes them.
+    """
+    regions = [module.regions(seen) for module, seen in zip(modules, images, strict=True)]
+    speaker = Speaker([module.captioner for module in modules])
+    return modules[0].decoding.write(speaker, regions, modules[0].vocabulary)

@@ -40,7 +40,7 @@ class GazeReport(Callback):
         data = getattr(trainer, "datamodule", None)
         if not isinstance(module, CaptioningModule) or not isinstance(data, CaptionData):
             return
-        gaze = measure_gaze(module, data.val_images.examples, data.val_images.images)
+        gaze = measure_gaze(module, data.val_images.images, data.val_images.examples)
         if gaze:
             module.log("val/pointing_game", 100 * gaze.model.hit_rate)
             module.log("val/attention_correctness", 100 * gaze.model.correctness)

@@ -7,13 +7,16 @@
 A *caption* is words, *tokens* are their ids, *regions* are annotation vectors, *weights* are the alphas.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from showattendtell.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:  # torch takes seconds to import, and scoring captions needs none of it
+    from torch import Tensor
 
 
 class Box(NamedTuple):
@@ -24,10 +27,10 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
-    def scaled(self, x: float, y: float) -> "Box":
+    def scaled(self, x: float, y: float) -> Box:
         return Box(x * self.left, y * self.top, x * self.right, y * self.bottom)
 
-    def clipped(self, frame: "Box") -> "Box":
+    def clipped(self, frame: Box) -> Box:
         """What of it lies within `frame`; of no area where nothing does."""
         return Box(
             min(max(self.left, frame.left), frame.right),
@@ -92,7 +95,7 @@ class Dataset(NamedTuple):
     def examples(self) -> list[Example]:
         return [example for split in self.splits.values() for example in split]
 
-    def without(self, images: Iterable[str]) -> "Dataset":
+    def without(self, images: Iterable[str]) -> Dataset:
         """The same data set, the named images left out."""
         left_out = set(images)
         kept = {name: tuple(e for e in split if e.image not in left_out) for name, split in self.splits.items()}

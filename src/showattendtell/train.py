@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import as_argument, entry_point, run_folder
+from showattendtell.config.entry import as_argument, choices, entry_point, run_folder
 
 
 def run(config: DictConfig) -> float:
@@ -22,7 +22,7 @@ def run(config: DictConfig) -> float:
     print_dataset(dataset, vocabulary)
 
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-    module = build_module(config, encoder, vocabulary, write_card(config, vocabulary, encoder, dataset))
+    module = build_module(config, encoder, vocabulary, write_card(config, choices(), vocabulary, encoder, dataset))
     folder = run_folder()
     trainer, keeper = build_trainer(config, folder)
     trainer.fit(module, data)

@@ -43,7 +43,7 @@ def test_what_the_command_line_names_makes_no_checkpoint_trusted():
 
 
 def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
-    own = {"_target_": "showattendtell.decode.Decoding"}
+    own = {"_target_": "showattendtell.decode.search.BeamSearch"}
     node = {"decoding": own, "loss": {"parts": [own, {"_target_": "a.B", "inner": {"_target_": "c.D"}}]}}
     assert foreign_targets(node) == ["a.B", "c.D"]
 

@@ -8,14 +8,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from showattendtell.config.check import find_faults
-from showattendtell.decode import Decoding
+from showattendtell.decode.search import BeamSearch
 
 TARGETS = {
     "decoder": "showattendtell.model.decoder.LSTMDecoder",
     "encoder": "showattendtell.encoder.Encoder",
     "loss": "showattendtell.loss.SoftLoss",
     "schedule": "showattendtell.optimize.Cosine",
-    "decoding": "showattendtell.decode.Decoding",
+    "decoding": "showattendtell.decode.search.BeamSearch",
     "data": "showattendtell.batches.CaptionData",
     "vocabulary": "showattendtell.text.vocabulary.Vocabulary.build",
     "dataset": "showattendtell.data.shapes.read_shapes",
@@ -105,7 +105,7 @@ def test_an_unknown_setting_is_told_with_the_nearest_known_one():
 
 def test_an_unknown_setting_that_resembles_nothing_is_told_with_all_known_ones():
     [fault] = faults_of("decoding.zzz", 3)
-    known = ", ".join(sorted(inspect.signature(Decoding).parameters))
+    known = ", ".join(sorted(inspect.signature(BeamSearch).parameters))
     assert fault == f"there is no setting decoding.zzz; known are {known}"
 
 

@@ -1,10 +1,20 @@
-"""How a command ends where it can't run, and that it trusts whom its user names."""
+"""How a command ends where it can't run, that it trusts whom its user names, and how it takes places without a name."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
+from showattendtell.config.entry import as_argument, name_positional
+from showattendtell.errors import UserError
 
 ANSWER = "the class that the user named was built"
 
@@ -39,3 +49,50 @@ def test_a_class_of_ones_own_that_the_command_line_names_is_built(run_forked: Ca
     )
     assert done.status == 2
     assert ANSWER in done.err
+
+
+def settings_of(command: str, arguments: list[str]) -> DictConfig:
+    """What a command's configuration is after its command line was read."""
+    config, _ = compose(command, check_command(command, arguments))
+    return config
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="=", exclude_categories=["Cs"])), min_size=1, max_size=3))
+@example(["a b.jpg", "it's", 'say "hi"', "[x]", "{y}", "a,b", "x\\", '\\"', "${seed}", "\\${seed}", "\\\\${seed}"])
+@example(["null", "3", "*.jpg", "ünï/日本.jpg", "~x", "new\nline", " ", ""])
+@settings(deadline=None)
+def test_a_place_of_any_name_arrives_as_it_was_given(names: list[str]):
+    assume(not any(name.startswith("-") or name == "???" for name in names))
+    [line] = name_positional(names, "runs")
+    override = OverridesParser.create().parse_override(line)
+    assert list(OmegaConf.create({"runs": override.value()}).runs) == names
+
+
+def test_places_stand_among_settings_in_any_order():
+    line = name_positional(["a b.jpg", "checkpoint=best.ckpt", "c,d.jpg", "seed=3"], "images")
+    assert line == ["checkpoint=best.ckpt", "seed=3", 'images=["a b.jpg","c,d.jpg"]']
+    config = settings_of("caption", line)
+    assert (config.checkpoint, list(config.images), config.seed) == ("best.ckpt", ["a b.jpg", "c,d.jpg"], 3)
+
+
+def test_a_name_with_an_equals_sign_is_a_place_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1").mkdir()
+    assert name_positional(["lr=1", "lr=2"], "runs") == ["lr=2", 'runs=["lr=1"]']
+
+
+def test_a_line_without_places_is_left_as_it_is():
+    line = ["checkpoint=best.ckpt", "images=[a.jpg]", "--cfg", "job"]
+    assert name_positional(line, "images") == line
+
+
+@pytest.mark.parametrize("named", ["images=b.jpg", "++images=b.jpg"])
+def test_places_given_by_name_as_well_are_told(named: str):
+    with pytest.raises(UserError, match="^images are given twice, as a.jpg and as .*images=b.jpg"):
+        name_positional(["checkpoint=best.ckpt", "a.jpg", named], "images")
+
+
+@pytest.mark.parametrize("path", ["runs/a b", 'x"y', "end\\", "${seed}", "a=b,c"])
+def test_a_printed_argument_is_read_as_the_value_that_it_stands_for(path: str):
+    [argument] = shlex.split(as_argument("checkpoint", path))
+    assert settings_of("evaluate", [argument]).checkpoint == path

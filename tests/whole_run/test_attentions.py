@@ -38,7 +38,7 @@ def test_hard_attention_draws_the_same_with_the_same_seed_and_otherwise_with_ano
 
     def captions(*settings: str) -> dict[str, str]:
         result = hard.with_name("result.json")
-        assert_done(run("evaluate", f"checkpoint={hard}", f"output={result}", *settings))
+        assert_done(run("evaluate", f"checkpoint={hard}", f"output={result}", "metrics=[bleu]", *settings))
         return json.loads(result.read_text())["captions"]
 
     assert captions() == captions("seed=1")

@@ -10,7 +10,7 @@ import torch
 from runs import Run, assert_told, held_out
 
 from showattendtell.checkpoint import restore
-from showattendtell.decode import Decoding
+from showattendtell.decode.search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.records import fingerprint
 
@@ -28,7 +28,7 @@ def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folde
 
 def test_a_command_tells_a_checkpoint_of_another_format(run: Run, altered: Callable[..., Path]):
     newer = altered(lambda content: content["showattendtell"].update(format=99))
-    assert_told(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 1")
+    assert_told(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 2")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_command_tells_a_checkpoint_of_another_format(run: Run, altered: Calla
 )
 def test_an_altered_checkpoint_is_told(altered: Callable[..., Path], change: Any, sentence: str):
     with pytest.raises(UserError, match=sentence):
-        restore(str(altered(change)), "cpu", Decoding())
+        restore(str(altered(change)), "cpu", BeamSearch())
 
 
 def test_a_file_that_is_no_checkpoint_is_told(checkpoint: Path, tmp_path: Path):
@@ -64,19 +64,19 @@ def test_a_file_that_is_no_checkpoint_is_told(checkpoint: Path, tmp_path: Path):
     }
     for name, sentence in sentences.items():
         with pytest.raises(UserError, match=sentence):
-            restore(str(tmp_path / name), "cpu", Decoding())
+            restore(str(tmp_path / name), "cpu", BeamSearch())
 
 
 def test_a_device_that_is_none_is_told(checkpoint: Path):
     with pytest.raises(UserError, match="device=gpu"):
-        restore(str(checkpoint), "gpu", Decoding())
+        restore(str(checkpoint), "gpu", BeamSearch())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
 def test_a_device_that_this_machine_lacks_is_told(checkpoint: Path, device: str):
     with pytest.raises(UserError, match=f"device={device}"):
-        restore(str(checkpoint), device, Decoding())
+        restore(str(checkpoint), device, BeamSearch())
 
 
 class Evil:
@@ -102,7 +102,7 @@ def test_a_checkpoint_cannot_name_a_program_to_run(
         content["showattendtell"]["config"][part] = {"_target_": target, "_args_": [["touch", str(mark)]]}
 
     with pytest.raises(UserError, match=f"altered.ckpt.*{target}"):
-        restore(str(altered(plant)), "cpu", Decoding())
+        restore(str(altered(plant)), "cpu", BeamSearch())
     assert not mark.exists()
 
 
@@ -113,9 +113,9 @@ def test_a_checkpoint_with_a_class_of_ones_own_opens_where_the_environment_trust
     monkeypatch.syspath_prepend(tmp_path)
     renamed = altered(lambda content: content["showattendtell"]["config"]["attention"].update(_target_="homemade.Own"))
     with pytest.raises(UserError, match=r"homemade\.Own, .*SHOWATTENDTELL_TRUST=homemade"):
-        restore(str(renamed), "cpu", Decoding())
+        restore(str(renamed), "cpu", BeamSearch())
     monkeypatch.setenv("SHOWATTENDTELL_TRUST", "homemade")
-    assert restore(str(renamed), "cpu", Decoding()).config.attention._target_ == "homemade.Own"
+    assert restore(str(renamed), "cpu", BeamSearch()).config.attention._target_ == "homemade.Own"
 
 
 @pytest.mark.parametrize("part", ["dataset", "schedule"])
@@ -138,5 +138,5 @@ def test_a_checkpoint_cannot_have_another_file_unpickled(
 def test_a_pickle_in_a_checkpoint_is_not_executed(altered: Callable[..., Path], tmp_path: Path):
     mark = tmp_path / "it-ran"
     with pytest.raises(UserError, match="altered.ckpt is damaged"):
-        restore(str(altered(lambda content: content.update(more=Evil(mark)))), "cpu", Decoding())
+        restore(str(altered(lambda content: content.update(more=Evil(mark)))), "cpu", BeamSearch())
     assert not mark.exists()

@@ -20,7 +20,7 @@ from runs import TINY, Run, assert_told
 )
 def test_a_fault_of_evaluation_is_told(run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]):
     (folder / "file").write_text("in the way")
-    assert_told(run("evaluate", f"checkpoint={checkpoint}", *settings), *words)
+    assert_told(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", *settings), *words)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from showattendtell.arguments import NonNegativeInt, Text
+from showattendtell.arguments import NonNegativeInt, PositiveInt, Text
 
 
 class Train(NamedTuple):
@@ -46,18 +46,24 @@ class TestedAttention(NamedTuple):
 
 class Evaluate(NamedTuple):
     """
-    checkpoint: a best.ckpt or last.ckpt of training.
+    checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
+        one: p of a word is the mean of theirs.
     split: the images to caption.
-    references: people's captions as tokens, like the model's own; or as written, cased and with punctuation.
+    tokenizer: how captions are split into words: plain, as for training; whitespace, cased and with punctuation as they
+        were written; or ptb, Stanford's.
+    metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
+    clip: a CLIP model, a folder or a name on the hub, for CLIPScore (needs the package transformers).
     output: the result file; results-SPLIT.json beside the checkpoint by default.
     seed: decides what hard attention draws.
     device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
     cache: the folder of the stored grids; the one of training by default.
     """
 
-    checkpoint: Text
+    checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
     split: Literal["train", "val", "test"]
-    references: Literal["tokens", "written"]
+    tokenizer: Literal["plain", "whitespace", "ptb"]
+    metrics: Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]]
+    clip: Text | None
     output: Text | None
     seed: NonNegativeInt
     device: Text
@@ -82,17 +88,83 @@ class Attend(NamedTuple):
     cache: Text | None
 
 
+class Score(NamedTuple):
+    """
+    hypotheses: a file with a caption for each image, or two or more, as [a.json,b.json] or a quoted pattern such as
+        'runs/*/results-test.json'; every further one is compared with the first.
+    references: a file with what people say of the images, or several that belong together, as [ref0,ref1] or a quoted
+        pattern; by default what result files of evaluate hold themselves.
+    split: which split's images, where the references tell splits (Karpathy's JSON); by default all.
+    tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written;
+        or ptb, Stanford's tokenizer as the COCO server has it.
+    metrics: what is computed, among bleu, meteor, rouge_l, cider and spice; one that fails is reported as missing.
+    partial: score the images that are captioned, where not all are.
+    training: a file or files of captions; tells how many captions are none of them.
+    resamples: how many times the images are drawn anew to tell how sure a difference is.
+    seed: decides what is drawn.
+    output: the result file.
+    """
+
+    hypotheses: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    references: Text | Annotated[Sequence[Text], Field(min_length=1)] | None
+    split: Text | None
+    tokenizer: Literal["plain", "whitespace", "ptb"]
+    metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
+    partial: bool
+    training: Text | Annotated[Sequence[Text], Field(min_length=1)] | None
+    resamples: PositiveInt
+    seed: NonNegativeInt
+    output: Text
+
+
 class Caption(NamedTuple):
     """
-    checkpoint: a best.ckpt or last.ckpt of training.
-    images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg].
+    checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
+        one. The pictures show where the first looked, at the words of the best caption.
+    images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as well.
     output: the folder for the pictures.
     seed: decides what hard attention draws.
     device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
     """
 
-    checkpoint: Text
+    checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
     images: Text | Annotated[Sequence[Text], Field(min_length=1)]
     output: Text
     seed: NonNegativeInt
     device: Text
+
+
+Column = Literal[
+    "bleu1",
+    "bleu2",
+    "bleu3",
+    "bleu4",
+    "bleu1_with_penalty",
+    "bleu2_with_penalty",
+    "bleu3_with_penalty",
+    "bleu4_with_penalty",
+    "meteor",
+    "rouge_l",
+    "cider",
+    "spice",
+    "clip_score",
+    "pointing_game",
+    "attention_correctness",
+]
+"""The figures of result files that can be a column of the table."""
+
+
+class Table(NamedTuple):
+    """
+    runs: result files of evaluate, or folders that are searched for results-*.json; given without runs= as well.
+    split: whose results are shown.
+    columns: the figures shown, by their names in result files; BLEU is without brevity penalty unless the name says so.
+    paper: show the rows of the paper's Table 1 for the data sets that there are results on.
+    output: a file or a list of files for the table, as .md, .tex (for booktabs) or .json.
+    """
+
+    runs: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    split: Literal["train", "val", "test"]
+    columns: Annotated[Sequence[Column], Field(min_length=1)]
+    paper: bool
+    output: Text | Sequence[Text] | None

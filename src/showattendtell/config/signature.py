@@ -125,21 +125,28 @@ def _absolute(path: Path, node: ast.ImportFrom) -> str:
 
 
 def _class_signature(path: Path, node: ast.ClassDef) -> Signature:
-    """Of `__init__`, or of a NamedTuple's or dataclass's fields, or of the first base class that has either."""
+    """Of `__init__`, or of a NamedTuple's or dataclass's fields, or of the first base class that has either.
+
+    A dataclass has its base's fields, too.
+    """
     doc = ast.get_docstring(node) or ""
     for member in node.body:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
             return _function_signature(path, member, doc, bound=True)
     fields = [member for member in node.body if isinstance(member, ast.AnnAssign) and _is_field(member)]
-    inherited = None if fields else _base_signature(path, node)
-    if inherited:
+    inherited = None if fields and not _is_dataclass(node) else _base_signature(path, node)
+    if inherited and not fields:
         return inherited._replace(doc=_first_paragraph(doc))
     described = _described(doc)
-    parameters = {}
+    parameters = dict(inherited.parameters) if inherited else {}
     for field in fields:
         name, default = ast.unparse(field.target), ast.unparse(field.value) if field.value else None
         parameters[name] = Parameter(_evaluate(path, field.annotation), default, described.get(name, ""))
     return Signature(parameters, False, _first_paragraph(doc))
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _is_field(member: ast.AnnAssign) -> bool:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from showattendtell.arguments import PositiveInt
-from showattendtell.data.captions import assemble, read_karpathy, read_list, read_token_file
+from showattendtell.data.caption_forms import read_karpathy, read_token_file
+from showattendtell.data.captions import assemble
 from showattendtell.data.entities import mark_entities
+from showattendtell.data.text_files import read_list
 from showattendtell.errors import UserError
 from showattendtell.records import Dataset, Example
 
@@ -44,11 +46,11 @@ def read_flickr8k(
     images = _find(folder, IMAGE_FOLDERS, "the image folder")
     texts = _find(folder, [f"{place}/{captions}" for place in TEXT_FOLDERS], "the caption file")
     if texts.suffix == ".json":
-        sentences, splits = read_karpathy(texts)
+        file = read_karpathy(texts)
     else:
-        sentences = read_token_file(texts)
-        splits = {name: read_list(texts.with_name(file)) for name, file in SPLIT_LISTS.items()}
-    examples = assemble(sentences, splits, images, captions_per_image)
+        lists = {name: read_list(texts.with_name(file)) for name, file in SPLIT_LISTS.items()}
+        file = read_token_file(texts)._replace(splits=lists)
+    examples = assemble(file.captions, file.splits, images, captions_per_image)
     dataset = check_images(Dataset("flickr8k", examples), set(absent), skip_unreadable)
     if entities is None:
         return dataset

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, PositiveInt
 
-from showattendtell.data.captions import read_json
+from showattendtell.data.text_files import read_json
 from showattendtell.errors import UserError
 from showattendtell.records import WHOLE, Box, Caption, Example, Phrase
 from showattendtell.text.tokenize import tokenize

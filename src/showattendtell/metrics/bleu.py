@@ -1,12 +1,14 @@
-"""Corpus BLEU of captions, by pycocoevalcap's scorer."""
+"""Corpus BLEU of captions (Papineni et al. 2002), by pycocoevalcap's scorer; reference lengths are the closest."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from pycocoevalcap.bleu.bleu_scorer import BleuScorer
+import numpy as np
+from pycocoevalcap.bleu.bleu_scorer import BleuScorer, cook_refs, cook_test
 
-Words = Sequence[str]
+from showattendtell.metrics.measured import Array, Measured, Pair, Words, pair_up
 
 
 class Bleu(NamedTuple):
@@ -22,21 +24,53 @@ class Bleu(NamedTuple):
     length: int
     reference_length: int
 
+    def figures(self) -> dict[str, float]:
+        """Under the names that result files give them; BLEU in percent."""
+        return {
+            **{f"bleu{n}": 100 * score for n, score in enumerate(self.without_penalty, start=1)},
+            **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(self.with_penalty, start=1)},
+            "brevity_penalty": self.brevity_penalty,
+            "words": self.length,
+            "reference_words": self.reference_length,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class BleuCounts(Measured):
+    """The sums that BLEU is made of, by image.
+
+    by_image  (N, 10) matching 1- to 4-grams, all 1- to 4-grams, words of the caption and of the closest reference
+    """
+
+    by_image: Array
+
+    def figures(self, copies: Array) -> dict[str, Array]:
+        corpora = [score_counts(counts).figures() for counts in copies @ self.by_image]
+        return {name: np.array([figures[name] for figures in corpora]) for name in corpora[0]}
+
 
 def bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Bleu:
-    """Papineni et al. 2002 over the whole corpus, reference length the closest per image.
+    """BLEU of the whole corpus.
 
     Args:
         hypotheses: one caption an image.
         references: the captions that people gave it, at least one each.
     """
-    if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(f"as many captions as images are needed, got {len(hypotheses)} for {len(references)}")
-    scorer = BleuScorer(n=4)
-    for hypothesis, human in zip(hypotheses, references, strict=True):
-        scorer += (" ".join(hypothesis), [" ".join(words) for words in human])
-    scores, _ = scorer.compute_score(option="closest", verbose=0)
-    length, reference_length = int(scorer._testlen), int(scorer._reflen)
+    return score_counts(measure_bleu(pair_up(hypotheses, references)).by_image.sum(axis=0))
+
+
+def measure_bleu(pairs: Sequence[Pair]) -> BleuCounts:
+    cooked = [cook_test(pair.hypothesis, cook_refs(pair.references), eff="closest") for pair in pairs]
+    counts = [[*image["correct"], *image["guess"], image["testlen"], image["reflen"]] for image in cooked]
+    return BleuCounts(np.array(counts, dtype=np.float64))
+
+
+def score_counts(counts: Array) -> Bleu:
+    """From a corpus's sums (10,), which stand before the scorer as one image."""
+    *ngrams, length, reference_length = counts.tolist()
+    scorer = BleuScorer(n=4, special_reflen=reference_length)
+    scorer.ctest = [{"correct": ngrams[:4], "guess": ngrams[4:], "testlen": length}]
+    scores, _ = scorer.compute_score()
     penalty = 1.0 if length >= reference_length else math.exp(1 - reference_length / max(length, 1e-9))
     without = tuple(score / penalty if penalty else 0.0 for score in scores)
-    return Bleu(tuple(scores), without, penalty, length, reference_length)
+    return Bleu(tuple(scores), without, penalty, int(length), int(reference_length))

@@ -61,9 +61,10 @@ class Captioner(nn.Module):
     def step(self, memory: Memory, state: State, tokens: Tensor) -> Step:
         """One word further: the last words (B,) and the state give the next word's log-probabilities."""
         glimpse = self.attention(memory, state)
-        embedded = self.decoder.embed(tokens)
-        state = self.decoder.advance(self.decoder.word_gates(embedded), glimpse.context, state)
-        scores = self.decoder.score_words(embedded, state.hidden, glimpse.context)
+        words, which = tokens.unique(return_inverse=True)
+        embedded = self.decoder.embed(words)
+        state = self.decoder.advance(self.decoder.word_gates(embedded)[which], glimpse.context, state)
+        scores = self.decoder.score_words(embedded[which], state.hidden, glimpse.context)
         return Step(scores.log_softmax(dim=-1), state, glimpse.weights, glimpse.gate)
 
 

@@ -66,8 +66,21 @@ class AdditiveScore(Score):
         return 2 * keys  # (R, L, A)
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
-        fit = torch.sigmoid(keys.unsqueeze(1) + 2 * self.query(hidden).unsqueeze(2))  # (R, K, L, A)
-        return 2 * self.score(fit).movedim(3, 2) - self.score.weight.sum()
+        queries = 2 * self.query(hidden)
+        if torch.is_grad_enabled() or keys.is_cuda:
+            scored = self.score(torch.sigmoid(keys.unsqueeze(1) + queries.unsqueeze(2)))  # (R, K, L, 1)
+        else:
+            scored = self._score_by_image(keys, queries)
+        return 2 * scored.movedim(3, 2) - self.score.weight.sum()
+
+    def _score_by_image(self, keys: Tensor, queries: Tensor) -> Tensor:
+        """The same through one buffer (K, L, A), which stays in the processor's cache."""
+        buffer = keys.new_empty(queries.shape[1], *keys.shape[1:])
+        scored = []
+        for image, states in zip(keys, queries, strict=True):
+            torch.add(image, states.unsqueeze(1), out=buffer)
+            scored.append(self.score(buffer.sigmoid_()))
+        return torch.stack(scored)
 
 
 class DotScore(Score):

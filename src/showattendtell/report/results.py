@@ -8,25 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from showattendtell.errors import UserError
-from showattendtell.metrics.bleu import Bleu
 from showattendtell.metrics.gaze import Gaze, Score
 from showattendtell.metrics.relations import Relations
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
 
-def score_figures(bleu: Bleu, relations: Relations, num_distinct: int) -> dict[str, Any]:
-    """The figures of captions under the names that result files give them; BLEU and rates in percent."""
+def relation_figures(relations: Relations) -> dict[str, Any]:
+    """The figures of relations under the names that result files give them; rates in percent."""
     return {
-        **{f"bleu{n}": 100 * score for n, score in enumerate(bleu.without_penalty, start=1)},
-        **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(bleu.with_penalty, start=1)},
-        "brevity_penalty": bleu.brevity_penalty,
-        "words": bleu.length,
-        "reference_words": bleu.reference_length,
         "relation_accuracy": 100 * relations.accuracy,
         "relation_commonest": 100 * relations.commonest,
         "relation_words": relations.num_words,
-        "distinct_captions": num_distinct,
     }
 
 
@@ -53,10 +46,15 @@ def versions() -> dict[str, str]:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a JSON file whole or not at all; a `UserError` where that cannot be done."""
+    write_text(json.dumps(content, indent=1), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a file whole or not at all; a `UserError` where that cannot be done."""
     unfinished = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
     except OSError as fault:
         raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another place") from None

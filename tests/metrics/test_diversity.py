@@ -1,0 +1,34 @@
+import pytest
+
+from showattendtell.metrics.diversity import diversity
+
+CAPTIONS = [["a", "dog", "runs"], ["a", "dog", "runs"], ["a", "dog"], ["a"], []]
+
+
+def test_figures_worked_by_hand():
+    """9 words, 3 distinct; the pairs are a-dog three times and dog-runs twice."""
+    assert diversity(CAPTIONS) == pytest.approx(
+        {
+            "distinct_captions": 4,
+            "vocabulary_used": 3,
+            "distinct1": 100 * 3 / 9,
+            "distinct2": 100 * 2 / 5,
+            "words_a_caption": 9 / 5,
+        }
+    )
+
+
+def test_novel_captions_are_none_of_the_trainings():
+    assert diversity(CAPTIONS, [("a", "dog", "runs"), ("dogs",)])["novel"] == pytest.approx(100 * 3 / 5)
+    assert diversity(CAPTIONS, [])["novel"] == 100
+
+
+def test_nothing_said_has_no_distinct_words():
+    assert diversity([[], []], []) == {
+        "distinct_captions": 1,
+        "vocabulary_used": 0,
+        "distinct1": 0,
+        "distinct2": 0,
+        "words_a_caption": 0,
+        "novel": 100,
+    }

@@ -1,0 +1,47 @@
+"""Captions of others get the scores of the reference implementations."""
+
+import json
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from showattendtell.metrics.measured import corpus_figures
+from showattendtell.metrics.panel import measure
+from showattendtell.metrics.tokenizers import split_sentences
+
+GOLDENS = Path(__file__).parents[2].parent / "shared" / "goldens" / "coco-test"
+QUICK = {("a", "whitespace"), ("c", "ptb")}
+CASES = [
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+    for case in product("abc", ("whitespace", "ptb"))
+]
+
+
+@cache
+def words(file: str, tokenizer: str) -> list[list[str]]:
+    return split_sentences((GOLDENS / file).read_text().splitlines(), tokenizer)
+
+
+@pytest.mark.skipif(not GOLDENS.is_dir(), reason="the golden scores are not beside this checkout")
+@pytest.mark.parametrize(("name", "tokenizer"), CASES)
+def test_captions_of_others_get_the_scores_of_the_reference_implementations(name: str, tokenizer: str):
+    golden = json.loads((GOLDENS / "scores.json").read_text())[f"{name}/{tokenizer}"]
+    references = list(zip(*(words(f"reference{n}", tokenizer) for n in range(5)), strict=True))
+    measured, missing = measure(
+        words(f"hypotheses-{name}.txt", tokenizer), references, ["bleu", "rouge_l", "cider", "meteor"]
+    )
+    assert missing == {}
+    figures = corpus_figures(measured.values())
+    expected = {
+        **{f"bleu{n}": 100 * score for n, score in enumerate(golden["bleu_without_brevity_penalty"], start=1)},
+        **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(golden["bleu"], start=1)},
+        "rouge_l": 100 * golden["rouge_l"],
+        "cider": 100 * golden["cider"],
+        "meteor": 100 * golden["meteor"],
+        "words": golden["hypothesis_length"],
+        "reference_words": golden["reference_length"],
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected, abs=1e-4, rel=0)
+    assert figures["brevity_penalty"] == pytest.approx(golden["brevity_penalty"], abs=1e-9)

@@ -1,0 +1,97 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from showattendtell.metrics import spice
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.measured import Pair
+from showattendtell.metrics.spice import captions_json, measure_spice, read_scores
+
+PAIRS = [Pair("a dog runs", ["the dog is running", "a brown dog"]), Pair("", ["two men"])]
+JARS = [
+    "stanford-corenlp-3.6.0.jar",
+    "stanford-corenlp-3.6.0-models.jar",
+    "nashorn-core-15.4.jar",
+    *(f"asm{part}-7.3.1.jar" for part in ("", "-analysis", "-commons", "-tree", "-util")),
+]
+
+
+def scores(image: int, f: float) -> dict:
+    """What the jar writes of an image."""
+    return {
+        "image_id": image,
+        "scores": {"All": {"pr": 1.0, "re": f / (2 - f), "f": f, "fn": 3, "numImages": 1, "fp": 0, "tp": 1}},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Named by the environment variable."""
+    monkeypatch.setenv(spice.FOLDER, str(tmp_path))
+    return tmp_path
+
+
+def test_without_the_jars_the_reason_says_which_to_put_where(folder: Path):
+    with pytest.raises(MetricError) as fault:
+        measure_spice(PAIRS)
+    assert "stanford-corenlp-3.6.0.jar, stanford-corenlp-3.6.0-models.jar, nashorn-core-*.jar" in str(fault.value)
+    assert f"put them in {folder}" in str(fault.value)
+
+
+def test_only_what_is_missing_is_asked_for(folder: Path):
+    for jar in JARS[1:]:
+        (folder / jar).touch()
+    with pytest.raises(MetricError, match=r"SPICE needs stanford-corenlp-3\.6\.0\.jar: put"):
+        measure_spice(PAIRS)
+
+
+def test_without_the_variable_the_place_is_pycocoevalcaps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(spice.FOLDER, raising=False)
+    monkeypatch.setattr(spice, "PACKAGE", Path("/nowhere"))
+    with pytest.raises(MetricError, match="put them in /nowhere/lib, or in a folder that SHOWATTENDTELL_SPICE names"):
+        measure_spice(PAIRS)
+
+
+def test_a_jar_that_fails_is_the_reason(folder: Path):
+    """These ones are empty."""
+    for jar in JARS:
+        (folder / jar).touch()
+    with pytest.raises(MetricError, match="SPICE ended with status 1: .*NoClassDefFoundError: edu/stanford/nlp"):
+        measure_spice(PAIRS)
+
+
+def test_the_jar_reads_images_and_writes_their_scores(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def scorer(name: str, arguments: list[str], time_limit: float) -> str:
+        asked, out = Path(arguments[-4]), Path(arguments[-2])
+        assert arguments[-5:] == ["edu.anu.spice.SpiceScorer", str(asked), "-out", str(out), "-silent"]
+        assert f"{folder}/*" in arguments[arguments.index("-cp") + 1]
+        out.write_text(
+            json.dumps([scores(image["image_id"], len(image["refs"]) / 8) for image in json.loads(asked.read_text())])
+        )
+        return ""
+
+    for jar in JARS:
+        (folder / jar).touch()
+    monkeypatch.setattr(spice, "run_java", scorer)
+    means = measure_spice(PAIRS)
+    assert means.name == "spice"
+    np.testing.assert_allclose(means.by_image, [25, 12.5])
+
+
+def test_captions_are_written_as_the_jar_reads_them():
+    assert json.loads(captions_json(PAIRS)) == [
+        {"image_id": 0, "test": "a dog runs", "refs": ["the dog is running", "a brown dog"]},
+        {"image_id": 1, "test": "", "refs": ["two men"]},
+    ]
+
+
+def test_scores_are_put_in_the_images_order():
+    text = json.dumps([scores(2, 0.5), scores(0, 0.25), scores(1, 0)])
+    np.testing.assert_array_equal(read_scores(text, 3), [0.25, 0, 0.5])
+
+
+def test_a_score_for_every_image_is_needed():
+    with pytest.raises(MetricError, match="SPICE scored 1 of 2 images"):
+        read_scores(json.dumps([scores(1, 0.5)]), 2)

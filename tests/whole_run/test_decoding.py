@@ -1,0 +1,82 @@
+"""Ways of writing captions, through the commands."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import Run, assert_done, assert_told, held_out
+
+
+def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
+    assert_done(run("evaluate", "output=result.json", "metrics=[bleu]", *settings))
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: Path, folder: Path):
+    alone = evaluated(run, folder, f"checkpoint={checkpoint}")
+    together = evaluated(run, folder, f"checkpoint=[{checkpoint},{checkpoint}]")
+    assert together["captions"] == alone["captions"]
+    assert together["bleu4"] == alone["bleu4"]
+    assert together["checkpoint_sha256"] == [alone["checkpoint_sha256"]] * 2
+    assert "pointing_game" in alone.keys() - together.keys()
+
+
+def test_the_result_of_an_ensemble_stands_beside_that_of_its_first_model(run: Run, checkpoint: Path):
+    assert_done(run("evaluate", f"checkpoint=[{checkpoint},{checkpoint}]", "split=val", "metrics=[]"))
+    assert checkpoint.with_name("results-val-ensemble.json").is_file()
+
+
+def test_models_of_different_vocabularies_cannot_write_together(
+    run: Run, checkpoint: Path, altered: Callable[..., Path]
+):
+    def rename(content: dict[str, Any]) -> None:
+        content["showattendtell"]["vocabulary"][5] = "zebra"
+
+    done = run("evaluate", f"checkpoint=[{checkpoint},{altered(rename)}]")
+    assert_told(done, "altered.ckpt", str(checkpoint), "different vocabularies")
+
+
+def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoint: Path, folder: Path):
+    settings = [f"checkpoint={checkpoint}", "decoding=sample", "decoding.top_p=0.9"]
+    first, again, other = (evaluated(run, folder, *settings, f"seed={seed}") for seed in (1, 1, 2))
+    assert first["captions"] == again["captions"] != other["captions"]
+    assert (first["decoding"]["method"], first["decoding"]["top_p"]) == ("Sampling", 0.9)
+
+
+def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint: Path, folder: Path):
+    rules = ["decoding.prefix='A blue'", "decoding.required=[star]", "decoding.forbidden=[red]"]
+    for decoding in ("greedy", "beam", "diverse", "sample"):
+        result = evaluated(run, folder, f"checkpoint={checkpoint}", f"decoding={decoding}", *rules)
+        for caption in result["captions"].values():
+            words = caption.split()
+            assert words[:2] == ["a", "blue"]
+            assert "star" in words
+            assert "red" not in words
+    assert result["decoding"]["required"] == ["star"]
+
+
+def test_captioning_tells_all_captions_of_an_image_the_best_first(run: Run, checkpoint: Path, folder: Path):
+    photo = held_out(folder)[0].path
+    done = assert_done(run("caption", f"checkpoint={checkpoint}", photo, "decoding=diverse", "output=several"))
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"{photo}: ")
+    assert [line[:8] for line in lines[1:3]] == ["  also: "] * 2
+    assert len({lines[0].partition(": ")[2], *(line[8:] for line in lines[1:3])}) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
+        (["decoding=diverse", "decoding.beam_size=4"], ["beam_size=4 cannot be divided into groups=3"]),
+        (["decoding=sample", "decoding.beam_size=4"], ["there is no setting decoding.beam_size"]),
+        (["decoding=sample", "decoding.top_p=0"], ["decoding.top_p=0", "greater than 0"]),
+        (["decoding=bean"], ["there is no decoding=bean; did you mean 'beam'?"]),
+        (["metrics=[bluo]"], ["metrics=[bluo]", "'bleu'"]),
+        (["tokenizer=penn"], ["tokenizer=penn", "'ptb'"]),
+    ],
+)
+def test_a_way_of_writing_that_is_none_is_told(run: Run, checkpoint: Path, settings: list[str], words: list[str]):
+    assert_told(run("evaluate", f"checkpoint={checkpoint}", *settings), *words)
