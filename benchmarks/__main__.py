@@ -1,8 +1,8 @@
 """`python -m benchmarks`: every speed figure that the README claims, one script a claim."""
 
-from benchmarks import scoring, training_step
+from benchmarks import generation, scoring, training_step
 
-SCRIPTS = (training_step, scoring)
+SCRIPTS = (training_step, generation, scoring)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from showattendtell.model.captioner import Captioner, shift_right
 from showattendtell.records import Trace
+from showattendtell.text.vocabulary import EOS, PAD, START
 
 
 def textbook_trace(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
@@ -28,3 +29,42 @@ def textbook_trace(captioner: Captioner, regions: Tensor, owners: Tensor, tokens
         summed = embedded + decoder.hidden_output(hidden) + decoder.context_output(context)
         steps.append((decoder.word_scores(decoder.output_dropout(summed)), weights, gate.squeeze(1)))
     return Trace(*(torch.stack(parts, dim=1) for parts in zip(*steps, strict=True)))
+
+
+@torch.no_grad()
+def textbook_beam(captioner: Captioner, regions: Tensor, beam_size: int, max_length: int) -> list[int]:
+    """The caption of one image (1, L, D) as tutorials search it: every beam has a copy of the regions, projects it at
+    every step, and all words of all beams are ranked; the likeliest ended caption, or else the likeliest open one."""
+    attention, decoder = captioner.attention, captioner.decoder
+    score, beams = attention.score, [([], 0.0)]
+    copied = regions
+    hidden, cell = decoder.first_state(copied.mean(dim=1))
+    ended: list[tuple[list[int], float]] = []
+    for _ in range(max_length):
+        last = torch.tensor([words[-1] if words else START for words, _ in beams])
+        energy = score.score(torch.tanh(score.key(copied) + score.query(hidden).unsqueeze(1))).squeeze(-1)
+        context = torch.sigmoid(attention.gate(hidden)) * (energy.softmax(dim=1).unsqueeze(2) * copied).sum(dim=1)
+        embedded = decoder.embedding(last)
+        gates = decoder.read_word(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
+        admit, forget, output, candidate = gates.chunk(4, dim=1)
+        cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
+        hidden = torch.sigmoid(output) * torch.tanh(cell)
+        summed = embedded + decoder.hidden_output(hidden) + decoder.context_output(context)
+        log_p = decoder.word_scores(summed).log_softmax(dim=1)
+        log_p[:, [PAD, START]] = -torch.inf
+        totals = (log_p + torch.tensor([so_far for _, so_far in beams]).unsqueeze(1)).flatten()
+        best, chosen = totals.topk(2 * beam_size)
+        grown = []
+        for place, (total, index) in enumerate(zip(best.tolist(), chosen.tolist(), strict=True)):
+            parent, word = divmod(index, log_p.shape[1])
+            if word != EOS:
+                grown.append(([*beams[parent][0], word], total, parent))
+            elif place < beam_size:
+                ended.append(([*beams[parent][0], word], total))
+        kept = grown[:beam_size]
+        beams = [(words, total) for words, total, _ in kept]
+        rows = torch.tensor([parent for _, _, parent in kept])
+        hidden, cell, copied = hidden[rows], cell[rows], copied[rows]
+        if ended and max(total for _, total in ended) >= beams[0][1]:
+            break
+    return max(ended or beams, key=lambda caption: caption[1])[0]
