@@ -55,7 +55,7 @@ class _SumOfSigmoid(torch.autograd.Function):
         return sums
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keys, queries, weights = ctx.saved_tensors
         by_image = [torch.zeros_like(keys), torch.zeros_like(queries), keys.new_zeros(len(keys), len(weights))]
         _share_out(kernels()[1], [keys, queries, gradient.contiguous(), *by_image], [weights])
