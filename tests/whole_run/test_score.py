@@ -122,6 +122,16 @@ def test_results_of_evaluation_need_no_references(score: Run, user: Path):
     assert list(result["scores"].values()) == list(read(user)["scores"].values())
 
 
+def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, checkpoint: Path, folder: Path):
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", QUICK, "output=evaluated.json"))
+    assert_done(run("score", "hypotheses=evaluated.json", QUICK, "output=scored.json"))
+    evaluated = json.loads((folder / "evaluated.json").read_text())
+    [scored] = json.loads((folder / "scored.json").read_text())["scores"].values()
+    assert scored.pop("missing") == {}
+    assert {"bleu4", "cider", "rouge_l", "distinct_captions", "reference_words"} <= scored.keys()
+    assert {name: evaluated[name] for name in scored} == pytest.approx(scored)
+
+
 def test_novel_captions_are_those_that_training_does_not_have(score: Run, user: Path):
     assert_done(score("references=ref0", "hypotheses=written.txt", "training=karpathy.json", QUICK))
     assert read(user)["scores"]["written.txt"]["novel"] == pytest.approx(200 / 3)

@@ -23,9 +23,9 @@ from showattendtell.errors import UserError
 Reader = Callable[[Path], CaptionFile]
 
 LAYOUTS: dict[tuple[str, ...], Reader] = {
+    ("captions", "references"): read_results,
     ("images", "annotations"): read_coco_captions,
     ("images",): read_karpathy,
-    ("captions", "references"): read_results,
 }
 """The reader for a JSON object that has these keys; the first that fits counts."""
 
