@@ -17,7 +17,7 @@ from tiny import (
 )
 from torch import Tensor
 
-from showattendtell.decode.search import BeamSearch
+from showattendtell.decode.search import BeamSearch, likeliest
 from showattendtell.decode.speaker import Speaker
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.steps import State
@@ -274,3 +274,16 @@ def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], told: str):
     with pytest.raises(ValueError, match=told):
         BeamSearch(**settings)
+
+
+@pytest.mark.parametrize("vocabulary_size", [5, 400, 1000, 1023, 1024])
+@pytest.mark.parametrize("number", [1, 4])
+def test_the_likeliest_words_are_those_of_a_full_ranking(vocabulary_size: int, number: int):
+    log_p = torch.randn(20, 3, vocabulary_size, generator=torch.Generator().manual_seed(0)).double()
+    log_p[0] = log_p[0].sort(descending=True).values  # all in the first block
+    log_p[1] = log_p[1].sort().values  # all in the last words
+    log_p[2, :, 1:] = -torch.inf
+    best = log_p.sort(dim=-1, descending=True)
+    found = likeliest(log_p, number)
+    assert torch.equal(log_p.gather(-1, found), best.values[..., :number])
+    assert torch.equal(found[[0, 1, *range(3, 20)]], best.indices[[0, 1, *range(3, 20)]][..., :number])

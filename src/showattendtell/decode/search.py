@@ -237,7 +237,7 @@ def best_candidates(beams: Beams, group: int, log_p: Tensor, rules: Rules, penal
     number = 2 * beams.scores.shape[-1]
     chosen_by = log_p if penalty is None else log_p - penalty
     if not rules.required:
-        words = chosen_by.topk(min(number, log_p.shape[-1])).indices
+        words = likeliest(chosen_by, min(number, log_p.shape[-1]))
         return _continue(beams, group, words, log_p, chosen_by).best(number)
     required = torch.tensor(rules.required, device=log_p.device)
     tokens = beams.tokens.view(*beams.scores.shape, -1)[:, group, ..., 1:]  # (J, C + 1, K, t)
@@ -245,11 +245,29 @@ def best_candidates(beams: Beams, group: int, log_p: Tensor, rules: Rules, penal
     staying, moving = chosen_by.clone(), torch.full_like(chosen_by, -torch.inf)
     staying[..., required] = chosen_by[..., required].masked_fill(unsaid, -torch.inf)
     moving[..., required] = chosen_by[..., required].masked_fill(~unsaid, -torch.inf)
-    words = staying.topk(min(number, log_p.shape[-1])).indices
+    words = likeliest(staying, min(number, log_p.shape[-1]))
     stay = _continue(beams, group, words, log_p, staying)
     move = _continue(beams, group, required.expand_as(unsaid), log_p, moving).next_bank()
     together = Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True)))
     return together.best(number)
+
+
+def likeliest(log_p: Tensor, number: int) -> Tensor:
+    """The words of the `number` largest log p (..., V), best first.
+
+    They stand in as many blocks of sqrt(V) words, those of the largest maxima, which takes less than ranking V words.
+    """
+    num_words = log_p.shape[-1]
+    size = math.isqrt(num_words)
+    if size < 4 * number:
+        return log_p.topk(number).indices
+    whole = num_words // size * size
+    blocks = log_p[..., :whole].unflatten(-1, (-1, size))
+    best = blocks.amax(dim=-1).topk(number).indices.unsqueeze(-1)  # (..., number, 1)
+    within = torch.arange(size, device=log_p.device)
+    rest = torch.arange(whole, num_words, device=log_p.device).expand(*log_p.shape[:-1], -1)
+    words = torch.cat([(best * size + within).flatten(-2), rest], dim=-1)
+    return words.gather(-1, log_p.gather(-1, words).topk(number).indices)
 
 
 def _continue(beams: Beams, group: int, words: Tensor, log_p: Tensor, chosen_by: Tensor) -> Candidates:
