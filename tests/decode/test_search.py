@@ -17,7 +17,8 @@ from tiny import (
 )
 from torch import Tensor
 
-from showattendtell.decode.search import BeamSearch, likeliest
+from showattendtell.decode.beams import likeliest
+from showattendtell.decode.search import BeamSearch
 from showattendtell.decode.speaker import Speaker
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.steps import State

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.decode.beams import Beams, Candidates, caption_of, first_beams, grow, likeliest, side_by_side
 from showattendtell.decode.decoding import Decoding
 from showattendtell.decode.rules import Rules
-from showattendtell.decode.speaker import Speaker, Thoughts, Utterance
+from showattendtell.decode.speaker import Speaker
 from showattendtell.records import Generated
-from showattendtell.text.vocabulary import EOS, START, Vocabulary
+from showattendtell.text.vocabulary import EOS, Vocabulary
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -76,65 +77,6 @@ class BeamSearch(Decoding):
         return found.best(beams)
 
 
-class Beams(NamedTuple):
-    """The open captions of the J images that are still searched.
-
-    An image has G groups of C + 1 banks, for the captions that have said 0 to C of the required words, of K beams, best
-    first: W beams in all.
-
-    images  (J,) which of the batch's images they are      thoughts  of J images and of J * W captions
-    widths  (J,) how many of the K may be open             scores  (J, G, C + 1, K) log p, -inf where none is open
-    tokens  (J, W, t), `<start>` first                     weights, gates  (J, W, t - 1, L) alpha, (J, W, t - 1) beta
-    """
-
-    images: Tensor
-    widths: Tensor
-    thoughts: Thoughts
-    scores: Tensor
-    tokens: Tensor
-    weights: Tensor
-    gates: Tensor
-
-    def rows(self, beams: Tensor) -> Tensor:
-        """Beam numbers within each image (J, ...) to rows of all captions, flat."""
-        offsets = torch.arange(len(beams), device=beams.device) * self.tokens.shape[1]
-        return (offsets.view(-1, *[1] * (beams.ndim - 1)) + beams).flatten()
-
-    def keep(self, chosen: Tensor) -> "Beams":
-        """The beams of the images that are marked (J,)."""
-        if chosen.all():
-            return self
-        images = chosen.nonzero().squeeze(1)
-        width = self.tokens.shape[1]
-        captions = (images.unsqueeze(1) * width + torch.arange(width, device=images.device)).flatten()
-        tracked = (part[images] for part in (self.scores, self.tokens, self.weights, self.gates))
-        thoughts = self.thoughts.select(images, captions)
-        return Beams(self.images[images], self.widths[images], thoughts, *tracked)
-
-
-class Candidates(NamedTuple):
-    """Captions one word longer, (J, C + 1, any number): log p, what they are chosen by, the beam that they continue,
-    their last word."""
-
-    scores: Tensor
-    merits: Tensor
-    parents: Tensor
-    words: Tensor
-
-    def best(self, number: int, among: Tensor | None = None) -> "Candidates":
-        """The best `number` (of those marked in `among`), best first; where there are fewer, with log p = -inf."""
-        merits = self.merits if among is None else self.merits.masked_fill(~among, -torch.inf)
-        merits, order = merits.topk(number)
-        scores = self.scores.gather(-1, order).masked_fill(merits.isneginf(), -torch.inf)
-        return Candidates(scores, merits, self.parents.gather(-1, order), self.words.gather(-1, order))
-
-    def next_bank(self) -> "Candidates":
-        """The same captions, each in the bank behind its own."""
-        rolled = Candidates(*(part.roll(1, dims=1) for part in self))
-        rolled.merits[:, 0] = -torch.inf
-        return rolled
-
-
 class Found:
     """The best captions of each image and group so far."""
 
@@ -155,7 +97,7 @@ class Found:
                 for beam, score in enumerate(scores[row][group]):
                     worse = len(kept) == self._wanted and self._search.merit(score, length) <= self.merit(kept[-1])
                     if score > -math.inf and not worse:
-                        kept.append(_caption(beams, row, group * in_group + beam))
+                        kept.append(caption_of(beams, row, group * in_group + beam))
                         kept.sort(key=self.merit, reverse=True)
                         del kept[self._wanted :]
 
@@ -184,18 +126,6 @@ class Found:
         return (sorted(together, key=self.merit, reverse=True) if self._search.shrinking else together)[: self._wanted]
 
 
-def first_beams(speaker: Speaker, regions: Sequence[Tensor], shape: tuple[int, int, int]) -> Beams:
-    """`<start>` in every beam; all but the first of each group are ruled out, since they would be copies of it."""
-    seen, width = regions[0], shape[-1]
-    images, num_beams = torch.arange(len(seen), device=seen.device), math.prod(shape)
-    scores = seen.new_full((len(seen), *shape), -torch.inf)
-    scores[:, :, 0, 0] = 0
-    tokens = torch.full((len(seen), num_beams, 1), START, device=seen.device)
-    weights = seen.new_zeros(len(seen), num_beams, 0, seen.shape[1])
-    thoughts = speaker.begin(regions, num_beams)
-    return Beams(images, torch.full_like(images, width), thoughts, scores, tokens, weights, weights[..., 0])
-
-
 def extend(speaker: Speaker, beams: Beams, search: BeamSearch, rules: Rules, found: Found) -> Beams:
     """One word more. Captions that end within the beam go to `found`; the best that do not end stay open."""
     said = speaker.step(beams.thoughts, beams.tokens[:, :, -1].flatten())
@@ -211,11 +141,11 @@ def extend(speaker: Speaker, beams: Beams, search: BeamSearch, rules: Rules, fou
         ended.append(candidates.best(beams.scores.shape[-1], among=ends & within))
         followed = within if search.shrinking else True
         still_open.append(candidates.best(beams.scores.shape[-1], among=~ends & followed))
-    complete = grow(beams, said, _side_by_side(ended))
+    complete = grow(beams, said, side_by_side(ended))
     found.add(complete)
     if search.shrinking:
         beams = beams._replace(widths=beams.widths - complete.scores.isfinite().sum(dim=(1, 2, 3)))
-    return grow(beams, said, _side_by_side(still_open))
+    return grow(beams, said, side_by_side(still_open))
 
 
 def _spoken(groups: Sequence[Candidates], vocabulary_size: int) -> Tensor:
@@ -224,11 +154,6 @@ def _spoken(groups: Sequence[Candidates], vocabulary_size: int) -> Tensor:
     counted = torch.cat([group.scores.flatten(1) for group in groups], dim=1).isfinite()
     counts = groups[0].scores.new_zeros(len(words), vocabulary_size)
     return counts.scatter_add_(1, words, counted.to(counts)).view(len(words), 1, 1, -1)
-
-
-def _side_by_side(groups: Sequence[Candidates]) -> Candidates:
-    """Candidates of the groups (J, C + 1, K) as (J, G, C + 1, K)."""
-    return Candidates(*(torch.stack(parts, dim=1) for parts in zip(*groups, strict=True)))
 
 
 def best_candidates(beams: Beams, group: int, log_p: Tensor, rules: Rules, penalty: Tensor | None) -> Candidates:
@@ -252,24 +177,6 @@ def best_candidates(beams: Beams, group: int, log_p: Tensor, rules: Rules, penal
     return together.best(number)
 
 
-def likeliest(log_p: Tensor, number: int) -> Tensor:
-    """The words of the `number` largest log p (..., V), best first.
-
-    They stand in as many blocks of sqrt(V) words, those of the largest maxima, which takes less than ranking V words.
-    """
-    num_words = log_p.shape[-1]
-    size = math.isqrt(num_words)
-    if size < 4 * number:
-        return log_p.topk(number).indices
-    whole = num_words // size * size
-    blocks = log_p[..., :whole].unflatten(-1, (-1, size))
-    best = blocks.amax(dim=-1).topk(number).indices.unsqueeze(-1)  # (..., number, 1)
-    within = torch.arange(size, device=log_p.device)
-    rest = torch.arange(whole, num_words, device=log_p.device).expand(*log_p.shape[:-1], -1)
-    words = torch.cat([(best * size + within).flatten(-2), rest], dim=-1)
-    return words.gather(-1, log_p.gather(-1, words).topk(number).indices)
-
-
 def _continue(beams: Beams, group: int, words: Tensor, log_p: Tensor, chosen_by: Tensor) -> Candidates:
     """A group's captions, each with each of its words (J, C + 1, K, n), as (J, C + 1, K * n)."""
     before = beams.scores[:, group].unsqueeze(-1)
@@ -277,27 +184,3 @@ def _continue(beams: Beams, group: int, words: Tensor, log_p: Tensor, chosen_by:
     numbers = torch.arange(group * in_group, (group + 1) * in_group, device=words.device).view(before.shape[1:])
     scores, merits = (before + part.gather(-1, words) for part in (log_p, chosen_by))
     return Candidates(*(part.flatten(2) for part in (scores, merits, numbers.expand_as(words), words)))
-
-
-def grow(beams: Beams, said: Utterance, candidates: Candidates) -> Beams:
-    """The candidates (J, G, C + 1, K), with their parents' histories."""
-    parents = candidates.parents.flatten(1)
-    rows = beams.rows(parents)
-
-    def history(past: Tensor, now: Tensor) -> Tensor:
-        joined = torch.cat([past.flatten(0, 1)[rows], now.unsqueeze(1)], dim=1)
-        return joined.unflatten(0, parents.shape)
-
-    return beams._replace(
-        thoughts=said.thoughts.follow(rows),
-        scores=candidates.scores,
-        tokens=history(beams.tokens, candidates.words.flatten()),
-        weights=history(beams.weights, said.weights[rows]),
-        gates=history(beams.gates, said.gate[rows]),
-    )
-
-
-def _caption(beams: Beams, row: int, beam: int) -> Generated:
-    parts = (beams.tokens[row, beam, 1:], beams.weights[row, beam], beams.gates[row, beam])
-    tokens, weights, gates = (part.cpu().clone() for part in parts)
-    return Generated(tokens.tolist(), beams.scores[row].flatten()[beam].item(), weights, gates)
