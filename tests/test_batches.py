@@ -1,4 +1,4 @@
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,100 +7,29 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from PIL import Image
+from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint, OnExceptionCheckpoint
 from torch import Tensor
 
 from showattendtell.batches import (
+    BUCKETINGS,
+    BucketingName,
     CaptionBatches,
     CaptionData,
     ImageBatches,
     ImageSource,
-    LengthBatches,
-    LengthOrder,
     Scene,
     grid_source,
     pixel_source,
+    read_ahead,
 )
+from showattendtell.bucketing import BatchSize, EpochBatches
 from showattendtell.data.images import open_image
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features.extract import open_features
+from showattendtell.features.extract import Extraction, open_features
+from showattendtell.processes import own_share
 from showattendtell.records import Batch, Caption, Dataset, Example
 from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
-
-LENGTHS = np.random.default_rng(0).integers(3, 9, size=101).tolist()
-
-
-def epoch_of(batches: LengthBatches, epoch: int) -> list[list[int]]:
-    batches.set_epoch(epoch)
-    return list(batches)
-
-
-@pytest.mark.parametrize("order", ["drawn", "round_robin"])
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 1000])
-def test_every_caption_is_dealt_once_an_epoch_and_with_its_like(batch_size: int, order: LengthOrder):
-    batches = LengthBatches(LENGTHS, batch_size, 0, order)
-    for epoch in range(3):
-        dealt = epoch_of(batches, epoch)
-        assert sorted(caption for batch in dealt for caption in batch) == list(range(len(LENGTHS)))
-        assert all(len({LENGTHS[caption] for caption in batch}) == 1 for batch in dealt)
-        assert max(map(len, dealt)) <= batch_size
-        assert len(dealt) == len(batches)
-
-
-def test_there_are_as_few_batches_as_the_lengths_allow():
-    assert len(LengthBatches(LENGTHS, 4, seed=0)) == sum(-(-count // 4) for count in Counter(LENGTHS).values())
-
-
-@pytest.mark.parametrize("order", ["drawn", "round_robin"])
-def test_batches_depend_on_seed_and_epoch_alone(order: LengthOrder):
-    first, second = LengthBatches(LENGTHS, 4, 7, order), LengthBatches(LENGTHS, 4, 7, order)
-    fifth = epoch_of(first, 5)
-    assert epoch_of(second, 2) == epoch_of(first, 2)
-    assert epoch_of(first, 5) == fifth
-    assert epoch_of(LengthBatches(LENGTHS, 4, 8, order), 5) != fifth
-
-
-@pytest.mark.parametrize("order", ["drawn", "round_robin"])
-def test_epochs_differ_in_the_order_of_the_batches_and_in_who_is_together(order: LengthOrder):
-    batches = LengthBatches(LENGTHS, 4, 0, order)
-    first, second = epoch_of(batches, 0), epoch_of(batches, 1)
-    assert [LENGTHS[batch[0]] for batch in first] != [LENGTHS[batch[0]] for batch in second]
-    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
-
-
-def test_a_length_is_drawn_in_proportion_to_its_captions():
-    """80 of 100 batches have captions 0 to 319: one of these should open 80 of 100 epochs."""
-    batches = LengthBatches([5] * 320 + [6] * 80, 4, seed=0)
-    opened = [epoch_of(batches, epoch)[0][0] for epoch in range(400)]
-    assert np.mean([caption < 320 for caption in opened]) == pytest.approx(0.8, abs=0.06)
-
-
-def in_turn(lengths: list[int]) -> bool:
-    """Whether between two batches of one length every other length that still has batches is visited once."""
-    for start, length in enumerate(lengths):
-        if length in lengths[start + 1 :]:
-            again = lengths.index(length, start + 1)
-            if Counter(lengths[start + 1 : again]) != dict.fromkeys(set(lengths[start + 1 :]) - {length}, 1):
-                return False
-    return True
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("order", "visited_in_turn"), [("round_robin", True), ("drawn", False)])
-def test_round_robin_visits_every_length_before_one_comes_again(order: LengthOrder, visited_in_turn: bool, seed: int):
-    lengths = [LENGTHS[batch[0]] for batch in LengthBatches(LENGTHS, 4, seed, order)]
-    assert len(lengths) > 4 * len(set(lengths))
-    assert in_turn(lengths) == visited_in_turn
-
-
-def test_round_robin_worked_by_hand():
-    """Three batches of length 5, one of 6, two of 7: all three, then 5 and 7, then 5."""
-    lengths = [5] * 5 + [6] + [7] * 3
-    *first, second, third, last = [lengths[batch[0]] for batch in LengthBatches(lengths, 2, 0, "round_robin")]
-    assert set(first) == {5, 6, 7}
-    assert [second, third] == [length for length in first if length != 6]
-    assert last == 5
-
 
 CAPTIONS = ((("a", "dog"), ("one", "dog", "runs")), (("two", "cats"),), (("a", "man"), ("he", "sits"), ("old", "man")))
 """Of images 0, 1 and 2; the captions' numbers are 0 and 1, 2, and 3 to 5."""
@@ -152,12 +81,12 @@ def test_tokens_end_with_eos_and_padding_stands_behind_it():
     assert batch.tokens.dtype == batch.owners.dtype == torch.long
 
 
-def test_lengths_count_eos_and_a_dealt_batch_has_no_padding():
-    captions = CaptionBatches(examples_of(), vocabulary(), numbered)
-    assert captions.lengths == [3, 4, 3, 3, 3, 3]
-    assert len(captions) == 6
-    for indices in LengthBatches(captions.lengths, 4, seed=0):
-        assert (captions[indices].tokens != PAD).all()
+def test_tokens_are_those_of_the_vocabulary_caption_by_caption():
+    captions, words = CaptionBatches(examples_of(), vocabulary(), numbered), vocabulary()
+    expected = [words.encode(said) for image in CAPTIONS for said in image]
+    assert [tokens.tolist() for tokens in captions.tokens] == expected
+    assert captions.tokens.lengths.tolist() == [3, 4, 3, 3, 3, 3]
+    assert len(captions) == len(captions.tokens) == 6
 
 
 def test_images_come_in_order_with_all_that_was_said_of_them():
@@ -199,6 +128,27 @@ def test_stored_grids_agree_with_the_encoder_s(photographs: list[Example], encod
     torch.testing.assert_close(regions.float(), torch.stack(direct), rtol=2e-3, atol=2e-3)
 
 
+def test_with_a_seed_an_image_is_seen_in_one_of_its_views_and_unmirrored_where_captions_tell_sides(
+    photographs: list[Example], encoder: Encoder, tmp_path: Path
+):
+    sided = photographs[2]._replace(captions=(Caption(("a", "dog", "on", "the", "left")),))
+    examples = [*photographs[:2], sided]
+    dataset = Dataset("three", {"train": tuple(examples)})
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
+    rows = store.rows([example.image for example in examples])
+    views = [store.read(rows, torch.full((3,), view)) for view in (0, 1)]
+    seen = {
+        (positions[0], view)
+        for positions in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])
+        for seed in range(8)
+        for position, grid in zip(positions, grid_source(store, examples, seed)(positions), strict=True)
+        for view in (0, 1)
+        if position == positions[0] and torch.equal(grid, views[view][position])
+    }
+    assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
+    assert torch.equal(grid_source(store, examples)([0, 1, 2]), views[0])
+
+
 def test_pixels_through_the_encoder_agree_with_stored_grids(
     photographs: list[Example], encoder: Encoder, tmp_path: Path
 ):
@@ -233,21 +183,30 @@ def caption_data(examples: list[Example], **settings: Any) -> CaptionData:
     return CaptionData(dataset, vocabulary(), source_of, seed=3, **{"batch_size": 2, **settings})
 
 
-class Recorder(lightning.LightningModule):
-    """Learns nothing; keeps the captions and images that Lightning hands it, by epoch."""
+Words = tuple[int, ...]
 
-    def __init__(self) -> None:
+
+class Recorder(lightning.LightningModule):
+    """Learns nothing; keeps the captions and images that Lightning hands it, by epoch.
+
+    Args:
+        interrupted: the step in which the user interrupts training.
+    """
+
+    def __init__(self, interrupted: int | None = None) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.trained: list[list[list[tuple[int, ...]]]] = []
-        self.validated: list[tuple[int, ...]] = []
+        self.interrupted = interrupted
+        self.steps = 0
+        self.trained: dict[int, list[list[Words]]] = {}
+        self.validated: list[Words] = []
         self.scenes: list[str] = []
 
-    def on_train_epoch_start(self) -> None:
-        self.trained.append([])
-
     def training_step(self, batch: Batch, index: int) -> None:
-        self.trained[-1].append([tuple(tokens.tolist()) for tokens in batch.tokens])
+        if self.steps == self.interrupted:
+            raise KeyboardInterrupt
+        self.steps += 1
+        self.trained.setdefault(self.current_epoch, []).append([tuple(tokens.tolist()) for tokens in batch.tokens])
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):
@@ -259,20 +218,25 @@ class Recorder(lightning.LightningModule):
         return None
 
 
-def trained_by_lightning(tmp_path: Path, epochs: int, **settings: int) -> Recorder:
-    recorder = Recorder()
-    trainer = lightning.Trainer(
-        default_root_dir=tmp_path,
+def trainer_of(folder: Path, epochs: int, *callbacks: Callback, **settings: Any) -> lightning.Trainer:
+    return lightning.Trainer(
+        default_root_dir=folder,
         accelerator="cpu",
         max_epochs=epochs,
+        callbacks=list(callbacks),
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
+        **settings,
     )
-    trainer.fit(recorder, caption_data(examples_of(), **settings))
+
+
+def trained_by_lightning(tmp_path: Path, epochs: int, **settings: Any) -> Recorder:
+    recorder = Recorder()
+    trainer_of(tmp_path, epochs).fit(recorder, caption_data(examples_of(), **settings))
     return recorder
 
 
@@ -282,9 +246,9 @@ def test_lightning_deals_every_caption_once_an_epoch_in_another_order(tmp_path: 
     recorder = trained_by_lightning(tmp_path, epochs=4, num_workers=num_workers)
     words = vocabulary()
     every = sorted(tuple(words.encode(said)) for captions in CAPTIONS for said in captions)
-    for epoch in recorder.trained:
+    for epoch in recorder.trained.values():
         assert sorted(caption for batch in epoch for caption in batch) == every
-    assert len({repr(epoch) for epoch in recorder.trained}) > 1
+    assert len({repr(epoch) for epoch in recorder.trained.values()}) > 1
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -295,13 +259,157 @@ def test_lightning_validates_on_captions_and_on_images(tmp_path: Path):
     assert recorder.scenes == ["0.png", "1.png"]
 
 
-@pytest.mark.parametrize("order", ["drawn", "round_robin"])
-def test_the_data_module_trains_in_the_order_asked_for(order: LengthOrder):
-    data = caption_data(examples_of(), order=order)
-    lengths = data.train_captions.lengths
-    expected = LengthBatches(lengths, batch_size=2, seed=3, order=order)
-    dealt = [[tuple(tokens.tolist()) for tokens in batch.tokens] for batch in data.train_dataloader()]
-    assert dealt == [[tuple(data.train_captions.tokens[caption]) for caption in batch] for batch in expected]
+@pytest.mark.parametrize("size", [{"batch_size": 2}, {"tokens_per_batch": 7}])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("bucketing", BUCKETINGS)
+def test_the_data_module_trains_on_the_batches_asked_for(
+    bucketing: BucketingName, together: bool, size: dict[str, int]
+):
+    data = caption_data(examples_of(), bucketing=bucketing, images_together=together, **size)
+    captions, room = data.train_captions, BatchSize(2, size.get("tokens_per_batch"))
+    buckets = BUCKETINGS[bucketing](captions.tokens.lengths, captions.owners, room, together)
+    expected = [captions[batch] for batch in EpochBatches(buckets, 3, own_share)]
+    for batch, other in zip(data.train_dataloader(), expected, strict=True):
+        for part, same in zip(batch, other, strict=True):
+            torch.testing.assert_close(part, same)
+
+
+class Keep(ModelCheckpoint):
+    """Keeps a checkpoint of every training step, of every validation, and of every epoch's end."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder, save_top_k=-1)
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._save(trainer, f"step-{trainer.fit_loop.epoch_loop.total_batch_idx:02}")
+
+    def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._save(trainer, f"validation-{trainer.current_epoch}")
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._save(trainer, f"epoch-{trainer.current_epoch}")
+
+    def _save(self, trainer: lightning.Trainer, name: str) -> None:
+        trainer.save_checkpoint(Path(self.dirpath) / f"{name}.ckpt")
+
+
+EPOCHS = 3
+MANY = {"bucketing": "padded", "images_together": True, "tokens_per_batch": 6}
+
+
+def assert_continues(whole: Recorder, rest: Recorder, steps: int) -> None:
+    """`rest` has had the batches of `whole` behind the first `steps`, in the same epochs."""
+    left = [(epoch, batch) for epoch, batches in whole.trained.items() for batch in batches][steps:]
+    assert [(epoch, batch) for epoch, batches in rest.trained.items() for batch in batches] == left
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("settings", [{}, MANY], ids=["paper", "padded"])
+def test_training_goes_on_from_every_checkpoint_as_if_it_had_not_been_interrupted(
+    tmp_path: Path, settings: dict[str, Any]
+):
+    whole = Recorder()
+    trainer_of(tmp_path, EPOCHS, Keep(tmp_path)).fit(whole, caption_data(examples_of(), **settings))
+    length = len(whole.trained[0])
+    assert length > 2
+    done = {f"step-{step:02}": step + 1 for step in range(EPOCHS * length)}
+    done |= {f"{hook}-{epoch}": (epoch + 1) * length for hook in ("validation", "epoch") for epoch in range(EPOCHS)}
+    assert {file.stem for file in tmp_path.glob("*.ckpt")} == set(done)
+    for name, steps in done.items():
+        rest = Recorder()
+        trainer_of(tmp_path, EPOCHS).fit(
+            rest, caption_data(examples_of(), **settings), ckpt_path=tmp_path / f"{name}.ckpt"
+        )
+        assert_continues(whole, rest, steps)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_interrupted_training_goes_on_with_the_batch_that_it_was_in(tmp_path: Path, num_workers: int):
+    """The batches behind it had been read ahead."""
+
+    def data() -> CaptionData:
+        return caption_data(examples_of(), batch_size=1, num_workers=num_workers)
+
+    whole, first, rest = Recorder(), Recorder(interrupted=8), Recorder()
+    trainer_of(tmp_path, EPOCHS).fit(whole, data())
+    assert len(whole.trained[0]) == 6
+    with pytest.raises(SystemExit):
+        trainer_of(tmp_path, EPOCHS, OnExceptionCheckpoint(tmp_path, "interrupted")).fit(first, data())
+    checkpoint = tmp_path / "interrupted.ckpt"
+    assert torch.load(checkpoint, weights_only=True)["CaptionData"] == {"epoch": 1, "batches": 2, "of": 6}
+    trainer_of(tmp_path, EPOCHS).fit(rest, data(), ckpt_path=checkpoint)
+    assert_continues(whole, rest, 8)
+
+
+def test_a_run_that_cuts_its_batches_otherwise_cannot_finish_the_epoch():
+    data = caption_data(examples_of(), batch_size=1)
+    with pytest.raises(UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6; go on with"):
+        data.load_state_dict({"epoch": 1, "batches": 2, "of": 4})
+    data.load_state_dict({"epoch": 1, "batches": 4, "of": 4})
+    data.load_state_dict({"epoch": 1, "batches": 2, "of": 6})
+
+
+class Report(Callback):
+    """Writes down what each of several processes has trained and validated on."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        content = {"trained": module.trained, "validated": module.validated}
+        torch.save(content, self.folder / f"{trainer.global_rank}.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_processes_share_the_epochs_batches_and_have_as_many_of_them(tmp_path: Path):
+    """Of six batches four processes have two each, and the last two the first two again; two captions are validated
+    on by nobody twice."""
+    alone = trained_by_lightning(tmp_path, epochs=2, batch_size=1)
+    trainer = trainer_of(tmp_path, 2, Report(tmp_path), devices=4, strategy="ddp_fork")
+    trainer.fit(Learner(), caption_data(examples_of(), batch_size=1))
+    parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(4)]
+    for epoch, batches in alone.trained.items():
+        shares = [part["trained"][epoch] for part in parts]
+        assert [shares[step % 4][step // 4] for step in range(8)] == batches + batches[:2]
+    validated = [caption for part in parts for caption in part["validated"]]
+    assert sorted(validated) == sorted(alone.validated)
+
+
+class Learner(Recorder):
+    """Has a weight, without which Lightning does not train in several processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+
+def test_items_read_ahead_are_the_same_and_no_more_than_asked_for():
+    asked = []
+
+    def items() -> Iterator[int]:
+        for item in range(1, 8):
+            asked.append(item)
+            yield item
+
+    reading = read_ahead(items(), 2)
+    assert asked == []
+    assert next(reading) == 1
+    reading.close()
+    assert asked in ([1], [1, 2], [1, 2, 3])
+    assert list(read_ahead(items(), 2)) == list(range(1, 8))
+    assert list(read_ahead(iter(()), 2)) == []
+
+
+def test_a_fault_met_while_reading_ahead_is_raised_in_its_turn():
+    def items() -> Iterator[int]:
+        yield 1
+        raise UserError("image nowhere.png does not exist")
+
+    reading = read_ahead(items(), 2)
+    assert next(reading) == 1
+    with pytest.raises(UserError, match="nowhere"):
+        next(reading)
 
 
 def test_a_broken_image_met_by_a_worker_is_told_in_one_line(photographs: list[Example], encoder: Encoder):

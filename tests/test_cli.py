@@ -29,6 +29,7 @@ def test_the_overview_names_every_command(arguments: list[str], tmp_path: Path):
 def test_the_overview_names_every_module_that_can_be_run():
     package = Path(importlib.util.find_spec("showattendtell").origin).parent
     runnable = {file.stem for file in package.glob("*.py") if 'if __name__ == "__main__"' in file.read_text()}
+    runnable |= {file.parent.name for file in package.glob("*/__main__.py")}
     assert runnable - {"cli"} == set(COMMANDS)
 
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from showattendtell.data.images import PIXELS
 from showattendtell.encoder import Encoder, load_network, match_state, state_hash
 from showattendtell.errors import UserError
 
@@ -275,6 +276,7 @@ def test_the_description_changes_with_whatever_changes_the_regions(source: Encod
     assert {key: value for key, value in encoder.describe().items() if key != "weights_sha256"} == {
         "network": LITE0,
         "stride": "last",
+        "pixels": PIXELS,
         "preprocessing": {
             "resize": 73,
             "crop": 64,
@@ -282,9 +284,35 @@ def test_the_description_changes_with_whatever_changes_the_regions(source: Encod
             "std": [0.5, 0.5, 0.5],
             "interpolation": "bicubic",
         },
+        "pool": 1,
         "grid": [2, 2],
         "dim": 1280,
     }
+
+
+def test_a_pooled_region_is_the_mean_of_its_square():
+    fine, pooled = small(stride=8), small(stride=8, pool=2)
+    pooled.load_state_dict(fine.state_dict())
+    with torch.no_grad():
+        regions, means = fine(pixels()).unflatten(1, (8, 8)), pooled(pixels()).unflatten(1, (4, 4))
+    assert pooled.grid == (4, 4)
+    for row in range(4):
+        for column in range(4):
+            square = [regions[:, 2 * row + y, 2 * column + x] for y in (0, 1) for x in (0, 1)]
+            torch.testing.assert_close(means[:, row, column], sum(square) / 4)
+    assert pooled.locate(means.flatten(1, 2)).shape == means.flatten(1, 2).shape
+
+
+def test_a_pooling_that_does_not_divide_the_grid_is_told():
+    with pytest.raises(UserError, match=r"encoder.pool=3 does not divide the grid of 8 x 8 regions"):
+        small(stride=8, pool=3)
+
+
+def test_pixels_of_a_file_are_normalised_before_the_network_sees_them():
+    encoder = small(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+    seen = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3)))
+    torch.testing.assert_close(encoder(seen), encoder((seen / 255 - mean) / std), rtol=1e-3, atol=1e-4)
 
 
 def test_the_hash_of_a_state_sees_names_and_values():

@@ -15,9 +15,10 @@ LAYERS = [
     {"errors", "arguments", "processes"},
     {"records"},
     {"text"},
-    {"data"},
+    {"data", "downloads"},
     {"encoder"},
     {"features"},
+    {"bucketing"},
     {"batches"},
     {"model"},
     {"loss", "decode", "watch"},
@@ -30,7 +31,8 @@ LAYERS = [
     {"loggers", "progress"},
     {"checkpoint", "training"},
     {"scoring"},
-    {"prepare", "train", "evaluate", "attend", "score", "table", "caption", "demo", "cli"},
+    {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "demo"}
+    | {"cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 
@@ -76,7 +78,8 @@ def foreign(names: Iterator[str]) -> set[str]:
 
 
 def layer(module: str) -> str:
-    return module.partition(".")[0]
+    """The folder or file of the package; a folder that can be run has that above all."""
+    return module if module.endswith(".__main__") else module.partition(".")[0]
 
 
 def row(module: str) -> int:

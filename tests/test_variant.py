@@ -8,7 +8,8 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.batches import LengthBatches
+from showattendtell.batches import BUCKETINGS
+from showattendtell.bucketing import BatchSize, EpochBatches
 from showattendtell.config.build import build, build_captioner
 from showattendtell.config.command_line import check_command
 from showattendtell.config.entry import compose
@@ -18,6 +19,7 @@ from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.model.hard import HardAttention
 from showattendtell.optimize import GravesRMSprop
+from showattendtell.processes import own_share
 from showattendtell.progress import build_monitor
 from showattendtell.text.vocabulary import EOS, START
 
@@ -210,8 +212,9 @@ def test_lengths_are_drawn_or_visited_in_turn():
     lengths = np.repeat([3, 4, 5], 40)
 
     def visited(variant: str) -> list[int]:
-        order = settings("data", variant).get("order", "drawn")
-        return [int(lengths[batch[0]]) for batch in LengthBatches(lengths, 4, 1, order)]
+        bucketing = BUCKETINGS[settings("data", variant).get("bucketing", "paper")]
+        batches = EpochBatches(bucketing(lengths, np.arange(120), BatchSize(4), False), 1, own_share)
+        return [int(lengths[batch[0]]) for batch in batches]
 
     turns = [visited("arctic")[start : start + 3] for start in range(0, 30, 3)]
     assert all(sorted(turn) == [3, 4, 5] for turn in turns)

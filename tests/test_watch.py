@@ -4,7 +4,7 @@ import torch
 
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, Vocabulary
-from showattendtell.watch import WordClasses, watch_maps
+from showattendtell.watch import WordClasses, pool, watch_maps
 
 VOCABULARY = Vocabulary([*SPECIAL, "a", "dog", "on"])
 A, DOG, ON = range(4, 7)
@@ -42,3 +42,16 @@ def test_beta_is_told_by_the_class_of_the_word_that_is_said():
     betas = WordClasses(VOCABULARY).betas(trace([[[1.0]] * 5] * 2, gates), tokens)
     told = {name: (round(mean.item(), 4), count) for name, (mean, count) in betas.items()}
     assert told == {"determiner": (0.3, 2), "preposition": (0.3, 1), "end": (0.3, 2), "content": (0.8, 2)}
+
+
+def test_figures_of_uneven_parts_are_pooled_to_those_of_the_whole():
+    torch.manual_seed(0)
+    weights, tokens = torch.rand(7, 4, 3).softmax(dim=2), torch.randint(4, 7, (7, 4))
+    tokens[::2, 2:] = PAD
+    tokens[1] = torch.tensor([EOS, PAD, PAD, PAD])
+    whole = watch_maps(trace(weights.tolist()), tokens)
+    parts = [watch_maps(trace(weights[rows].tolist()), tokens[rows]) for rows in ([0, 3], [1], [2, 4, 5, 6])]
+    for name, figure in whole.items():
+        mean, of = pool(pool([part[name]]) for part in parts)
+        assert of == figure.of
+        torch.testing.assert_close(mean.float(), figure.mean)

@@ -10,11 +10,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import find_faults
-from showattendtell.config.command_line import NOT_BUILT
 from showattendtell.config.compose import compose, config_folder
 
 CONF = Path(config_folder())
-ROOTS = sorted(file.stem for file in CONF.glob("*.yaml"))
+OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
+"""Commands with groups of their own, in a folder of their own."""
+ROOTS = sorted([*(file.stem for file in CONF.glob("*.yaml")), *OWN_GROUPS])
 BUILT_ON = ["variant/released"]
 """Folders of what other options include, and that nobody chooses from."""
 
@@ -24,7 +25,7 @@ def options() -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for file in sorted(CONF.glob("*/**/*.yaml")):
         path = file.relative_to(CONF).with_suffix("")
-        if str(path.parent) in BUILT_ON:
+        if str(path.parent) in BUILT_ON or path.parts[0] in OWN_GROUPS:
             continue
         recipe = file.read_text().startswith("# @package _global_")
         group = path.parts[0] if recipe else str(path.parent)
@@ -37,6 +38,7 @@ GROUPS = options()
 CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
 ASKED = {
+    "download": ["dataset"],
     "evaluate": ["checkpoint"],
     "attend": ["checkpoint"],
     "caption": ["checkpoint", "images"],
@@ -89,6 +91,13 @@ def test_every_option_composes_with_training_and_has_no_faults(choice: str):
     assert faults(config) == []
 
 
+@pytest.mark.parametrize("file", sorted(CONF.glob("download/dataset/*.yaml")), ids=lambda file: file.stem)
+def test_every_data_set_that_can_be_downloaded_goes_where_training_looks_for_it(file: Path):
+    config, _ = compose("download", [f"dataset={file.stem}"])
+    assert faults(config) == []
+    assert config.dataset.root == compose("train", [f"dataset={file.stem}"])[0].dataset.root
+
+
 @pytest.mark.parametrize("root", ROOTS)
 def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
     config, _ = compose(root, [])
@@ -121,11 +130,6 @@ def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
 def test_every_folder_is_a_group_that_training_can_choose_from():
     _, groups = compose("train", [])
     assert {group: sorted(names) for group, names in groups.items()} == {g: sorted(GROUPS[g]) for g in GROUPS}
-
-
-def test_what_is_said_to_be_not_built_is_not_there():
-    for group, options in NOT_BUILT.items():
-        assert set(options) & set(GROUPS[group]) == set()
 
 
 def test_evaluation_and_captioning_decode_alike():

@@ -21,7 +21,8 @@ def run(config: DictConfig) -> float:
     if not gaze:
         raise UserError(
             f"the data set {trial.dataset.name} does not say where the things are that its captions name; "
-            "give people's boxes as dataset.entities=entities.zip (Flickr30k Entities)"
+            "give people's boxes as dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as "
+            "dataset.instances=instances_val2014.json"
         )
     print_gaze(gaze, trial.title(), with_kinds=True)
     print_notes(trial.dataset.notes)

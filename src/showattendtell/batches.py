@@ -1,39 +1,69 @@
-"""Batches of captions of one length, and the Lightning data module that deals them out."""
+"""Captions and images in batches, and the Lightning data module that deals them out."""
 
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
-from typing import Literal, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pytorch_lightning as lightning
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.arguments import NonNegativeInt, PositiveInt
+from showattendtell.bucketing import BatchSize, Bucketing, EpochBatches, LengthBuckets, RoundRobin, Windows
+from showattendtell.data.augment import Augmentation, AugmentedFiles, tells_sides
 from showattendtell.data.images import ImageFiles, Preprocessing
+from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore
-from showattendtell.processes import own_share
+from showattendtell.features.views import draw_views
+from showattendtell.processes import even_share, own_share
 from showattendtell.records import Batch, Dataset, Example
 from showattendtell.text.vocabulary import PAD, Vocabulary
+
+Item = TypeVar("Item")
 
 ImageSource = Callable[[Sequence[int]], Tensor]
 """Positions within a split to what the model takes: (I, L, D) regions or (I, 3, H, W) pixels."""
 
-LengthOrder = Literal["drawn", "round_robin"]
-"""How the lengths of successive batches follow each other, see `LengthBatches`."""
+BucketingName = Literal["paper", "round_robin", "padded"]
+
+BUCKETINGS: dict[BucketingName, type[Bucketing]] = {
+    "paper": LengthBuckets,
+    "round_robin": RoundRobin,
+    "padded": Windows,
+}
+
+READ_AHEAD = 2
+"""Batches that are read while the present one is used."""
 
 
-def grid_source(store: FeatureStore, examples: Sequence[Example]) -> ImageSource:
-    """Regions from the store."""
+def grid_source(store: FeatureStore, examples: Sequence[Example], seed: int | None = None) -> ImageSource:
+    """Regions from the store; with a seed of one of the stored views of each image, drawn anew for each batch."""
     rows = store.rows([example.image for example in examples])
-    return lambda positions: store[rows[torch.as_tensor(positions)]]
+    if seed is None:
+        return lambda positions: store[rows[torch.as_tensor(positions)]]
+    sided = np.array([tells_sides(example) for example in examples])
+
+    def read(positions: Sequence[int]) -> Tensor:
+        views = draw_views(store.views, positions, sided[positions], seed)
+        return store.read(rows[torch.as_tensor(positions)], views)
+
+    return read
 
 
-def pixel_source(preprocessing: Preprocessing, examples: Sequence[Example]) -> ImageSource:
-    """Pixels from the image files; reading raises `UserError` for one that is broken."""
-    files = ImageFiles([example.path for example in examples], preprocessing)
+def pixel_source(
+    preprocessing: Preprocessing, examples: Sequence[Example], augmentation: Augmentation | None = None
+) -> ImageSource:
+    """Pixels from the image files, uint8, or views of them; reading raises `UserError` for a file that is broken."""
+    if augmentation:
+        files: ImageFiles = AugmentedFiles(examples, preprocessing, augmentation)
+    else:
+        files = ImageFiles([example.path for example in examples], preprocessing)
 
     def read(positions: Sequence[int]) -> Tensor:
         images = [files[position][1] for position in positions]
@@ -45,67 +75,53 @@ def pixel_source(preprocessing: Preprocessing, examples: Sequence[Example]) -> I
     return read
 
 
-class LengthBatches(Sampler[list[int]]):
-    """Batches of captions of one length: every caption once an epoch.
+class Tokens:
+    """The tokens of N captions, one behind the other: 4 bytes a token and 8 a caption."""
 
-    `drawn` puts the batches in random order: the next one's length is thereby drawn in proportion to the captions that
-    the epoch still has of it (Xu et al. 2015, Sec. 4.3). `round_robin` visits the lengths in turn, in an order that is
-    new every epoch, a batch of each until it is used up (the paper's released code). Both depend on `seed` and the
-    epoch alone; Lightning calls `set_epoch`.
-    """
-
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, order: LengthOrder = "drawn"):
-        self.batch_size, self.seed, self.order, self.epoch = batch_size, seed, order, 0
-        by_length = np.asarray(lengths)
-        self._groups = [np.flatnonzero(by_length == length) for length in np.unique(by_length)]
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self, captions: Iterable[Sequence[int]]):
+        flat, ends = array("i"), array("q", [0])
+        for tokens in captions:
+            flat.extend(tokens)
+            ends.append(len(flat))
+        self._flat, self._ends = np.frombuffer(flat, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
 
     def __len__(self) -> int:
-        return sum(-(-len(group) // self.batch_size) for group in self._groups)
+        return len(self._ends) - 1
 
-    def __iter__(self) -> Iterator[list[int]]:
-        rng = np.random.default_rng([self.seed, self.epoch])
-        by_length = [self._cut(rng.permutation(group)) for group in self._groups]
-        if self.order == "round_robin":
-            batches = list(_take_turns(by_length[index] for index in rng.permutation(len(by_length))))
-        else:
-            drawn = list(chain.from_iterable(by_length))
-            batches = [drawn[index] for index in rng.permutation(len(drawn))]
-        for batch in batches:
-            yield batch.tolist()
+    def __getitem__(self, caption: int) -> NDArray[np.int32]:
+        return self._flat[self._ends[caption] : self._ends[caption + 1]]
 
-    def _cut(self, captions: np.ndarray) -> list[np.ndarray]:
-        return [captions[start : start + self.batch_size] for start in range(0, len(captions), self.batch_size)]
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return map(self.__getitem__, range(len(self)))
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) T of every caption, `<eos>` included."""
+        return np.diff(self._ends)
 
-def _take_turns(piles: Iterable[Sequence[np.ndarray]]) -> Iterator[np.ndarray]:
-    """The first of every pile, then the second of those that have one, and so on."""
-    return (batch for turn in zip_longest(*piles) for batch in turn if batch is not None)
+    def pad(self, captions: Sequence[int]) -> Tensor:
+        """(B, T) the tokens of some of the captions, `<pad>` behind those of the shorter."""
+        rows = [self[caption] for caption in captions]
+        lengths = np.array([len(row) for row in rows])
+        padded = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+        padded[np.arange(lengths.max()) < lengths[:, np.newaxis]] = np.concatenate(rows)
+        return torch.from_numpy(padded)
 
 
 class CaptionBatches(TorchDataset[Batch]):
     """All captions of a split as tokens; an item is the `Batch` of the captions asked for."""
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageSource):
-        self.tokens = [vocabulary.encode(caption.words) for example in examples for caption in example.captions]
+        self.tokens = Tokens(vocabulary.encode(caption.words) for example in examples for caption in example.captions)
         self.owners = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images = images
-
-    @property
-    def lengths(self) -> list[int]:
-        """T of every caption, `<eos>` included."""
-        return [len(tokens) for tokens in self.tokens]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, captions: list[int]) -> Batch:
         positions, owners = np.unique(self.owners[captions], return_inverse=True)
-        tokens = [torch.tensor(self.tokens[caption]) for caption in captions]
-        padded = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=PAD)
-        return Batch(self.images(positions.tolist()), torch.from_numpy(owners), padded)
+        return Batch(self.images(positions.tolist()), torch.from_numpy(owners), self.tokens.pad(captions))
 
 
 class Scene(NamedTuple):
@@ -134,8 +150,35 @@ class ImageBatches(TorchDataset[Scene]):
         return Scene(self.images(list(positions)), [example.image for example in chosen], references)
 
 
+class EagerLoader(DataLoader[Item]):
+    """Reads the next batches while the present one is used: in its workers, or in a thread where it has none.
+
+    Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`.
+    """
+
+    def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
+        batches = super().__iter__()
+        yield from batches if self.num_workers else read_ahead(batches, READ_AHEAD)
+
+
+def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
+    """The same items, up to `number` of them asked for in a thread before they are needed."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming = deque(thread.submit(next, items, None) for _ in range(number))
+        while (item := coming.popleft().result()) is not None:
+            coming.append(thread.submit(next, items, None))
+            yield item
+    finally:
+        thread.shutdown(cancel_futures=True)
+
+
 class CaptionData(lightning.LightningDataModule):
-    """Training captions in length batches; for validation the captions (for the loss) and the images (to be captioned).
+    """Training captions in batches; for validation the captions (for the loss) and the images (to be captioned).
+
+    A checkpoint that is written in mid-epoch knows which batches have been trained on, and training goes on with those
+    that are left. Where several processes train, each has a share of the batches and all have the same number: if that
+    leaves some with one too few, they train once more on one of the epoch's first. Validation repeats no batch.
 
     Args:
         dataset: the examples; its splits `train` and `val` are used.
@@ -144,7 +187,11 @@ class CaptionData(lightning.LightningDataModule):
         batch_size: captions a training step.
         generation_batch_size: images captioned at a time.
         num_workers: processes that read images; 0 where the grids are in a store.
-        order: of the training batches: drawn, a random one of any length; or round_robin, one of each length in turn.
+        bucketing: what a training batch is: paper, captions of one length, which is drawn at random; round_robin, the
+            same with the lengths in turn; padded, captions of nearly one length.
+        images_together: keep an image's captions in one batch, so that its grid is read and projected once: those that
+            have one length, or with bucketing=padded all.
+        tokens_per_batch: words of a training batch, padding included, instead of a number of captions.
     """
 
     def __init__(
@@ -156,35 +203,62 @@ class CaptionData(lightning.LightningDataModule):
         seed: int,
         generation_batch_size: PositiveInt = 100,
         num_workers: NonNegativeInt = 0,
-        order: LengthOrder = "drawn",
+        bucketing: BucketingName = "paper",
+        images_together: bool = False,
+        tokens_per_batch: PositiveInt | None = None,
     ):
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
-        self.batch_size, self.seed, self.num_workers, self.order = batch_size, seed, num_workers, order
+        self.num_workers = num_workers
         train, val = dataset.split("train"), dataset.split("val")
         self.train_captions = CaptionBatches(train, vocabulary, source(train))
         self.val_captions = CaptionBatches(val, vocabulary, source(val))
         self.val_images = ImageBatches(val, source(val), generation_batch_size)
 
+        def bucketed(captions: CaptionBatches, kind: type[Bucketing], size: BatchSize) -> Bucketing:
+            return kind(captions.tokens.lengths, captions.owners, size, images_together)
+
+        train_buckets = bucketed(self.train_captions, BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch))
+        val_buckets = bucketed(self.val_captions, LengthBuckets, BatchSize(batch_size))
+        self.train_batches = EpochBatches(train_buckets, seed, even_share)
+        self.val_batches = EpochBatches(val_buckets, seed, own_share)
+
     def train_dataloader(self) -> DataLoader[Batch]:
-        captions = LengthBatches(self.train_captions.lengths, self.batch_size, self.seed, self.order)
-        return self._loader(self.train_captions, captions)
+        return self._loader(self.train_captions, self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
-        captions = LengthBatches(self.val_captions.lengths, self.batch_size, self.seed)
         return [
-            self._loader(self.val_captions, captions),
+            self._loader(self.val_captions, self.val_batches),
             self._loader(self.val_images, own_share(len(self.val_images))),
         ]
 
-    def _loader(self, items: TorchDataset, sampler: LengthBatches | range) -> DataLoader:
+    def _loader(self, items: TorchDataset, sampler: EpochBatches | range) -> DataLoader:
         """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there."""
         context = "fork" if self.num_workers else None
-        return DataLoader(
+        return EagerLoader(
             items,
             batch_size=None,
             sampler=sampler,
             num_workers=self.num_workers,
             multiprocessing_context=context,
             persistent_workers=bool(self.num_workers),
+            pin_memory=items is not self.val_images and torch.cuda.is_available(),
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far training is: the epoch, how many of its batches have been trained on, and how many it has."""
+        assert self.trainer is not None
+        trained = self.trainer.fit_loop.epoch_loop.batch_progress.current.processed  # type: ignore[attr-defined]
+        return {"epoch": self.train_batches.epoch, "batches": trained, "of": len(self.train_batches)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass over the state's epoch begin behind the batches that it has had.
+
+        Raises `UserError` where that epoch cannot be finished since this run cuts its batches otherwise.
+        """
+        if state["batches"] < state["of"] != len(self.train_batches):
+            raise UserError(
+                f"the checkpoint has had {state['batches']} of its epoch's {state['of']} batches, and this run's "
+                f"epochs have {len(self.train_batches)}; go on with the data, batch size and number of processes it had"
+            )
+        self.train_batches.resume(state["epoch"], state["batches"])

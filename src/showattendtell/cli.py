@@ -1,12 +1,14 @@
 """`showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
 
-import importlib
+import runpy
 import sys
 
 from showattendtell.errors import did_you_mean
 
 COMMANDS = {
+    "download": "fetch a data set",
     "prepare": "check a data set and store the encoder's grids",
+    "features": "show, verify and merge the stored grids",
     "train": "train a captioner",
     "evaluate": "score a checkpoint",
     "attend": "score where a checkpoint looks",
@@ -25,7 +27,7 @@ def main() -> None:
         print("\nshowattendtell COMMAND --help says what each takes.")
     elif name in COMMANDS:
         del sys.argv[1]
-        importlib.import_module(f"showattendtell.{name}").main()
+        runpy.run_module(f"showattendtell.{name}", run_name="__main__", alter_sys=True)
     else:
         print(f"error: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
         sys.exit(2)

@@ -84,7 +84,7 @@ def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[
     """What the files say of each image of the split."""
     known = {name for file in references.values() for name in file.splits}
     if split is not None and split not in known:
-        hint = did_you_mean(split, known) if known else "; only Karpathy's JSON tells splits"
+        hint = did_you_mean(split, known) if known else "; none of the files tells splits"
         raise UserError(f"the references have no split '{split}'{hint}")
     for file in references.values():
         captions = file.references or file.captions

@@ -15,9 +15,10 @@ import timm
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
 from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
-from showattendtell.data.images import Preprocessing
+from showattendtell.data.images import PIXELS, Preprocessing
 from showattendtell.errors import UserError, did_you_mean
 
 
@@ -35,6 +36,7 @@ class Encoder(nn.Module):
         mean, std: per channel; the network's own by default.
         positions: tell each region where it is: two more channels, x and y, from minus to plus this number, which is to
             be about as large as the other channels; 0 adds none. Grids are stored without them.
+        pool: average the grid over squares of so many regions each way, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids once.
         learning_rate: the network's own rate where it is trainable.
     """
@@ -51,6 +53,7 @@ class Encoder(nn.Module):
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
         positions: NonNegativeFloat = 0.0,
+        pool: PositiveInt = 1,
         trainable: bool = False,
         learning_rate: PositiveFloat = 1e-5,
     ):
@@ -58,7 +61,8 @@ class Encoder(nn.Module):
         if network not in timm.list_models():
             raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
         self.network_name, self.stride, self.weights = network, stride, weights
-        self.positions, self.trainable, self.learning_rate = positions, trainable, learning_rate
+        self.positions, self.pool = positions, pool
+        self.trainable, self.learning_rate = trainable, learning_rate
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
@@ -97,7 +101,11 @@ class Encoder(nn.Module):
         if not isinstance(features, Tensor) or features.ndim != 4:
             raise UserError(f"{self.network_name} has no grid at encoder.stride={self.stride}; take a number of pixels")
         _, dim, rows, columns = features.shape
-        return (rows, columns), dim
+        if rows % self.pool or columns % self.pool:
+            raise UserError(
+                f"encoder.pool={self.pool} does not divide the grid of {rows} x {columns} regions; take one that does"
+            )
+        return (rows // self.pool, columns // self.pool), dim
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
         """(I, D, rows, columns)"""
@@ -115,8 +123,11 @@ class Encoder(nn.Module):
         return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(I, 3, H, W) to (I, L, D), the grid row by row."""
-        return self._feature_map(pixels).flatten(2).transpose(1, 2)
+        """(I, 3, H, W), uint8 as the preprocessing leaves them or normalised, to (I, L, D), the grid row by row."""
+        seen = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
+        features = self._feature_map(seen)
+        pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features
+        return pooled.flatten(2).transpose(1, 2)
 
     @property
     def region_dim(self) -> int:
@@ -141,11 +152,13 @@ class Encoder(nn.Module):
             "network": self.network_name,
             "stride": self.stride,
             "weights_sha256": state_hash(self.network.state_dict()),
+            "pixels": PIXELS,
             "preprocessing": {
                 **self.preprocessing._asdict(),
                 "mean": list(self.preprocessing.mean),
                 "std": list(self.preprocessing.std),
             },
+            "pool": self.pool,
             "grid": list(self.grid),
             "dim": self.dim,
         }

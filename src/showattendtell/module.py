@@ -1,5 +1,6 @@
 """The LightningModule: the one file where model, loss, decoding and metrics meet."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,10 @@ from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
-from showattendtell.processes import gather
+from showattendtell.processes import gather, rank
 from showattendtell.records import Batch, Generated, Trace
 from showattendtell.text.vocabulary import PAD, Vocabulary
-from showattendtell.watch import Figure, WordClasses, watch_maps
+from showattendtell.watch import Figure, WordClasses, pool, watch_maps
 
 CARD = "showattendtell"
 """The checkpoint's entry that says what the weights mean."""
@@ -54,6 +55,7 @@ class CaptioningModule(lightning.LightningModule):
         self.make_optimizer, self.schedule = optimizer, schedule
         self._word_classes = WordClasses(vocabulary)
         self._written: dict[str, tuple[list[str], list[tuple[str, ...]]]] = {}
+        self._figures: defaultdict[str, list[Figure]] = defaultdict(list)
 
     @property
     def selective(self) -> bool:
@@ -97,23 +99,32 @@ class CaptioningModule(lightning.LightningModule):
                 self._written[name] = (self.vocabulary.decode(captions[0].tokens), references)
             return
         trace = self.trace(*batch)
-        words = (batch.tokens != PAD).sum()
+        words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(trace.logits, batch.tokens).sum() / words
-        self.log("val/nll_per_word", nll, batch_size=int(words), add_dataloader_idx=False)
-        self._log_figures("val/attention", watch_maps(trace, batch.tokens))
-        self._log_figures("val/beta", self._word_classes.betas(trace, batch.tokens))
-
-    def _log_figures(self, group: str, figures: dict[str, Figure]) -> None:
-        for name, (mean, count) in figures.items():
-            self.log(f"{group}_{name}", mean, batch_size=count, add_dataloader_idx=False)
+        self._figures["nll_per_word"].append(Figure(nll, words))
+        for name, figure in watch_maps(trace, batch.tokens).items():
+            self._figures[f"attention_{name}"].append(figure)
+        for name, figure in self._word_classes.betas(trace, batch.tokens).items():
+            self._figures[f"beta_{name}"].append(figure)
 
     def on_validation_epoch_end(self) -> None:
+        self._log_figures()
         hypotheses, references = zip(*gather(self._written).values(), strict=True)
         self._written = {}
         scores = bleu(hypotheses, references)
         self.log_dict({f"val/bleu{n}": 100 * score for n, score in enumerate(scores.without_penalty, start=1)})
         self.log("val/bleu4_with_penalty", 100 * scores.with_penalty[3])
         self.log("val/distinct_captions", float(len({tuple(words) for words in hypotheses})))
+
+    def _log_figures(self) -> None:
+        """The validation captions' figures over all processes, of which some may have had no batch."""
+        own = {name: pool(figures) for name, figures in self._figures.items()}
+        self._figures.clear()
+        by_process = list(gather({str(rank()): own}).values())
+        for name in dict.fromkeys(name for figures in by_process for name in figures):
+            mean, of = pool(figures[name] for figures in by_process if name in figures)
+            if of:
+                self.log(f"val/{name}", mean.float())
 
     def write(self, images: Tensor) -> list[list[Generated]]:
         """Captions of pixels or grids, written free-running; of each image the best first."""

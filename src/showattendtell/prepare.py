@@ -1,4 +1,4 @@
-"""Checks a data set and stores the encoder's grids of its images."""
+"""Checks a data set, draws it, and stores the encoder's grids of its images."""
 
 from omegaconf import DictConfig
 
@@ -6,16 +6,24 @@ from showattendtell.config.entry import entry_point
 
 
 def run(config: DictConfig) -> None:
+    from pathlib import Path
+
     from showattendtell.config.build import build, build_source
-    from showattendtell.errors import UserError
-    from showattendtell.report.tables import print_dataset
+    from showattendtell.data.checkup import check_up
+    from showattendtell.report.data_sheet import draw_data_sheet
+    from showattendtell.report.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)
     sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
     print_dataset(dataset, build(config.vocabulary, captions=sentences))
+    print_notes(check_up(dataset))
+    picture = Path(config.cache).expanduser() / "data_sets" / f"{dataset.name}.png"
+    draw_data_sheet(dataset, picture)
+    print(f"a picture of the data is {picture}")
     if encoder.trainable:
-        raise UserError("encoder.trainable=true trains from pixels and stores no grids; there is nothing to prepare")
-    build_source(config, dataset, encoder)
+        print("encoder.trainable=true trains from pixels, so no grids are stored")
+    else:
+        build_source(config, dataset, encoder)
 
 
 main = entry_point("prepare", run)

@@ -15,10 +15,19 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
 def own_share(number: int) -> range:
     """Which of `number` pieces of work are this process's: each is some process's, and no two processes share one."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    return range(rank(), number, world)
+    return range(rank(), number, world_size())
+
+
+def even_share(number: int) -> list[int]:
+    """As `own_share`, and as many for every process: one that would come short takes another's from the start again."""
+    rounds = -(-number // world_size())
+    return [piece % number for piece in range(rank(), rounds * world_size(), world_size())]
 
 
 def gather(own: dict[str, Item]) -> dict[str, Item]:

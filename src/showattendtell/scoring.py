@@ -77,7 +77,7 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
     dataset = build(first.dataset)
     sources = []
     for model, settings in zip(models, [first, *others], strict=True):
-        source, dataset = find_source(settings, dataset, model.module.encoder)
+        source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
         sources.append(source)
     examples = dataset.split(config.split)
     writers = [Writer(model.module, source(examples)) for model, source in zip(models, sources, strict=True)]

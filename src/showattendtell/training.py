@@ -22,6 +22,7 @@ QUIET = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The number of training batches .* is smaller than the logging interval",  # figures are logged per epoch
     r"The '.*_dataloader' does not have many workers",  # grids are read from memory
+    r"You're resuming from a checkpoint that ended before the epoch ended",  # CaptionData has the batches that are left
 )
 """Warnings of Lightning that are no news here."""
 

@@ -1,5 +1,6 @@
 """What attention does while a model learns: numbers that tell a map that looks from one that does not."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,13 @@ class Figure(NamedTuple):
 
     mean: Tensor
     of: int
+
+
+def pool(figures: Iterable[Figure]) -> Figure:
+    """The mean over all the things that the figures are means of; 0 of none."""
+    means, of = zip(*figures, strict=True)
+    counts = torch.tensor(of, dtype=torch.float64)
+    return Figure((torch.stack(means).to(counts) * counts).sum() / max(1, sum(of)), sum(of))
 
 
 def watch_maps(trace: Trace, tokens: Tensor) -> dict[str, Figure]:

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import showattendtell
-from showattendtell.config.command_line import NOT_BUILT, SUPPLIED, check_command
+from showattendtell.config.command_line import SUPPLIED, check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.signature import read_signature
 from showattendtell.errors import UserError
@@ -48,7 +48,6 @@ def test_the_last_of_two_values_for_a_setting_counts():
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("schedule=linear", "^schedule=linear is not built yet; built are constant, cosine$"),
         ("attention=sofd", "^there is no attention=sofd; did you mean 'soft'"),
         ("attention/score=cosin", "^there is no attention/score=cosin; did you mean 'cosine'"),
         ("experiment=attentions/sof", "^there is no experiment=attentions/sof; did you mean 'attentions/soft'"),
@@ -81,10 +80,7 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("seed=1,", "seed=1,"),
     ],
 )
-def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, line: str, sentence: str
-):
-    monkeypatch.setitem(NOT_BUILT, "schedule", ("linear",))
+def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sentence: str):
     with pytest.raises(UserError, match=sentence) as told:
         check_command("train", [line])
     assert len(str(told.value).splitlines()) == 1
@@ -111,6 +107,11 @@ def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(
 def test_a_wrong_setting_of_another_command_is_told_before_anything_runs(command: str, line: list[str], sentence: str):
     with pytest.raises(UserError, match=sentence):
         check_command(command, line)
+
+
+def test_the_settings_of_an_option_that_there_is_not_are_not_judged():
+    with pytest.raises(UserError, match="^there is no dataset=coc; did you mean 'coco'\\?$"):
+        check_command("download", ["dataset=coc", "dataset.root=DIR", "parts=[captions]"])
 
 
 def test_faults_of_one_kind_are_told_at_once():

@@ -34,7 +34,9 @@ def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=20)
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "attend", "score", "table", "caption", "demo"])
+@pytest.mark.parametrize(
+    "command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "demo"]
+)
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
     done = answer(tmp_path, command, "--help")
     assert done.returncode == 0
@@ -103,7 +105,7 @@ def test_help_shows_the_values_of_the_options_that_stand_before_it():
     assert "dataset.train=" not in page
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "attend", "score", "table", "caption"])
+@pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption"])
 def test_help_names_every_setting_of_the_yaml(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups)
@@ -122,7 +124,7 @@ def leaves(node: dict[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{key}"
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "attend", "score", "table", "caption"])
+@pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption"])
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups).splitlines()

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from showattendtell.data.flickr import SPLIT_LISTS, read_flickr8k
+from showattendtell.data.entities import image_number
+from showattendtell.data.flickr import SPLIT_LISTS, SPLIT_LISTS_30K, read_flickr8k, read_flickr30k
 from showattendtell.errors import UserError
 from showattendtell.records import Dataset, fingerprint
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "flickr8k"
+ABSENT = ["3050606344_af711c726c.jpg"]
 SPLITS = {"train": ["1_a.jpg", "2_b.jpg", "3_c.jpg"], "val": ["4_d.jpg"], "test": ["5_e.jpg"]}
 SENTENCES = {
     image: [f"Image {image} , sentence {number} ." for number in range(5)]
@@ -123,18 +125,16 @@ def test_a_missing_split_list_is_told(root: Path):
 
 def test_a_listed_image_that_is_not_on_disk_is_told(root: Path):
     (root / "images" / "2_b.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 image is in the split lists but not on disk, the first is .*2_b.jpg"):
+    with pytest.raises(UserError, match=r"1 image is in the splits but not on disk, the first is .*2_b.jpg"):
         read_flickr8k(str(root))
 
 
 def test_several_images_that_are_not_on_disk_are_counted(root: Path):
     (root / "images" / "2_b.jpg").unlink()
     (root / "images" / "5_e.jpg").unlink()
-    with pytest.raises(
-        UserError, match=r"2 images are in the split lists .* the first is .*2_b.jpg.*skip_unreadable=true"
-    ):
+    with pytest.raises(UserError, match=r"2 images are in the splits .* the first is .*2_b.jpg.*skip_unreadable=true"):
         read_flickr8k(str(root))
-    with pytest.raises(UserError, match=r"1 image is in the split lists .* the first is .*5_e.jpg"):
+    with pytest.raises(UserError, match=r"1 image is in the splits .* the first is .*5_e.jpg"):
         read_flickr8k(str(root), absent=["2_b.jpg"])
 
 
@@ -144,7 +144,7 @@ def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: 
     dataset = read_flickr8k(str(root), **allowed)
     assert names(dataset) == {**SPLITS, "train": ["1_a.jpg", "3_c.jpg"]}
     [note] = dataset.notes
-    assert note == "1 image is in the split lists but not on disk and passed over: 2_b.jpg"
+    assert note == "1 image is in the splits but not on disk and passed over: 2_b.jpg"
 
 
 def test_an_absent_image_that_is_on_disk_after_all_is_used(root: Path):
@@ -182,3 +182,64 @@ def test_the_real_distribution_lacks_one_image_and_has_five_captions_each():
         assert {example.image for example in dataset.split(split)} == images - {"3050606344_af711c726c.jpg"}
     assert all(len(example.captions) == 5 for example in dataset.examples())
     assert len(dataset.examples()) == 7999
+
+
+def write_flickr30k(root: Path, images: str = "flickr30k-images", texts: str = ".") -> Path:
+    """As Flickr30k and its Entities are published: the lists have numbers, the captions and images `NUMBER.jpg`."""
+    (root / images).mkdir(parents=True)
+    (root / texts).mkdir(exist_ok=True)
+    lines = [f"{number}.jpg#{n}\tSentence {n} of {number} .\n" for number in (11, 12, 13, 14) for n in range(5)]
+    (root / texts / "results_20130124.token").write_text("".join(lines))
+    for split, numbers in {"train": [13, 11], "val": [12], "test": [14]}.items():
+        (root / texts / SPLIT_LISTS_30K[split]).write_text("".join(f"{number}\n" for number in numbers))
+        for number in numbers:
+            (root / images / f"{number}.jpg").touch()
+    return root
+
+
+@pytest.mark.parametrize("images", ["images", "flickr30k-images", "flickr30k_images", "Images"])
+@pytest.mark.parametrize("texts", [".", "flickr30k"])
+def test_flickr30k_has_numbers_in_its_lists_and_files_of_their_name(tmp_path: Path, images: str, texts: str):
+    dataset = read_flickr30k(str(write_flickr30k(tmp_path, images, texts)))
+    assert names(dataset) == {"train": ["13.jpg", "11.jpg"], "val": ["12.jpg"], "test": ["14.jpg"]}
+    assert dataset.name == "flickr30k"
+    example = dataset.split("val")[0]
+    assert (example.path, len(example.captions)) == (str(tmp_path / images / "12.jpg"), 5)
+    assert example.captions[4].words == ("sentence", "4", "of", "12")
+
+
+def test_flickr30k_without_its_lists_is_told_of_karpathy_s_splits(tmp_path: Path):
+    root = write_flickr30k(tmp_path)
+    (root / "val.txt").unlink()
+    with pytest.raises(UserError, match=r"val.txt does not exist; add the lists, or give Karpathy's JSON as"):
+        read_flickr30k(str(root))
+    entries = [{"filename": "12.jpg", "split": "val", "sentences": [{"raw": "A dog ."}]}]
+    (root / "dataset_flickr30k.json").write_text(json.dumps({"images": entries}))
+    assert names(read_flickr30k(str(root), captions="dataset_flickr30k.json")) == {"val": ["12.jpg"]}
+
+
+SHARED_30K = SHARED.with_name("flickr30k")
+
+
+@pytest.mark.skipif(not SHARED_30K.is_dir(), reason="the captions of Flickr30k are not beside the checkout")
+def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path):
+    """Of its images only those are here that are Flickr8k's, which are `NUMBER_HASH.jpg` there."""
+    (tmp_path / "images").mkdir()
+    for file in (SHARED / "images").iterdir():
+        (tmp_path / "images" / f"{file.stem.partition('_')[0]}.jpg").symlink_to(file)
+    for file in SHARED_30K.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    dataset = read_flickr30k(str(tmp_path), skip_unreadable=True, entities=str(SHARED / "entities.zip"))
+    counts = {split: len(examples) for split, examples in dataset.splits.items()}
+    assert counts == {"train": 7559, "val": 247, "test": 284}
+    [missing] = dataset.notes  # none of captions that Entities lacks
+    assert missing.startswith("23,693 images are in the splits but not on disk and passed over: ")
+    assert {len(example.captions) for example in dataset.examples()} == {5}
+    flickr8k = {
+        image_number(example.image): example for example in read_flickr8k(str(SHARED), absent=ABSENT).examples()
+    }
+    shared = [(e, flickr8k[image_number(e.image)]) for e in dataset.examples() if image_number(e.image) in flickr8k]
+    alike = [{c.words for c in ours.captions} & {c.words for c in theirs.captions} for ours, theirs in shared]
+    assert len(list(filter(None, alike))) > 0.95 * 7999
+    with pytest.raises(UserError, match=r"23,693 images are in the splits but not on disk"):
+        read_flickr30k(str(tmp_path))

@@ -6,7 +6,7 @@ import pytest
 
 from showattendtell.data.instances import SYNONYMS, find_names, mark_instances, names_of, plural
 from showattendtell.errors import UserError
-from showattendtell.records import Box, Caption, Example, Phrase
+from showattendtell.records import Box, Caption, Dataset, Example, Phrase
 from showattendtell.text.tokenize import tokenize
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "coco_mini" / "annotations"
@@ -47,13 +47,18 @@ def example(*sentences: str, image: str = "000000000007.jpg") -> Example:
     return Example(image, image, tuple(Caption(tokenize(sentence)) for sentence in sentences))
 
 
+def mark(path: Path, *examples: Example) -> tuple[Example, ...]:
+    """The examples, marked as a split of a data set."""
+    return mark_instances(Dataset("coco", {"test": examples}), path).split("test")
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return write(tmp_path / "instances.json")
 
 
 def test_words_that_name_a_category_get_the_boxes_of_all_its_things(file: Path):
-    [marked] = mark_instances([example("A woman waits.", "At the traffic lights, people eat.")], file)
+    [marked] = mark(file, example("A woman waits.", "At the traffic lights, people eat."))
     assert marked.captions[0] == Caption(("a", "woman", "waits"), (Phrase(1, PEOPLE, "person"),))
     [light, people] = marked.captions[1].phrases
     assert (light.noun, light.kind, light.boxes) == (3, "outdoor", (pytest.approx((0.95, 0.9, 1, 1)),))
@@ -62,8 +67,8 @@ def test_words_that_name_a_category_get_the_boxes_of_all_its_things(file: Path):
 
 def test_a_category_that_the_image_does_not_show_is_not_marked(file: Path):
     """The dog's box in the first image has no area, and nobody is in the second."""
-    first, second, unknown = mark_instances(
-        [example("A dog"), example("A dog and a man", image="000000000008.jpg"), example("A man", image="9.jpg")], file
+    first, second, unknown = mark(
+        file, example("A dog"), example("A dog and a man", image="000000000008.jpg"), example("A man", image="9.jpg")
     )
     assert first.captions[0].phrases == ()
     assert second.captions[0].phrases == (Phrase(1, (pytest.approx((0.1, 0.1, 0.3, 0.3)),), "animal"),)
@@ -71,7 +76,7 @@ def test_a_category_that_the_image_does_not_show_is_not_marked(file: Path):
 
 
 def test_the_longest_name_counts(file: Path):
-    [marked] = mark_instances([example("A man with two hot dogs")], file)
+    [marked] = mark(file, example("A man with two hot dogs"))
     assert [(marked.captions[0].words[p.noun], p.kind) for p in marked.captions[0].phrases] == [
         ("man", "person"),
         ("dogs", "food"),
@@ -106,17 +111,28 @@ def test_a_category_is_called_by_its_name_and_its_synonyms_in_both_numbers():
     assert {("man",), ("men",), ("people",), ("child",), ("players",)} <= names_of("person")
 
 
+def test_images_of_another_file_keep_their_phrases(file: Path, tmp_path: Path):
+    later = write(tmp_path / "later.json", images=[{**IMAGES[0], "id": 7, "file_name": "9.jpg"}])
+    both = mark(later, *mark(file, example("A man"), example("A man", image="9.jpg")))
+    assert [[phrase.boxes for phrase in marked.captions[0].phrases] for marked in both] == [[PEOPLE], [PEOPLE]]
+
+
+def test_a_file_of_other_images_is_told(file: Path):
+    with pytest.raises(UserError, match="instances.json has none of the images of coco; it is for other images"):
+        mark(file, example("A man", image="9.jpg"))
+
+
 @pytest.mark.parametrize("left_out", ["images", "categories", "annotations"])
 def test_a_file_of_another_layout_is_told(tmp_path: Path, left_out: str):
     path = write(tmp_path / "captions.json", **{left_out: None})
     with pytest.raises(UserError, match=rf"captions.json is not in COCO's layout: {left_out}: "):
-        mark_instances([], path)
+        mark(path)
 
 
 def test_a_thing_of_no_category_is_told(tmp_path: Path):
     path = write(tmp_path / "instances.json", annotations=[thing(99, 0, 0, 1, 1)])
     with pytest.raises(UserError, match="instances.json has things of category 99, which it does not name"):
-        mark_instances([], path)
+        mark(path)
 
 
 needs_coco = pytest.mark.skipif(not SHARED.is_dir(), reason="COCO's annotations are not beside the checkout")
@@ -143,7 +159,7 @@ def test_most_real_captions_name_something_that_has_a_box(split: str, num_marked
         )
         for i in told["images"]
     ]
-    marked = mark_instances(examples, SHARED / f"instances_{split}2017.json")
+    marked = mark(SHARED / f"instances_{split}2017.json", *examples)
     captions = [caption for example in marked for caption in example.captions]
     assert sum(bool(caption.phrases) for caption in captions) == num_marked
     for phrase in (phrase for caption in captions for phrase in caption.phrases):

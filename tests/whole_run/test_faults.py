@@ -42,6 +42,8 @@ def test_a_fault_of_captioning_is_told(run: Run, checkpoint: Path, folder: Path,
     ("settings", "words"),
     [
         (["optimizer.lr=-1"], ["optimizer", "-1"]),
+        (["augment=flip"], ["augment", "encoder.trainable=true"]),
+        (["augment.crop=0"], ["augment.crop=0"]),
         (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
         (["cache=file"], ["file"]),
         (["logger=wandb", "logger.project=3"], ["logger.project=3"]),

@@ -31,7 +31,7 @@ def test_validation_by_several_processes_gives_the_figures_of_one(checkpoint: Pa
     """10 images make 4 batches, or 2 for 3 processes."""
     restored = restore(str(checkpoint), "cpu", BeamSearch())
     config, module = restored.config, restored.module
-    source, dataset = find_source(config, build(config.dataset), module.encoder)
+    source, dataset = find_source(config, build(config.dataset), module.encoder, "test")
     settings = {"dataset": dataset, "vocabulary": module.vocabulary, "source": source, "seed": 1}
     data = build(config.data, **settings, generation_batch_size=images_at_a_time)
 

@@ -16,9 +16,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from showattendtell.batches import ImageSource, grid_source, pixel_source
 from showattendtell.config.check import TARGET, find_targets
 from showattendtell.config.compose import config_folder
+from showattendtell.data.unreadable import drop_unreadable
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features.extract import feature_path, open_features
+from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.layout import is_finished
+from showattendtell.features.store import FeatureStore
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.initial import initialise_as_released
 from showattendtell.records import Dataset, Example
@@ -81,21 +84,34 @@ def build_source(
 ) -> tuple[Callable[[Sequence[Example]], ImageSource], Dataset]:
     """Where the model's images come from, and the data set less the images that cannot be read.
 
-    A frozen encoder's grids are stored once and read from there; one that is trained gets pixels.
+    A frozen encoder's grids are stored once and read from there; one that is trained gets pixels, of the training
+    images as `augment` says. Where the store has several views of an image, training draws one for each batch.
     """
+    augmentation = build(config.augment, seed=config.seed) if "augment" in config else None
     if encoder.trainable:
-        return lambda examples: pixel_source(encoder.preprocessing, examples), dataset
-    store, readable = open_features(dataset, encoder, _store_path(config, dataset, encoder), _skips_unreadable(config))
-    return lambda examples: grid_source(store, examples), readable
+        readable = _readable(config, dataset, ["train", "val"])
+        train = readable.split("train")
+        return lambda examples: pixel_source(
+            encoder.preprocessing, examples, augmentation if examples is train else None
+        ), readable
+    if augmentation:
+        raise UserError(
+            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
+        )
+    store, readable = _open_store(config, dataset, encoder)
+    drawn_for = readable.splits.get("train") if store.views > 1 else None
+    return lambda examples: grid_source(store, examples, config.seed if examples is drawn_for else None), readable
 
 
 def find_source(
-    config: DictConfig, dataset: Dataset, encoder: Encoder
+    config: DictConfig, dataset: Dataset, encoder: Encoder, split: str
 ) -> tuple[Callable[[Sequence[Example]], ImageSource], Dataset]:
-    """As `build_source`, but where there is no store yet it gives pixels instead of making one for every split."""
-    if encoder.trainable or not _store_path(config, dataset, encoder).exists():
-        return lambda examples: pixel_source(encoder.preprocessing, examples), dataset
-    return build_source(config, dataset, encoder)
+    """As `build_source`, but where there is no store yet it gives pixels as they are instead of making one for every
+    split; of the images only the split's are then tried."""
+    if encoder.trainable or not is_finished(_store_path(config, dataset, encoder)):
+        return lambda examples: pixel_source(encoder.preprocessing, examples), _readable(config, dataset, [split])
+    store, readable = _open_store(config, dataset, encoder)
+    return lambda examples: grid_source(store, examples), readable
 
 
 def settled(config: DictConfig, **changes: Any) -> DictConfig:
@@ -109,8 +125,22 @@ def settled(config: DictConfig, **changes: Any) -> DictConfig:
     return merged
 
 
+def _open_store(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[FeatureStore, Dataset]:
+    path = _store_path(config, dataset, encoder)
+    return open_features(dataset, encoder, path, _skips_unreadable(config), _extraction(config))
+
+
 def _store_path(config: DictConfig, dataset: Dataset, encoder: Encoder) -> Path:
-    return feature_path(Path(config.cache).expanduser() / "features", dataset, encoder)
+    return feature_path(Path(config.cache).expanduser() / "features", dataset, encoder, _extraction(config))
+
+
+def _extraction(config: DictConfig) -> Extraction:
+    """As `features` says; a checkpoint of former times has no such node."""
+    return build(config.features) if "features" in config else Extraction()
+
+
+def _readable(config: DictConfig, dataset: Dataset, splits: Sequence[str]) -> Dataset:
+    return drop_unreadable(dataset, splits) if _skips_unreadable(config) else dataset
 
 
 def _skips_unreadable(config: DictConfig) -> bool:

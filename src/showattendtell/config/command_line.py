@@ -14,11 +14,9 @@ from showattendtell.config.compose import compose
 from showattendtell.config.signature import SignatureError, read_signature
 from showattendtell.errors import UserError, did_you_mean
 
-NOT_BUILT = {"dataset": ("flickr30k", "coco", "custom")}
-"""Names that users know from the paper and that the project means to have."""
-
 SUPPLIED = {
     "vocabulary": ("captions",),
+    "augment": ("seed",),
     "data": ("dataset", "vocabulary", "source", "seed"),
     "attention": ("region_dim", "hidden_dim"),
     "attention.score": ("region_dim", "hidden_dim"),
@@ -57,7 +55,8 @@ class Findings(NamedTuple):
 def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
     """The arguments as Hydra takes them, after every fault in them was told at once as a `UserError`.
 
-    Unless they are to be `complete`, a setting that has no value yet is no fault.
+    Unless they are to be `complete`, a setting that has no value yet is no fault. Nothing is said on the settings of an
+    option that there is not.
 
     A setting that the YAML leaves to its default in the code is added with `++`, which Hydra wants for it; where a
     setting is given twice, the last value counts. Of a sweep every value is tried in its place, beside the first values
@@ -73,11 +72,13 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
         if key in groups and not override.is_delete():
             faults += _choice_faults(override, default.hydra.runtime.choices.get(key), groups)
     faulty = {fault.key for fault in faults}
-    given = {key: _lines(override, groups) for key, override in overrides.items() if key not in faulty}
+    judged = {key: override for key, override in overrides.items() if not {key, key.partition(".")[0]} & faulty}
+    given = {key: _lines(override, groups) for key, override in judged.items()}
 
     first = {key: lines[0] for key, lines in given.items()}
     runs = {line: tuple({**first, key: line}.items()) for key, lines in given.items() for line in lines}
-    found = {run: _find(name, run, groups, complete) for run in dict.fromkeys([tuple(first.items()), *runs.values()])}
+    distinct = dict.fromkeys([tuple(first.items()), *runs.values()])
+    found = {run: _find(name, run, groups, complete and not faulty) for run in distinct}
     told = [fault.sentence for fault in faults]
     told += _placing_faults(given, {line: found[run] for line, run in runs.items()})
     raise_all([*told, *dict.fromkeys(sentence for findings in found.values() for sentence in findings.wrong)])
@@ -113,11 +114,7 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
     group = override.key_or_group
     for line in _lines(override, groups):
         option = _value(line)
-        if option in groups[group] or (option == "null" and default is None):
-            continue
-        if option in NOT_BUILT.get(group, ()):
-            yield Fault(group, f"{group}={option} is not built yet; built are {', '.join(groups[group])}")
-        else:
+        if option not in groups[group] and (option != "null" or default is not None):
             yield Fault(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
 
 

@@ -8,6 +8,21 @@ from pydantic import Field
 from showattendtell.arguments import NonNegativeInt, PositiveInt, Text
 
 
+class Download(NamedTuple):
+    """
+    dataset: what is fetched.
+    parts: what is fetched of it, among images, captions and splits (Karpathy's); by default all that the data set has.
+    mirror: where the archives may lie besides: the address of a folder, which is asked first, or a folder or archive of
+        this machine.
+    retries: how often in a row it is asked again, ever more slowly, where nothing new has come.
+    """
+
+    dataset: Text
+    parts: Annotated[Sequence[Literal["images", "captions", "splits"]], Field(min_length=1)] | None
+    mirror: Text | None
+    retries: NonNegativeInt
+
+
 class Train(NamedTuple):
     """
     seed: decides the order of the captions, the first weights and the dropout.
@@ -29,11 +44,14 @@ class EvaluatedData(NamedTuple):
     root: the data set's folder, if it is another than in training.
     skip_unreadable: pass over broken images; as in training by default.
     entities: Flickr30k Entities, a zip or folder, for the boxes that people drew; as in training by default.
+    instances: COCO's instances, a file or a list of files, for the boxes of what captions name; as in
+        training by default.
     """
 
     root: Text | None
     skip_unreadable: bool | None
     entities: Text | None
+    instances: Text | Sequence[Text] | None
 
 
 class TestedAttention(NamedTuple):
@@ -94,7 +112,7 @@ class Score(NamedTuple):
         'runs/*/results-test.json'; every further one is compared with the first.
     references: a file with what people say of the images, or several that belong together, as [ref0,ref1] or a quoted
         pattern; by default what result files of evaluate hold themselves.
-    split: which split's images, where the references tell splits (Karpathy's JSON); by default all.
+    split: which split's images, where the references tell splits (Karpathy's JSON, a column split); by default all.
     tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written;
         or ptb, Stanford's tokenizer as the COCO server has it.
     metrics: what is computed, among bleu, meteor, rouge_l, cider and spice; one that fails is reported as missing.
@@ -152,6 +170,21 @@ Column = Literal[
     "attention_correctness",
 ]
 """The figures of result files that can be a column of the table."""
+
+
+class Features(NamedTuple):
+    """
+    cache: the folder that training keeps its stores in.
+    verify: read every store, and hold it against its checksums.
+    merge: the folders of stores that are to be one, made by the same encoder.
+    output: the folder of the merged store; training looks for it in cache/features/DATASET/, under the name that a
+        store of its encoder has.
+    """
+
+    cache: Text
+    verify: bool
+    merge: Annotated[Sequence[Text], Field(min_length=2)] | None
+    output: Text | None
 
 
 class Table(NamedTuple):

@@ -24,12 +24,18 @@ def config_folder() -> str:
     raise UserError(f"the folder conf/ is missing beside {package}; reinstall showattendtell")
 
 
+def command_folder(name: str) -> str:
+    """The folder of a command's YAML: `conf/`, or `conf/NAME/` where the command has groups of its own."""
+    own = Path(config_folder(), name)
+    return str(own) if (own / f"{name}.yaml").is_file() else config_folder()
+
+
 def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, list[str]]]:
     """The configuration of a command, and the options of each of its groups.
 
     Among them are the nested groups (`attention/score`) of every option, also of those that are not chosen.
     """
-    with hydra.initialize_config_dir(config_folder()):
+    with hydra.initialize_config_dir(command_folder(name)):
         try:
             config = hydra.compose(name, list(overrides), return_hydra_config=True)
         except MissingConfigException as fault:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import find_faults, find_targets, raise_all
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose, config_folder
+from showattendtell.config.compose import command_folder, compose
 from showattendtell.config.help import help_page
 from showattendtell.errors import UserError
 
@@ -49,7 +49,7 @@ def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "
                 print(help_page(*compose(name, check_command(name, settings, complete=False))))
                 return
             sys.argv[1:] = check_command(name, arguments)
-            hydra.main(config_path=config_folder(), config_name=name)(task)()
+            hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
     return main
 
@@ -96,7 +96,7 @@ def _quoted(text: str) -> str:
 
 @contextmanager
 def telling_errors() -> Iterator[None]:
-    """Print a user's fault on stderr and exit with status 2."""
+    """Print a user's fault on stderr and exit with status 2; with 130, as shells do, where the user interrupts."""
     try:
         yield
     except (UserError, HydraException) as fault:
@@ -104,6 +104,8 @@ def telling_errors() -> Iterator[None]:
     except OSError as fault:
         where = f"{fault.filename}: " if fault.filename else ""
         _exit(f"{where}{fault.strerror or fault}; is there room, and may it be written?")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _exit(sentence: str) -> None:

@@ -64,16 +64,16 @@ def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
 
 def read_captions(path: Path) -> CaptionFile:
     """A caption file of any form; a `UserError` for one that is empty, damaged or of no known form."""
-    text = read_text(path).strip()
-    if not text:
-        raise UserError(f"{path} is empty")
-    return _find_reader(path, text)(path)
+    return _find_reader(path, read_text(path))(path)
 
 
 def _find_reader(path: Path, text: str) -> Reader:
     suffix = path.suffix.lower()
-    first, _, rest = text.partition("\n")
-    if suffix in (".jsonl", ".ndjson") or (rest and re.fullmatch(r"\{\s*\".*\}\s*", first)):
+    found = re.search(r"\S.*", text)
+    if not found:
+        raise UserError(f"{path} is empty")
+    first, goes_on = found[0], re.compile(r"\S").search(text, found.end())
+    if suffix in (".jsonl", ".ndjson") or (goes_on and re.fullmatch(r"\{\s*\".*\}\s*", first)):
         return read_json_lines
     if suffix == ".json" or re.match(r"\{\s*(\"|$)|\[\s*(\{|$)", first):
         return _find_json_reader(path, text)
@@ -85,10 +85,11 @@ def _find_reader(path: Path, text: str) -> Reader:
 
 
 def _find_json_reader(path: Path, text: str) -> Reader:
-    content = parse_json(text, str(path))
-    if isinstance(content, list):
+    """Of an object by the keys in it, wherever they stand: a large file is parsed but once."""
+    if re.match(r"\s*\[", text):
         return read_coco_results
     for keys, reader in LAYOUTS.items():
-        if isinstance(content, dict) and content.keys() >= set(keys):
+        if all(re.search(rf'"{key}"\s*:', text) for key in keys):
             return reader
+    parse_json(text, str(path))
     raise UserError(f"{path} is JSON of no known layout; known are COCO's captions and results, Karpathy's, evaluate's")

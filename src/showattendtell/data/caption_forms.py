@@ -1,8 +1,9 @@
 """The forms in which captions are published, and a reader for each."""
 
 import csv
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -24,6 +25,7 @@ class CaptionFile(NamedTuple):
     aliases     for an image of two names the other one (its number in COCO), and the one that `captions` has
     splits      the image names of each split, where the file tells splits
     references  what people say of the images, where `captions` are a model's
+    folders     by image name the folder that the image is in, where the file tells it
     """
 
     form: str
@@ -31,6 +33,37 @@ class CaptionFile(NamedTuple):
     aliases: Mapping[str, str] = {}
     splits: Mapping[str, list[str]] = {}
     references: Mapping[str, list[str]] = {}
+    folders: Mapping[str, str] = {}
+
+
+class Entry(NamedTuple):
+    """What a place in a file, such as a line, says of an image; `split` is empty where it tells none."""
+
+    place: str
+    image: str
+    captions: list[str]
+    split: str
+
+
+def collect(form: str, entries: Iterable[Entry], path: Path) -> CaptionFile:
+    """The captions of each image, which may stand in several places, and its split.
+
+    Raises `UserError` for an image that is in two splits, and for one that is in none where others are.
+    """
+    sentences: Sentences = {}
+    split_of: dict[str, str] = {}
+    for place, image, captions, split in entries:
+        sentences.setdefault(image, []).extend(captions)
+        before = split_of.setdefault(image, split)
+        if before != split:
+            here, there = (f"in the split '{name}'" if name else "in no split" for name in (split, before))
+            raise UserError(f"{place}: image {image} is {here}, and {there} before; give it one split")
+    splits: defaultdict[str, list[str]] = defaultdict(list)
+    for image, split in split_of.items():
+        splits[split].append(image)
+    if "" in splits and len(splits) > 1:
+        raise UserError(f"{path}: image {splits[''][0]} is in no split, others are; give it one")
+    return CaptionFile(form, sentences, splits={} if "" in splits else dict(splits))
 
 
 def gather(pairs: Iterable[tuple[str, Iterable[str]]]) -> Sentences:
@@ -78,23 +111,27 @@ def find_delimiter(header: str) -> str | None:
 
 
 def read_table(path: Path) -> CaptionFile:
-    """CSV whose header has the columns `image` and `caption`, a caption a row; with tabs or semicolons too."""
+    """CSV whose header has the columns `image` and `caption`, and perhaps `split`, a caption a row; with tabs or
+    semicolons too."""
     text = read_text(path)
     header = text.partition("\n")[0]
     delimiter = find_delimiter(header)
     if not delimiter:
         raise UserError(f"{path}, line 1: expected a header with the columns image and caption, got '{header[:60]}'")
     rows = csv.DictReader(StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
-    sentences: Sentences = {}
+    return collect("CSV", _rows(rows, path), path)
+
+
+def _rows(rows: "csv.DictReader[str]", path: Path) -> Iterator[Entry]:
     try:
         for row in rows:
             if None in row or None in row.values() or not row["image"]:
                 raise csv.Error(f"expected a cell for each of the columns {', '.join(rows.fieldnames or ())}")
-            sentences.setdefault(row["image"], []).append(row["caption"])
+            place = f"{path}, line {rows.line_num}"
+            yield Entry(place, row["image"], [row["caption"]], row.get("split", "").strip())
     except csv.Error as fault:
         hint = "put a caption that has a comma or a quote into double quotes"
         raise UserError(f"{path}, line {rows.line_num}: {fault}; {hint}") from None
-    return CaptionFile("CSV", sentences)
 
 
 ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
@@ -108,13 +145,22 @@ class Captioned(BaseModel):
     captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
         validation_alias=AliasChoices("caption", "captions")
     )
+    split: str = ""
+
+    def entry(self, place: str) -> Entry:
+        return Entry(place, self.image, self.captions, self.split.strip())
 
 
 def read_json_lines(path: Path) -> CaptionFile:
-    """`{"image": "a.jpg", "caption": "a dog"}` a line; with `captions`, a list of them."""
-    places = {f"{path}, line {number}": line for number, line in enumerate(read_text(path).split("\n"), start=1)}
-    entries = [fit(parse_json(line, place), Captioned, place) for place, line in places.items() if line.strip()]
-    return CaptionFile("JSON lines", gather((entry.image, entry.captions) for entry in entries))
+    """`{"image": "a.jpg", "caption": "a dog"}` a line; with `captions`, a list of them; perhaps with a `split`."""
+    return collect("JSON lines", _json_lines(path), path)
+
+
+def _json_lines(path: Path) -> Iterator[Entry]:
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            yield fit(parse_json(line, place), Captioned, place).entry(place)
 
 
 class CocoResults(RootModel[list[Captioned]]):
@@ -123,21 +169,25 @@ class CocoResults(RootModel[list[Captioned]]):
 
 def read_coco_results(path: Path) -> CaptionFile:
     """`[{"image_id": 1, "caption": "a dog"}, ...]`"""
-    entries = read_json(path, CocoResults, "COCO's results").root
-    return CaptionFile("COCO results", gather((entry.image, entry.captions) for entry in entries))
+    content = parse_json(read_text(path), str(path))
+    entries = fit(content, CocoResults, f"{path} is not in COCO's results layout").root
+    return collect("COCO results", (said.entry(f"{path}, {number}") for number, said in enumerate(entries)), path)
 
 
-class CocoImage(BaseModel):
+@dataclass(slots=True)
+class CocoImage:
     id: ImageName
     file_name: str | None = None
 
 
-class CocoCaption(BaseModel):
+@dataclass(slots=True)
+class CocoCaption:
     image_id: ImageName
     caption: str
 
 
-class CocoCaptions(BaseModel):
+@dataclass(slots=True)
+class CocoCaptions:
     """The fields that are used of `captions_train2017.json` and its like."""
 
     images: list[CocoImage]
@@ -158,14 +208,17 @@ def read_coco_captions(path: Path) -> CaptionFile:
     return CaptionFile("COCO captions", gather([*silent, *said]), _aliases(names))
 
 
-class KarpathySentence(BaseModel):
+@dataclass(slots=True)
+class KarpathySentence:
     raw: str
 
 
-class KarpathyImage(BaseModel):
+@dataclass(slots=True)
+class KarpathyImage:
     filename: str
     split: str
     sentences: list[KarpathySentence]
+    filepath: str = ""
     cocoid: int | None = None
     imgid: int | None = None
 
@@ -174,14 +227,15 @@ class KarpathyImage(BaseModel):
         return self.imgid if self.cocoid is None else self.cocoid
 
 
-class KarpathyFile(BaseModel):
+@dataclass(slots=True)
+class KarpathyFile:
     """The fields that are used of Karpathy's `dataset_flickr8k.json` and its like."""
 
     images: list[KarpathyImage]
 
 
 def read_karpathy(path: Path) -> CaptionFile:
-    """Karpathy's JSON, with its splits; an image's number is its alias."""
+    """Karpathy's JSON, with its splits and folders; an image's number is its alias."""
     images = read_json(path, KarpathyFile, "Karpathy's").images
     _refuse_twice((image.filename for image in images), path)
     splits: dict[str, list[str]] = {}
@@ -189,7 +243,8 @@ def read_karpathy(path: Path) -> CaptionFile:
         splits.setdefault(image.split, []).append(image.filename)
     numbers = {str(number): image.filename for image in images if (number := image.number()) is not None}
     sentences = {image.filename: [sentence.raw for sentence in image.sentences] for image in images}
-    return CaptionFile("Karpathy's JSON", sentences, _aliases(numbers), splits)
+    folders = {image.filename: image.filepath for image in images if image.filepath}
+    return CaptionFile("Karpathy's JSON", sentences, _aliases(numbers), splits, folders=folders)
 
 
 class Results(BaseModel):
@@ -201,7 +256,7 @@ class Results(BaseModel):
 
 def read_results(path: Path) -> CaptionFile:
     """A result file of `evaluate`: what the model wrote, and what people say."""
-    results = read_json(path, Results, "evaluate's")
+    results = fit(parse_json(read_text(path), str(path)), Results, f"{path} is not in evaluate's layout")
     captions = {image: [caption] for image, caption in results.captions.items()}
     return CaptionFile("evaluate's results", captions, references=results.references)
 

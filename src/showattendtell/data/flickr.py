@@ -1,15 +1,17 @@
-"""Flickr8k as it is distributed, and with Karpathy's splits."""
+"""Flickr8k and Flickr30k as they are distributed, and with Karpathy's splits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from showattendtell.arguments import PositiveInt
-from showattendtell.data.caption_forms import read_karpathy, read_token_file
+from showattendtell.data.bulk import uncollected
+from showattendtell.data.caption_forms import CaptionFile, read_karpathy, read_token_file
 from showattendtell.data.captions import assemble
 from showattendtell.data.entities import mark_entities
+from showattendtell.data.folders import check_images, find, look_in, open_folder
 from showattendtell.data.text_files import read_list
 from showattendtell.errors import UserError
-from showattendtell.records import Dataset, Example
+from showattendtell.records import Dataset
 
 IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
 TEXT_FOLDERS = (".", "Flickr8k_text")
@@ -18,8 +20,11 @@ SPLIT_LISTS = {
     "val": "Flickr_8k.devImages.txt",
     "test": "Flickr_8k.testImages.txt",
 }
+IMAGE_FOLDERS_30K = ("images", "flickr30k-images", "flickr30k_images", "Images")
+SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 
 
+@uncollected()
 def read_flickr8k(
     root: str,
     captions: str = "Flickr8k.token.txt",
@@ -39,51 +44,48 @@ def read_flickr8k(
         skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
         entities: Flickr30k Entities, a zip or folder, for the boxes that people drew; looked for in `root` first.
     """
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        fault = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise UserError(f"the folder {root} {fault}; set dataset.root to the folder that holds Flickr8k")
-    images = _find(folder, IMAGE_FOLDERS, "the image folder")
-    texts = _find(folder, [f"{place}/{captions}" for place in TEXT_FOLDERS], "the caption file")
-    if texts.suffix == ".json":
-        file = read_karpathy(texts)
-    else:
-        lists = {name: read_list(texts.with_name(file)) for name, file in SPLIT_LISTS.items()}
-        file = read_token_file(texts)._replace(splits=lists)
-    examples = assemble(file.captions, file.splits, images, captions_per_image)
-    dataset = check_images(Dataset("flickr8k", examples), set(absent), skip_unreadable)
-    if entities is None:
-        return dataset
-    inside = folder / entities
-    return mark_entities(dataset, inside if inside.exists() else Path(entities).expanduser())
+    folder = open_folder(root, "Flickr8k")
+    images = find(folder, IMAGE_FOLDERS, "the image folder")
+    texts = find(folder, [f"{place}/{captions}" for place in TEXT_FOLDERS], "the caption file")
+    file = _read_texts(texts, SPLIT_LISTS)
+    dataset = check_images(assemble("flickr8k", file, images, captions_per_image), skip_unreadable, absent)
+    return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-def _find(root: Path, names: Sequence[str], what: str) -> Path:
-    for name in names:
-        if (root / name).exists():
-            return root / name
-    raise UserError(f"{what} was not found in {root}; looked for {', '.join(names)}")
+@uncollected()
+def read_flickr30k(
+    root: str,
+    captions: str = "results_20130124.token",
+    captions_per_image: PositiveInt = 5,
+    skip_unreadable: bool = False,
+    entities: str | None = None,
+) -> Dataset:
+    """Flickr30k (Young et al. 2014).
+
+    Args:
+        root: the folder of the distribution: images in `flickr30k-images` (or `images`), texts beside them or in
+            `flickr30k`.
+        captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities, or
+            Karpathy's `dataset_flickr30k.json`.
+        captions_per_image: captions beyond this number are dropped.
+        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
+        entities: Flickr30k Entities, a zip or folder, for the boxes that people drew; looked for in `root` first.
+    """
+    folder = open_folder(root, "Flickr30k")
+    images = find(folder, IMAGE_FOLDERS_30K, "the image folder")
+    texts = find(folder, [captions, f"flickr30k/{captions}"], "the caption file")
+    file = _read_texts(texts, SPLIT_LISTS_30K)
+    dataset = check_images(assemble("flickr30k", file, images, captions_per_image), skip_unreadable)
+    return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-def check_images(dataset: Dataset, absent: set[str], skip_unreadable: bool) -> Dataset:
-    """The data set less the images that are not on disk; a `UserError` for one that is neither known nor allowed."""
-    missing = [example for example in dataset.examples() if not Path(example.path).is_file()]
-    unknown = [example for example in missing if example.image not in absent]
-    if unknown and not skip_unreadable:
-        raise UserError(
-            f"{_count(unknown)} in the split lists but not on disk, the first is {unknown[0].path}; "
-            "add them, or pass over them with dataset.skip_unreadable=true"
-        )
-    if not missing:
-        return dataset
-    note = f"{_count(missing)} in the split lists but not on disk and passed over: {_names(missing)}"
-    return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
-
-
-def _count(examples: Sequence[Example]) -> str:
-    return "1 image is" if len(examples) == 1 else f"{len(examples)} images are"
-
-
-def _names(examples: Sequence[Example], shown: int = 5) -> str:
-    names = ", ".join(example.image for example in examples[:shown])
-    return names if len(examples) <= shown else f"{names}, ..."
+def _read_texts(path: Path, lists: Mapping[str, str]) -> CaptionFile:
+    """Karpathy's JSON, or a token file with the split lists beside it; Flickr30k's lists leave `.jpg` out."""
+    if path.suffix == ".json":
+        return read_karpathy(path)
+    missing = next((place for file in lists.values() if not (place := path.with_name(file)).exists()), None)
+    if missing:
+        raise UserError(f"{missing} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=...")
+    listed = {split: read_list(path.with_name(file)) for split, file in lists.items()}
+    named = {split: [image if "." in image else f"{image}.jpg" for image in images] for split, images in listed.items()}
+    return read_token_file(path)._replace(splits=named)

@@ -1,37 +1,135 @@
-"""From an image file to the tensor that the encoder sees, and back to the photograph's own pixels."""
+"""From an image file to the pixels that the encoder sees, and back to the photograph's own pixels."""
 
-from collections.abc import Sequence
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+from torchvision import io
 from torchvision.transforms import InterpolationMode
-from torchvision.transforms import v2 as transforms
+from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.errors import UserError
 from showattendtell.records import Box
 
+PIXELS = 2
+"""Counts how often this module came to give other pixels of a file; grids stored under another number are refused."""
+
+LONGEST = 16
+"""Times the shortest side: what of a longer image is far from its middle is cut off before anything is computed."""
+
 
 def open_image(path: str | Path) -> Image.Image:
-    """An image file as upright RGB, whatever its mode and EXIF rotation.
+    """An image file as upright RGB, whatever its mode and EXIF rotation; the first picture of an animated one, and on
+    white what is transparent.
 
     Raises `UserError` for a file that is missing, truncated, no image, or larger than Pillow's limit on pixels.
     """
+    with _opened(path) as image:
+        return _upright_rgb(image)
+
+
+def read_pixels(path: str | Path) -> Tensor:
+    """The pixels of `open_image`, (3, height, width), uint8; of most JPEGs decoded in less time, by torchvision."""
+    with _opened(path) as image:
+        pixels = _decode_jpeg(path) if _is_plain_jpeg(image) else None
+        return transforms.pil_to_tensor(_upright_rgb(image)) if pixels is None else pixels
+
+
+@cache
+def image_size(path: str) -> tuple[int, int]:
+    """(width, height) of the upright image, from the file's header alone; faults as of `open_image`."""
+    with _opened(path) as image:
+        told_upright = image.format == "TIFF"  # its reader has turned the size already
+        return (image.height, image.width) if _orientation(image) >= 5 and not told_upright else image.size
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Image.Image]:
+    """Pillow's view of a file, only its header read; whatever fails with it is a `UserError`."""
     try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):  # a pipe would be waited for
+            raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
         with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # Pillow clips 16 bits to 8 instead of scaling them
-                upright = Image.fromarray((np.asarray(upright) // 256).astype(np.uint8))
-            return upright.convert("RGB")
+            yield image
     except FileNotFoundError:
         raise UserError(f"image {path} does not exist") from None
-    except (OSError, ValueError, SyntaxError, RuntimeError, Image.DecompressionBombError) as fault:
-        reason = str(fault).removesuffix(".").splitlines()[0] if str(fault) else type(fault).__name__
-        raise UserError(f"image {path} cannot be read ({reason}); replace the file") from None
+    except Exception as fault:  # Pillow's readers have no one error for a file that is damaged
+        raise UserError(f"image {path} cannot be read ({_reason(path, fault)}); mend or replace the file") from None
+
+
+def _reason(path: str | Path, fault: Exception) -> str:
+    if isinstance(fault, UnidentifiedImageError):
+        return _what_it_is(Path(path))
+    told = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+    return told.removesuffix(".").splitlines()[0]
+
+
+def _what_it_is(file: Path) -> str:
+    """Of a file that is no image."""
+    with file.open("rb") as content:
+        head = content.read(512)
+    if not head.strip(b"\0"):
+        return "it begins with zeros, as a broken copy does" if head else "it is empty"
+    if re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
+        return "it is a web page, as a failed download leaves it"
+    return "it is no image that is known" if re.search(rb"[\0-\x08\x0e-\x1f]", head) else "it is text"
+
+
+def _orientation(image: Image.Image) -> int:
+    """As EXIF numbers it; 1, upright, where nothing else is said that can be understood."""
+    try:
+        number = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # damaged EXIF data harm no pixel
+        return 1
+    return number if number in range(1, 9) else 1
+
+
+def _is_plain_jpeg(image: Image.Image) -> bool:
+    """Whether torchvision may decode it: what is rotated, or in the colours of print, is left to Pillow."""
+    return image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1
+
+
+def _decode_jpeg(path: str | Path) -> Tensor | None:
+    """(3, height, width), uint8; None where Pillow is to tell whether the file is broken.
+
+    torchvision announced that a later release comes without its decoders.
+    """
+    content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
+    try:
+        return io.decode_jpeg(content, io.ImageReadMode.RGB)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    image.load()  # before its EXIF data are looked at, which may stand behind the pixels
+    turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    if turned.mode.startswith(("I", "F")):
+        return _eight_bits(turned).convert("RGB")
+    if not turned.has_transparency_data:
+        return turned.convert("RGB")
+    picture = turned.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 or 32 bits scaled to 8, where Pillow clips it. White is 65535, of floats 1 or 255; or the image's own
+    largest value where that is larger."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
+    whites = (1, 255, 65535) if image.mode == "F" else (65535,)
+    largest = values.max()
+    white = next((white for white in whites if largest <= white), largest)
+    return Image.fromarray((values * 255 / white).astype(np.uint8))
 
 
 def find_images(places: Sequence[str]) -> list[Path]:
@@ -54,18 +152,9 @@ def _is_image(file: Path) -> bool:
     return mime.startswith("image/") and not file.name.startswith(".") and file.is_file()
 
 
-@cache
-def image_size(path: str) -> tuple[int, int]:
-    """(width, height) of the upright image, from the file's header alone."""
-    with Image.open(path) as image:
-        turned = 5 <= image.getexif().get(ExifTags.Base.Orientation, 1) <= 8
-        told_upright = image.format == "TIFF"  # its reader has turned the size already
-        return (image.height, image.width) if turned and not told_upright else image.size
-
-
 class Preprocessing(NamedTuple):
     """How an image becomes the encoder's input: shortest side to `resize` with the aspect kept, the central square of
-    `crop` pixels cut out, then (value - mean) / std per channel. It travels in the checkpoint."""
+    `crop` pixels cut out; then, a batch at a time, (value - mean) / std per channel. It travels in the checkpoint."""
 
     resize: int
     crop: int
@@ -73,18 +162,18 @@ class Preprocessing(NamedTuple):
     std: tuple[float, ...]
     interpolation: str = "bicubic"
 
-    def __call__(self, image: Image.Image) -> Tensor:
-        """(3, crop, crop), float32."""
-        pipeline = transforms.Compose(
-            [
-                transforms.Resize(self.resize, InterpolationMode(self.interpolation), antialias=True),
-                transforms.CenterCrop(self.crop),
-                transforms.ToImage(),
-                transforms.ToDtype(torch.float32, scale=True),
-                transforms.Normalize(self.mean, self.std),
-            ]
-        )
-        return pipeline(image)
+    def __call__(self, image: Image.Image | Tensor) -> Tensor:
+        """RGB, or its pixels (3, height, width) in uint8, to (3, crop, crop), uint8."""
+        pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
+        height, width = pixels.shape[1:]
+        longest = LONGEST * min(height, width)
+        strip = transforms.center_crop(pixels, [min(height, longest), min(width, longest)])
+        resized = transforms.resize(strip, [self.resize], InterpolationMode(self.interpolation), antialias=True)
+        return transforms.center_crop(resized, [self.crop, self.crop])
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(..., 3, height, width), uint8 to float32 of the same shape."""
+        return transforms.normalize(transforms.to_dtype(pixels, torch.float32, scale=True), self.mean, self.std)
 
     def crop_box(self, width: int, height: int) -> Box:
         """The part of a width x height image that the encoder sees, in that image's pixels."""
@@ -94,7 +183,7 @@ class Preprocessing(NamedTuple):
 
 
 class ImageFiles(torch.utils.data.Dataset):
-    """(position, preprocessed image); one that cannot be read gives its `UserError` in the tensor's place."""
+    """(position, preprocessed pixels); one that cannot be read gives its `UserError` in the pixels' place."""
 
     def __init__(self, paths: Sequence[str], preprocessing: Preprocessing):
         self.paths = list(paths)
@@ -105,6 +194,10 @@ class ImageFiles(torch.utils.data.Dataset):
 
     def __getitem__(self, position: int) -> tuple[int, Tensor | UserError]:
         try:
-            return position, self.preprocessing(open_image(self.paths[position]))
+            return position, self.prepare(position, read_pixels(self.paths[position]))
         except UserError as fault:
             return position, fault
+
+    def prepare(self, position: int, pixels: Tensor) -> Tensor:
+        """(3, height, width) to (3, crop, crop), both uint8."""
+        return self.preprocessing(pixels)

@@ -1,15 +1,16 @@
 """COCO's instances: the boxes of 80 categories of things, for the words of captions that name one (Lin et al. 2014)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, PositiveInt
+from pydantic import PositiveInt
 
 from showattendtell.data.text_files import read_json
 from showattendtell.errors import UserError
-from showattendtell.records import WHOLE, Box, Caption, Example, Phrase
+from showattendtell.records import WHOLE, Box, Caption, Dataset, Example, Phrase
 from showattendtell.text.tokenize import tokenize
 
 SYNONYMS = {
@@ -66,27 +67,31 @@ Name = tuple[str, ...]
 """The words of a category's name: `("traffic", "light")`."""
 
 
-class CocoImage(BaseModel):
+@dataclass(slots=True)
+class CocoImage:
     id: int
     file_name: str
     width: PositiveInt
     height: PositiveInt
 
 
-class CocoCategory(BaseModel):
+@dataclass(slots=True)
+class CocoCategory:
     id: int
     name: str
     supercategory: str = ""
 
 
-class CocoInstance(BaseModel):
+@dataclass(slots=True)
+class CocoInstance:
     image_id: int
     category_id: int
     bbox: tuple[float, float, float, float]
     iscrowd: bool = False
 
 
-class CocoInstances(BaseModel):
+@dataclass(slots=True)
+class CocoInstances:
     """The fields that are used of `instances_train2017.json` and its like."""
 
     images: list[CocoImage]
@@ -101,25 +106,32 @@ class Seen(NamedTuple):
     kind: str
 
 
-def mark_instances(examples: Iterable[Example], path: Path) -> tuple[Example, ...]:
-    """The examples with a phrase for every word that names a category which their image shows.
+def mark_instances(dataset: Dataset, path: Path) -> Dataset:
+    """The data set with a phrase for every word that names a category which its image shows, in the images of a file.
 
     A phrase means all things of its category in the image, crowds left out; its noun is the name's last word, and its
     kind the supercategory. Words alone decide, so that an orange cat is fruit too where the image shows oranges.
-    Raises `UserError` for a file of another layout.
+    Raises `UserError` for a file of another layout or of other images.
     """
     content = read_json(path, CocoInstances, "COCO's")
     known = {category.id: category for category in content.categories}
     strange = next((thing.category_id for thing in content.annotations if thing.category_id not in known), None)
     if strange is not None:
         raise UserError(f"{path} has things of category {strange}, which it does not name; fetch it again")
+    listed = {image.file_name for image in content.images}
+    if not any(example.image in listed for example in dataset.examples()):
+        raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
     names = {name: category.id for category in content.categories for name in names_of(category.name)}
     seen = _seen(content, known)
-    return tuple(
-        example._replace(captions=tuple(_marked(caption, names, things) for caption in example.captions))
-        for example in examples
-        for things in [seen.get(example.image, {})]
-    )
+
+    def marked(example: Example) -> Example:
+        if example.image not in seen:
+            return example
+        captions = (_marked(caption, names, seen[example.image]) for caption in example.captions)
+        return example._replace(captions=tuple(captions))
+
+    splits = {split: tuple(marked(example) for example in examples) for split, examples in dataset.splits.items()}
+    return dataset._replace(splits=splits)
 
 
 def _seen(content: CocoInstances, known: Mapping[int, CocoCategory]) -> Mapping[str, Mapping[int, Seen]]:

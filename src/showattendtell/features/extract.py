@@ -1,107 +1,123 @@
 """Runs the frozen encoder over every image of a data set, once."""
 
-from collections.abc import Sequence
+import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
-from torch import Tensor
-from torch.utils.data import DataLoader
 
-from showattendtell.data.images import ImageFiles
+from showattendtell.arguments import PositiveInt
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features.store import FeatureStore, FeatureWriter, Settings
-from showattendtell.records import Dataset, Example
+from showattendtell.features.encoding import ImageEncoding, on_gpu
+from showattendtell.features.layout import Settings, is_finished
+from showattendtell.features.plan import Plan
+from showattendtell.features.store import FeatureStore
+from showattendtell.features.workers import in_processes
+from showattendtell.features.writer import count_written, write_shards, write_store
+from showattendtell.processes import rank
+from showattendtell.records import Dataset
 
-BATCH_SIZE = 32
+READERS = 2
+"""Processes that read images for the one that encodes, where that is one."""
 
 
-class Readable(NamedTuple):
-    """A batch of images: the pixels of those that could be read, their positions, and the faults of the others."""
+class Extraction(NamedTuple):
+    """How the grids of a frozen encoder are computed and stored.
 
-    pixels: Tensor
-    positions: list[int]
-    faults: dict[int, UserError]
+    workers: processes; without a GPU each of them encodes and writes images of its own, and for a GPU they read images.
+    dtype: float16, or int8 for half the size: a step for each region, 1/127 of its largest number; what that loses is
+        told.
+    views: grids of each image. 1 is that of the image alone, 2 has its mirror image as well, more have parts of it,
+        every other one mirrored. Training draws one for each image of a batch; validation and test use the first.
+    """
+
+    workers: PositiveInt = 1
+    dtype: Literal["float16", "int8"] = "float16"
+    views: PositiveInt = 1
 
 
-def feature_path(folder: Path, dataset: Dataset, encoder: Encoder) -> Path:
-    """Where a data set's grids are kept; other weights under the same name are found out by the file's header."""
-    return folder / dataset.name / f"{encoder.network_name}-{encoder.stride}-{encoder.preprocessing.crop}.safetensors"
+def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: Extraction) -> Path:
+    """Where a data set's grids are kept; other weights under the same name are found out by the store's manifest."""
+    parts = [
+        f"{encoder.network_name}-{encoder.stride}-{encoder.preprocessing.crop}",
+        f"pool{encoder.pool}" if encoder.pool > 1 else "",
+        extraction.dtype if extraction.dtype != "float16" else "",
+        f"{extraction.views}views" if extraction.views > 1 else "",
+    ]
+    return folder / dataset.name / "-".join(filter(None, parts))
 
 
 def open_features(
-    dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, num_workers: int = 2
+    dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction | None = None
 ) -> tuple[FeatureStore, Dataset]:
     """The store of a data set's grids, made now where it is missing, and the data set less the images it skipped."""
-    settings: Settings = {"dataset": dataset.name, **encoder.describe()}
-    if not path.exists():
-        write_features(dataset.examples(), encoder, path, settings, skip_unreadable, num_workers)
+    extraction = extraction or Extraction()
+    settings: Settings = {**encoder.describe(), "dtype": extraction.dtype, "views": extraction.views}
+    if not is_finished(path):
+        write_features(dataset, encoder, path, settings, skip_unreadable, extraction.workers)
     store = FeatureStore(path, settings)
     skipped = [example.path for example in dataset.examples() if example.image in store.skipped]
     if skipped and not skip_unreadable:
         raise UserError(
             f"{path} was made without the images that could not be read ({len(skipped)}, the first is {skipped[0]}); "
-            "pass over them with dataset.skip_unreadable=true, or replace them and remove the file"
+            "pass over them with dataset.skip_unreadable=true, or replace them and remove the folder"
         )
     return store, dataset.without(store.skipped)
 
 
 def write_features(
-    examples: Sequence[Example],
-    encoder: Encoder,
-    path: Path,
-    settings: Settings,
-    skip_unreadable: bool,
-    num_workers: int,
+    dataset: Dataset, encoder: Encoder, path: Path, settings: Settings, skip_unreadable: bool, num_workers: int
 ) -> None:
     """Compute and write all grids, or those that an interrupted run left undone."""
-    console = Console(stderr=True)
-    paths = {example.image: example.path for example in examples}
-    writer = FeatureWriter(path, settings, list(paths))
-    rows, columns = encoder.grid
-    console.print(
-        f"features: {len(paths)} images x {rows * columns} x {encoder.dim} in fp16, {decimal(writer.num_bytes)}"
-    )
-    console.print(f"  to {path}", soft_wrap=True, highlight=False)
-    with writer, _progress(console) as progress:
-        remaining = writer.remaining()
-        bar = progress.add_task("features", total=len(paths), completed=len(paths) - len(remaining))
-        files = ImageFiles([paths[image] for image in remaining], encoder.preprocessing)
-        for batch in _load(files, num_workers):
-            if batch.faults and not skip_unreadable:
-                fault = next(iter(batch.faults.values()))
-                raise UserError(f"{fault}, or pass over such images with dataset.skip_unreadable=true")
-            skipped = {remaining[position]: str(fault) for position, fault in batch.faults.items()}
-            writer.write([remaining[position] for position in batch.positions], _encode(encoder, batch.pixels), skipped)
-            progress.advance(bar, len(batch.positions) + len(skipped))
-        writer.finish()
-    for reason in writer.skipped.values():
+    console = Console(stderr=True, quiet=rank() > 0)
+    paths = {example.image: example.path for example in dataset.examples()}
+    plan = Plan(dataset.name, settings, list(paths))
+    encode = ImageEncoding(encoder, paths, settings["views"], skip_unreadable)
+    write = partial(write_shards, path, plan)
+    _announce(console, path, plan)
+    with _progress(console) as progress:
+        bar = progress.add_task("features", total=len(paths))
+
+        def work() -> None:
+            progress.update(bar, completed=count_written(path, plan))
+            tell = partial(progress.advance, bar)
+            if torch.cuda.is_available():
+                with on_gpu(encoder):
+                    write(replace(encode, readers=max(READERS, num_workers)), tell)
+            elif num_workers == 1:
+                write(replace(encode, readers=READERS), tell)
+            else:
+                in_processes(num_workers, write, encode, tell)
+
+        write_store(path, plan, work)
+        progress.update(bar, completed=len(paths))
+    store = FeatureStore(path)
+    if settings["dtype"] != "float16":
+        console.print(f"  {settings['dtype']} loses {100 * store.relative_error:.2f} % of the grids' norm")
+    for reason in store.skipped.values():
         console.print(f"skipped: {reason}", style="yellow", soft_wrap=True)
 
 
-def _encode(encoder: Encoder, pixels: Tensor) -> Tensor:
-    if not len(pixels):
-        return pixels.new_zeros(0, encoder.grid[0] * encoder.grid[1], encoder.dim)
-    device = next(encoder.parameters()).device
-    with torch.inference_mode():
-        return encoder(pixels.to(device, memory_format=torch.channels_last)).cpu()
-
-
-def _load(files: ImageFiles, num_workers: int) -> DataLoader[Readable]:
-    workers = num_workers if len(files) > BATCH_SIZE else 0
-    return DataLoader(files, BATCH_SIZE, collate_fn=_collate, num_workers=workers)
-
-
-def _collate(items: list[tuple[int, Tensor | UserError]]) -> Readable:
-    faults = {position: item for position, item in items if isinstance(item, UserError)}
-    read = {position: item for position, item in items if isinstance(item, Tensor)}
-    pixels = torch.stack(list(read.values())) if read else torch.zeros(0, 3, 1, 1)
-    return Readable(pixels, list(read), faults)
+def _announce(console: Console, path: Path, plan: Plan) -> None:
+    """What will be written, and where, and how much room there is."""
+    rows, columns = plan.settings["grid"]
+    views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
+    console.print(
+        f"features: {len(plan.images)} images{views} x {rows * columns} x {plan.settings['dim']} in "
+        f"{plan.settings['dtype']}, {decimal(plan.num_bytes)}"
+    )
+    there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
+    console.print(f"  to {path} ({decimal(shutil.disk_usage(there).free)} free)", soft_wrap=True, highlight=False)
+    former = Path(f"{path}.safetensors")
+    if former.is_file():
+        console.print(f"  {former} is of an earlier version and is not read; it may be removed", soft_wrap=True)
 
 
 class _ImagesPerSecond(ProgressColumn):

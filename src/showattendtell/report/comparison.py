@@ -26,7 +26,7 @@ HEADINGS = {
 }
 """The figures that can be columns, and what stands above them."""
 
-NOT_COMPARED = ("seed", "cache", "logger", "dataset.root", "dataset.entities")
+NOT_COMPARED = ("seed", "cache", "logger", "dataset.root", "dataset.entities", "dataset.instances")
 """Settings of training in which runs of one row may differ: the seed, places on a disk, and where figures go."""
 
 INCOMPARABLE = {

@@ -1,0 +1,30 @@
+"""Shows the stores of grids, verifies them, and makes one of several."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry import entry_point
+
+
+def run(config: DictConfig) -> None:
+    from pathlib import Path
+
+    from showattendtell.errors import UserError
+    from showattendtell.features.collection import find_former, find_stores, merge
+    from showattendtell.features.listing import print_stores, verify_stores
+
+    folder = Path(config.cache).expanduser() / "features"
+    if (config.merge is None) != (config.output is None):
+        raise UserError("merge names the stores and output the new one; give both, or leave both out")
+    if config.merge:
+        folder = Path(config.output).expanduser()
+        merge([Path(source).expanduser() for source in config.merge], folder)
+    found = find_stores(folder)
+    print_stores(folder, found, find_former(folder))
+    if config.verify:
+        verify_stores(found)
+
+
+main = entry_point("features", run)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""Captions, splits and folders as they should not be: each kind is told in one sentence."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from showattendtell.data.coco import read_coco, read_coco2017
+from showattendtell.data.custom import read_custom
+from showattendtell.data.flickr import read_flickr8k, read_flickr30k
+from showattendtell.errors import UserError
+
+ROWS = "image,caption,split\na.jpg,A dog .,train\nb.jpg,Two cats .,val\nc.jpg,A cow .,test\n"
+TOKENS = "a.jpg#0\tA dog .\nb.jpg#0\tTwo cats .\nc.jpg#0\tA cow .\n"
+LISTS = {"train.txt": "a\n", "val.txt": "b\n", "test.txt": "c\n"}
+ENTRIES = [
+    {"filename": f"{name}.jpg", "filepath": "val2014", "split": split, "sentences": [{"raw": "A dog ."}]}
+    for name, split in {"a": "train", "b": "val", "c": "test"}.items()
+]
+COCO: dict[str, Any] = {
+    "images": [{"id": number, "file_name": f"{name}.jpg"} for number, name in enumerate("abc")],
+    "annotations": [{"image_id": number, "caption": "A dog ."} for number in range(3)],
+}
+
+
+class Kind(NamedTuple):
+    """A fault: what is done to the folder, how it is read then, and words of the sentence that tells it."""
+
+    spoil: Callable[[Path], Any]
+    words: str
+    read: Callable[..., Any] = read_custom
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+def text(name: str, content: str, encoding: str = "utf-8") -> Callable[[Path], Any]:
+    return lambda root: (root / name).write_text(content, encoding, newline="")
+
+
+def raw(name: str, content: bytes) -> Callable[[Path], Any]:
+    return lambda root: (root / name).write_bytes(content)
+
+
+def rows(*lines: str) -> Callable[[Path], Any]:
+    return text("captions.csv", "\n".join(["image,caption,split", *lines]))
+
+
+def karpathy(*entries: Any) -> Callable[[Path], Any]:
+    return text("dataset_coco.json", json.dumps({"images": entries}))
+
+
+def coco(name: str = "captions.json", **changes: Any) -> Callable[[Path], Any]:
+    return text(name, json.dumps({**COCO, **changes}))
+
+
+def gone(*names: str) -> Callable[[Path], Any]:
+    return lambda root: [(root / name).unlink() for name in names]
+
+
+def folder_instead(name: str) -> Callable[[Path], Any]:
+    def spoil(root: Path) -> None:
+        if (root / name).exists():
+            (root / name).unlink()
+        (root / name).mkdir()
+
+    return spoil
+
+
+def both(*spoils: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    return lambda root: [spoil(root) for spoil in spoils]
+
+
+def instead(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Something else in the place of an image."""
+
+    def spoil(root: Path) -> None:
+        (root / "images/a.jpg").unlink()
+        make(root / "images/a.jpg")
+
+    return spoil
+
+
+def file_of_no_utf8_name(root: Path) -> None:
+    gone("captions.csv")(root)
+    for stem in "abc":
+        (root / "images" / f"{stem}.txt").write_text("A dog .")
+    Path(os.fsdecode(bytes(root / "images") + b"/\xff.jpg")).touch()
+
+
+def texts(*stems: str) -> Callable[[Path], Any]:
+    """The texts beside images, in place of the table."""
+
+    def spoil(root: Path) -> None:
+        gone("captions.csv")(root)
+        for stem in stems:
+            (root / "images" / f"{stem}.txt").write_text("A dog .")
+
+    return spoil
+
+
+def no_images(root: Path) -> None:
+    gone("captions.csv", *(f"images/{name}.jpg" for name in "abc"))(root)
+
+
+JSON_LINES = {"captions": "said.jsonl"}
+JSON_FILE = {"captions": "captions.json"}
+UNSHARED = {**JSON_FILE, "val": 0, "test": 0}
+LISTED = {"captions": "results_20130124.token", "splits": "."}
+
+KINDS = {
+    # captions: the file itself
+    "captions of an empty file": Kind(text("captions.csv", ""), "captions.csv is empty"),
+    "captions of nothing but blank lines": Kind(text("captions.csv", "\n \n\n"), "captions.csv is empty"),
+    "a file that does not exist": Kind(both(), "said.csv does not exist", settings={"captions": "said.csv"}),
+    "a folder in the file's place": Kind(folder_instead("said.csv"), "is a folder", settings={"captions": "said.csv"}),
+    "a name that is too long": Kind(both(), "cannot be read", settings={"captions": "a" * 300}),
+    "latin-1": Kind(text("captions.csv", ROWS.replace("cow", "café"), "latin-1"), r"is not UTF-8 text \(byte"),
+    "UTF-16": Kind(text("captions.csv", ROWS, "utf-16"), r"is not UTF-8 text \(byte 0\)"),
+    "UTF-16 without its mark": Kind(text("captions.csv", ROWS, "utf-16-le"), "is not UTF-8 text .* is NUL"),
+    "a picture": Kind(raw("captions.csv", b"\xff\xd8\xff\xe0"), "is not UTF-8 text"),
+    "a page that says not found": Kind(text("captions.csv", "<html>\n404\n"), "line 1: expected a header with the col"),
+    "two files to choose from": Kind(
+        text("captions.json", "{}"), "has captions.csv and captions.json; choose one with"
+    ),
+    # captions: their columns and lines
+    "a table without its header": Kind(text("captions.csv", "a.jpg,A dog .\n"), "line 1: expected a header with the"),
+    "a table of other columns": Kind(
+        text("captions.csv", "file,text\na.jpg,A dog\n"), "header with the columns image and c"
+    ),
+    "a comma in a caption": Kind(rows("a.jpg,A dog , and a cat .,train"), "line 2: expected a cell for each of"),
+    "a quote that does not close": Kind(rows('a.jpg,"A dog .,train'), r"captions.csv, line \d: .* into double quotes"),
+    "a row without an image": Kind(rows(",A dog .,train"), "line 2: expected a cell for each of the columns image"),
+    "a row that is cut": Kind(rows("a.jpg,A dog .,train", "b.j"), "line 3: expected a cell for each of"),
+    "plain lines": Kind(
+        text("captions.txt", "A dog .\nA cat .\n"), "names no images", settings={"captions": "captions.txt"}
+    ),
+    "a token file without tabs": Kind(
+        text("t.token", "a.jpg#0 A dog .\n"), "line 1: expected 'name.jpg#0<TAB>", settings={"captions": "t.token"}
+    ),
+    "a JSON line that is cut": Kind(
+        text("said.jsonl", '{"image": "a.jpg", "cap'), "line 1 is not JSON", settings=JSON_LINES
+    ),
+    "a JSON line without caption": Kind(
+        text("said.jsonl", '{"image": "a.jpg"}'), "line 1: caption: field required", settings=JSON_LINES
+    ),
+    "a JSON line that is a list": Kind(
+        text("said.jsonl", "[1]"), "line 1: the file: input should be", settings=JSON_LINES
+    ),
+    "half of an escaped character": Kind(
+        text("said.jsonl", '{"image": "a.jpg", "caption": "\\ud83d"}'), "is not JSON", settings=JSON_LINES
+    ),
+    "a model's captions": Kind(
+        text("captions.json", json.dumps({"captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog ."]}})),
+        "holds a model's captions",
+        settings=JSON_FILE,
+    ),
+    "JSON of no known layout": Kind(
+        text("captions.json", '{"dogs": 2}'), "is JSON of no known layout", settings=JSON_FILE
+    ),
+    "truncated JSON": Kind(text("captions.json", json.dumps(COCO)[:-20]), "is not JSON", settings=JSON_FILE),
+    "JSON that is no JSON": Kind(text("captions.json", "A dog ."), "is not JSON", settings=JSON_FILE),
+    # images within the captions
+    "an image without a caption": Kind(coco(annotations=COCO["annotations"][:2]), "has no caption", settings=UNSHARED),
+    "captions without a word": Kind(rows("a.jpg,...,train"), "image a.jpg stands in a split but has no caption"),
+    "an image listed twice": Kind(
+        coco(images=[*COCO["images"], COCO["images"][0]]), "image 0 is listed more than once", settings=JSON_FILE
+    ),
+    "two images of one file": Kind(
+        coco(images=[*COCO["images"], {"id": 9, "file_name": "a.jpg"}]), r"a\.jpg is listed more", settings=JSON_FILE
+    ),
+    "a caption of an unknown image": Kind(
+        coco(annotations=[{"image_id": 7, "caption": "A dog ."}]), "has a caption for image 7", settings=JSON_FILE
+    ),
+    "an absolute path": Kind(rows("/etc/a.jpg,A dog .,train"), "image '/etc/a.jpg' is no place within"),
+    "a path that leads out": Kind(rows("../a.jpg,A dog .,train"), r"image '\.\./a.jpg' is no place within"),
+    "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filepath": "../.."}), "is no place within", read_coco),
+    "NUL in a name": Kind(
+        coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)]), "is no place within", settings=UNSHARED
+    ),
+    # splits
+    "an unknown split": Kind(rows("a.jpg,A dog .,trian"), "there is no split 'trian'; did you mean 'train'"),
+    "an image in two splits": Kind(
+        rows("a.jpg,A dog .,train", "a.jpg,A cat .,val"),
+        "line 3: image a.jpg is in the split 'val', and in the split 'train' before",
+    ),
+    "an image in no split": Kind(
+        rows("a.jpg,A dog .,train", "b.jpg,A cat .,"), "image b.jpg is in no split, others are"
+    ),
+    "a leak between Karpathy's splits": Kind(
+        karpathy(*ENTRIES, {**ENTRIES[0], "split": "test"}), "a.jpg is listed more than once", read_coco
+    ),
+    "a leak between lists": Kind(
+        text("test.txt", "a\nc\n"), r"a.jpg is listed more than once \(train, test\)", read_flickr30k
+    ),
+    "a list that repeats an image": Kind(
+        text("train.txt", "a\na\n"), r"a.jpg is listed more than once \(train\)", read_flickr30k
+    ),
+    "a list that names an unknown image": Kind(
+        text("train.txt", "a.jpg\nz.jpg\n"), "train.txt names z.jpg, which has no captions", settings=LISTED
+    ),
+    "a list of an unknown image of Flickr30k": Kind(
+        text("train.txt", "a\nz\n"), "image z.jpg stands in a split but has no cap", read_flickr30k
+    ),
+    "a list that is missing": Kind(gone("val.txt"), "val.txt does not exist; add the lists", read_flickr30k),
+    "a list that is a folder": Kind(
+        folder_instead("val.txt"), "val.txt is a folder, a file was expected", read_flickr30k
+    ),
+    "a list that is not UTF-8": Kind(raw("val.txt", b"b\xe9\n"), "val.txt is not UTF-8", read_flickr30k),
+    "no lists at all": Kind(both(), "has no lists train.txt, val.txt and test.txt", settings={"splits": "images"}),
+    "shares that leave nothing": Kind(
+        coco(), "leave no images to train on", settings={**JSON_FILE, "val": 0.6, "test": 0.5}
+    ),
+    "shares of too few images": Kind(coco(), "none falls to val by its name", settings={**JSON_FILE, "val": 0.01}),
+    # folders and the images in them
+    "an image that is missing": Kind(gone("images/a.jpg"), "1 image is in the splits but not on disk, the first is"),
+    "a folder in an image's place": Kind(folder_instead("images/a.jpg"), "1 image is in the splits but not on disk"),
+    "a link that leads nowhere": Kind(
+        instead(lambda place: place.symlink_to("no")), "1 image is in the splits but not on disk"
+    ),
+    "a pipe in an image's place": Kind(instead(os.mkfifo), "1 image is in the splits but not on disk"),
+    "all images missing": Kind(gone(*(f"images/{name}.jpg" for name in "abc")), "none of the 3 images is on disk"),
+    "no folder of that name": Kind(both(), "there is no folder photos in", settings={"images": "photos"}),
+    "a data set that has other folders": Kind(
+        both(), "none of the 3 images is on disk, the first is .*val2014/a.jpg", read_coco
+    ),
+    "COCO's captions missing": Kind(both(), "the caption file was not found in", read_coco2017),
+    "Flickr8k's captions missing": Kind(
+        both(), "the caption file was not found in .*; looked for .*Flickr8k.token.txt", read_flickr8k
+    ),
+    "a folder without images": Kind(no_images, "holds no images; set dataset.images"),
+    "an image without its text": Kind(texts("a", "b"), "1 of 3 images in .* have no text beside them, first c.jpg"),
+    "a text without its image": Kind(
+        texts("a", "b", "c", "d"), "texts without an image beside them in .*: 1, the first is d.txt"
+    ),
+    "two images with one text": Kind(
+        both(texts("a", "b", "c"), text("images/a.png", "")), "a.jpg and a.png in .* share the captions"
+    ),
+    "an empty text": Kind(
+        both(texts("a", "b", "c"), text("images/b.txt", "\n")),
+        "image b.jpg stands in a split but has no",
+        settings={"val": 0, "test": 0},
+    ),
+    "a text in latin-1": Kind(
+        both(texts("a", "b", "c"), raw("images/b.txt", b"\xe9")), r"b.txt is not UTF-8 text \(byte 0\)"
+    ),
+    "a file name that is not UTF-8": Kind(file_of_no_utf8_name, "the name of the image .* is not UTF-8; rename it"),
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three images with captions and splits, as a table, as Flickr30k, and as Karpathy has COCO."""
+    (tmp_path / "images").mkdir()
+    for name in "abc":
+        (tmp_path / "images" / f"{name}.jpg").touch()
+    (tmp_path / "captions.csv").write_text(ROWS)
+    (tmp_path / "results_20130124.token").write_text(TOKENS)
+    (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": ENTRIES}))
+    for name, listed in LISTS.items():
+        (tmp_path / name).write_text(listed)
+    return tmp_path
+
+
+def test_the_folder_is_sound_before_it_is_spoiled(root: Path):
+    assert len(read_custom(str(root)).examples()) == len(read_flickr30k(str(root)).examples()) == 3
+    (root / "images").rename(root / "val2014")
+    assert len(read_coco(str(root)).examples()) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_fault_is_told_in_one_sentence(root: Path, kind: Kind):
+    kind.spoil(root)
+    with pytest.raises(UserError, match=kind.words) as told:
+        kind.read(str(root), **kind.settings)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("name", "fault"), [("nowhere", "does not exist"), ("train.txt", "is a file, not a folder")])
+@pytest.mark.parametrize("read", [read_custom, read_coco, read_coco2017, read_flickr8k, read_flickr30k])
+def test_a_root_that_is_no_folder_is_told(root: Path, read: Callable[..., Any], name: str, fault: str):
+    with pytest.raises(UserError, match=rf"{name} {fault}; set dataset.root to the folder that holds "):
+        read(str(root / name))
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        text("captions.csv", ROWS, "utf-8-sig"),
+        text("captions.csv", ROWS.replace("\n", "\r\n")),
+        text("captions.csv", ROWS.replace("\n", "\r\n\r\n"), "utf-8-sig"),
+        text("captions.csv", ROWS.rstrip()),
+        text("captions.csv", ROWS.replace(",", ";")),
+        text("captions.csv", ROWS.replace(",", ", ").replace("train", "train ")),
+        both(
+            gone("captions.csv"),
+            text(
+                "captions.jsonl",
+                "".join(
+                    f'{{"image": "{name}.jpg", "caption": "A dog .", "split": "{split}"}}\r\n'
+                    for name, split in (("a", "train"), ("b", "val"), ("c", "test"))
+                ),
+                "utf-8-sig",
+            ),
+        ),
+        both(gone("captions.csv"), text("captions.json", json.dumps({"images": ENTRIES}), "utf-8-sig")),
+    ],
+)
+def test_marks_line_ends_and_delimiters_of_other_programs_are_taken(root: Path, accepted: Callable[[Path], Any]):
+    accepted(root)
+    (root / "val2014").symlink_to("images")
+    dataset = read_custom(str(root), images="." if (root / "captions.json").exists() else None)
+    assert {split: [e.image for e in examples] for split, examples in dataset.splits.items()} == {
+        "train": ["a.jpg"],
+        "val": ["b.jpg"],
+        "test": ["c.jpg"],
+    }

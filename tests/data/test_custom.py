@@ -1,0 +1,253 @@
+"""A user's own data set, in each of the forms that it may have."""
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from showattendtell.data.custom import read_custom
+from showattendtell.data.flickr import read_flickr8k
+from showattendtell.data.shares import share_out
+from showattendtell.errors import UserError
+from showattendtell.records import Dataset, Example
+
+DOCS = Path(__file__).parents[2] / "docs" / "data.md"
+SHARED = Path(__file__).parents[2].parent / "shared" / "flickr8k"
+SPLITS = {"train": ["b.jpg", "sub/a.jpg"], "val": ["c.png"], "test": ["d.jpg"]}
+SAID = {
+    "b.jpg": ["A dog , a cat .", 'It says "stop" .'],
+    "sub/a.jpg": ["Two cats ."],
+    "c.png": ["A café ."],
+    "d.jpg": ["Nobody ."],
+}
+
+Write = Callable[[Path, dict[str, list[str]], dict[str, list[str]]], None]
+
+
+def owner(splits: dict[str, list[str]]) -> dict[str, str]:
+    return {image: split for split, images in splits.items() for image in images}
+
+
+def write_csv(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    with (root / "captions.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["split", "image", "caption"])
+        rows.writerows([split, image, text] for image, split in owner(splits).items() for text in said[image])
+
+
+def write_tsv(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    with (root / "captions.tsv").open("w", newline="") as file:
+        rows = csv.writer(file, "excel-tab")
+        rows.writerow(["image", "split", "caption"])
+        rows.writerows([image, split, text] for image, split in owner(splits).items() for text in said[image])
+
+
+def write_json_lines(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    lines = ({"image": image, "captions": said[image], "split": split} for image, split in owner(splits).items())
+    (root / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def write_karpathy(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    entries = [
+        {"filename": image, "split": split, "sentences": [{"raw": text, "tokens": []} for text in said[image]]}
+        for image, split in owner(splits).items()
+    ]
+    (root / "captions.json").write_text(json.dumps({"images": entries, "dataset": "own"}))
+
+
+def write_lists(root: Path, splits: dict[str, list[str]]) -> None:
+    (root / "lists").mkdir()
+    for split, images in splits.items():
+        (root / "lists" / f"{split}.txt").write_text("".join(f"{image}\n" for image in images))
+
+
+def write_coco(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    content: dict[str, Any] = {"images": [], "annotations": []}
+    for number, (image, sentences) in enumerate(said.items()):
+        content["images"].append({"id": number, "file_name": image, "height": 20})
+        content["annotations"] += [{"image_id": number, "caption": text, "id": 1} for text in sentences]
+    (root / "captions.json").write_text(json.dumps(content))
+    write_lists(root, splits)
+
+
+def write_tokens(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    lines = [f"{image}#{n}\t{text}\n" for image, texts in said.items() for n, text in enumerate(texts)]
+    (root / "captions.token").write_text("".join(lines))
+    write_lists(root, splits)
+
+
+def write_texts(root: Path, said: dict[str, list[str]], splits: dict[str, list[str]]) -> None:
+    for image, texts in said.items():
+        place = (root / "images" / image).with_suffix(".txt")
+        place.write_text("\n".join(texts))
+    write_lists(root, splits)
+
+
+FORMS: dict[str, Write] = {
+    "csv": write_csv,
+    "tsv": write_tsv,
+    "json lines": write_json_lines,
+    "karpathy": write_karpathy,
+    "coco": write_coco,
+    "tokens": write_tokens,
+    "texts": write_texts,
+}
+NEEDS_LISTS = ("coco", "tokens", "texts")
+
+
+def read(root: Path, form: str, **settings: Any) -> Dataset:
+    return read_custom(str(root), splits="lists" if form in NEEDS_LISTS else None, **settings)
+
+
+def names(dataset: Dataset) -> dict[str, list[str]]:
+    return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Images without captions yet."""
+    for image in SAID:
+        (tmp_path / "own/images" / image).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "own/images" / image).touch()
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_records(root: Path, form: str):
+    FORMS[form](root, SAID, SPLITS)
+    dataset = read(root, form, name="own")
+    assert (dataset.name, names(dataset), dataset.notes) == ("own", SPLITS, ())
+    for example in dataset.examples():
+        assert example.path == str(root / "images" / example.image)
+        assert [caption.written for caption in example.captions] == SAID[example.image]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the photographs of Flickr8k are not beside the checkout")
+@pytest.mark.parametrize("form", FORMS)
+def test_flickr8k_gives_the_same_records_in_every_form(tmp_path: Path, form: str):
+    official = read_flickr8k(str(SHARED), absent=["3050606344_af711c726c.jpg"])
+    said = {example.image: [caption.written for caption in example.captions] for example in official.examples()}
+    (tmp_path / "images").mkdir()
+    for image in said:
+        (tmp_path / "images" / image).symlink_to(SHARED / "images" / image)
+    FORMS[form](tmp_path, said, names(official))
+    moved = {
+        split: tuple(example._replace(path=str(tmp_path / "images" / example.image)) for example in examples)
+        for split, examples in official.splits.items()
+    }
+    assert {split: len(examples) for split, examples in moved.items()} == {"train": 5999, "val": 1000, "test": 1000}
+    assert read(tmp_path, form).splits == moved
+
+
+@pytest.mark.parametrize("form", ["csv", "tokens", "texts"])
+def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, form: str):
+    said = {f"{number}.jpg": ["A dog ."] for number in range(60)}
+    shutil.rmtree(root / "images")
+    (root / "images").mkdir()
+    for image in said:
+        (root / "images" / image).touch()
+    FORMS[form](root, said, {"train": list(said)})
+    if form == "csv":
+        path = root / "captions.csv"
+        path.write_text(path.read_text().replace("train,", ",").replace("split,", "number,"))
+    dataset = read_custom(str(root), val=0.2, test=0.3)
+    expected = share_out(said, {"val": 0.2, "test": 0.3})
+    assert {split: set(images) for split, images in names(dataset).items()} == {s: set(i) for s, i in expected.items()}
+    counts = [len(expected[split]) for split in ("train", "val", "test")]
+    told = "no splits are told, so a hash of the images' names chooses {} for train, {} for val, {} for test"
+    assert dataset.notes == (told.format(*counts),)
+
+
+def test_restval_is_trained_on(root: Path):
+    write_json_lines(root, SAID, {"restval": ["b.jpg"], "train": ["sub/a.jpg"], "val": ["c.png"], "test": ["d.jpg"]})
+    assert names(read_custom(str(root))) == {"val": ["c.png"], "test": ["d.jpg"], "train": ["sub/a.jpg", "b.jpg"]}
+
+
+def test_images_that_no_list_names_are_left_out_with_a_note(root: Path):
+    write_tokens(root, SAID, {**SPLITS, "train": ["b.jpg"]})
+    dataset = read(root, "tokens")
+    assert names(dataset) == {**SPLITS, "train": ["b.jpg"]}
+    assert dataset.notes == ("images with captions that no list names are left out: 1",)
+
+
+def test_lists_count_more_than_what_the_file_tells(root: Path):
+    write_csv(root, SAID, SPLITS)
+    write_lists(root, {"train": ["d.jpg"], "val": ["b.jpg"]})
+    assert names(read_custom(str(root), splits="lists")) == {"train": ["d.jpg"], "val": ["b.jpg"]}
+
+
+def test_captions_and_images_may_be_anywhere(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_csv(root, SAID, SPLITS)
+    (root / "captions.csv").rename(tmp_path / "said.csv")
+    (root / "images").rename(tmp_path / "photographs")
+    monkeypatch.chdir(tmp_path)
+    dataset = read_custom(str(root), captions="said.csv", images=str(tmp_path / "photographs"))
+    assert dataset.split("val")[0].path == str(tmp_path / "photographs" / "c.png")
+
+
+def test_images_may_stand_in_the_root_itself(root: Path):
+    write_csv(root, SAID, SPLITS)
+    for place in (root / "images").iterdir():
+        place.rename(root / place.name)
+    (root / "images").rmdir()
+    assert read_custom(str(root)).split("val")[0].path == str(root / "c.png")
+
+
+def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
+    write_csv(root, SAID, SPLITS)
+    shutil.copytree(root, tmp_path / "other" / "own")
+    first, other = read_custom(str(root)).name, read_custom(str(tmp_path / "other" / "own")).name
+    assert first != other
+    assert re.fullmatch(r"own-[0-9a-f]{6}", first)
+    assert re.fullmatch(r"own-[0-9a-f]{6}", other)
+
+
+def test_broken_images_of_a_folder_with_texts_are_still_named(root: Path):
+    """What is an image is told by its suffix, and hidden files are none."""
+    write_texts(root, SAID, SPLITS)
+    (root / "images" / ".c.png").touch()
+    (root / "images" / "notes.md").touch()
+    (root / "images" / "sub" / "Thumbs.db").touch()
+    assert names(read(root, "texts")) == SPLITS
+
+
+def test_a_missing_image_is_passed_over_where_that_is_allowed(root: Path):
+    write_csv(root, SAID, SPLITS)
+    (root / "images" / "b.jpg").unlink()
+    with pytest.raises(UserError, match=r"1 image is in the splits but not on disk, the first is .*images/b.jpg"):
+        read_custom(str(root))
+    dataset = read_custom(str(root), skip_unreadable=True)
+    assert names(dataset)["train"] == ["sub/a.jpg"]
+    assert dataset.notes == ("1 image is in the splits but not on disk and passed over: b.jpg",)
+
+
+def documented() -> dict[str, str]:
+    """The example files of the page, which stand there in this order."""
+    names = ["captions.csv", "captions.jsonl", "captions.json", "captions.token", "beach.txt"]
+    section = DOCS.read_text().partition("### Forms")[2].partition("### Splits")[0]
+    assert [name for name in re.findall(r"`([\w.]+)`", section) if name in names] == names
+    return dict(zip(names, re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL), strict=True))
+
+
+@pytest.mark.parametrize("file", documented())
+def test_the_examples_of_the_documentation_are_read(tmp_path: Path, file: str):
+    (tmp_path / "images").mkdir()
+    for image in ("beach.jpg", "dog.jpg", "street.jpg"):
+        Image.new("RGB", (8, 8)).save(tmp_path / "images" / image)
+    place = tmp_path / "images" if file == "beach.txt" else tmp_path
+    (place / file).write_text(documented()[file])
+    if file == "beach.txt":
+        for other in ("dog.txt", "street.txt"):
+            (place / other).write_text("A dog runs.\nA dog in the street.\n")
+    for split, image in (("train", "beach"), ("val", "dog"), ("test", "street")):
+        (tmp_path / f"{split}.txt").write_text(f"{image}.jpg\n")
+    dataset = read_custom(str(tmp_path), splits=None if "split" in documented()[file] else ".")
+    assert names(dataset) == {"train": ["beach.jpg"], "val": ["dog.jpg"], "test": ["street.jpg"]}
+    beach: Example = dataset.split("train")[0]
+    assert [caption.written for caption in beach.captions] == ["Two people walk on a beach.", "A couple, at sunset."]

@@ -1,0 +1,322 @@
+"""`python -m showattendtell.download` before a publisher on this machine: layouts, interruptions and faults."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from publisher import Publisher, files_in, publishing, tarred, zipped
+
+from showattendtell.data.flickr import read_flickr8k
+
+Download = Callable[..., Any]
+
+LINE = [sys.executable, "-m", "showattendtell.download"]
+PHOTOS = {f"train2017/{number:012}.jpg": random.Random(number).randbytes(3000) for number in range(1000)}
+COCO2017 = {
+    "train2017.zip": PHOTOS,
+    "val2017.zip": {"val2017/000000000139.jpg": b"photo"},
+    "annotations_trainval2017.zip": {
+        f"annotations/{kind}_{split}2017.json": kind.encode()
+        for kind in ("captions", "instances", "person_keypoints")
+        for split in ("train", "val")
+    },
+}
+UNPACKED = {
+    name: data for members in COCO2017.values() for name, data in sorted(members.items()) if "keypoints" not in name
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with publishing() as server:
+        server.files = {name: zipped(members) for name, members in COCO2017.items()}
+        yield server
+
+
+def unpublished(dataset: str, *archives: str) -> list[str]:
+    """The settings for archives of other sizes and checksums than the published ones."""
+    settings = [f"dataset.archives.{name}.{what}=null" for name in archives for what in ("num_bytes", "checksum")]
+    return [f"dataset={dataset}", *settings]
+
+
+SETTINGS = unpublished("coco2017", "train2017", "val2017", "annotations")
+
+
+@pytest.fixture
+def download(run_forked: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """The command with some settings; it puts the data set into the folder `data`."""
+    return partial(run_forked, "download", "dataset.root=data", folder=tmp_path, NO_PROXY="127.0.0.1")
+
+
+def complaint(done: Any) -> str:
+    """The one sentence with which a command ends that cannot go on."""
+    assert done.status == 2
+    return done.err.splitlines()[-1]
+
+
+def test_coco_is_fetched_once_and_only_the_parts_that_are_asked_for(
+    download: Download, server: Publisher, tmp_path: Path
+):
+    mirror = f"mirror={server.address}/zips"
+    captions = download(*SETTINGS, mirror, "parts=[captions]")
+    assert captions.status == 0
+    assert "licence: captions: CC BY 4.0" in captions.out
+    assert [name for name, *_ in server.asked] == ["annotations_trainval2017.zip"]
+    assert all(name.startswith("annotations/") for name in files_in(tmp_path / "data"))
+    done = download(*SETTINGS, mirror)
+    assert (done.status, done.out.splitlines()[-1]) == (0, "complete in data")
+    assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
+    assert not list((tmp_path / "data" / "downloads").glob("*.zip*part*"))
+    assert not list((tmp_path / "data" / "downloads").glob("*.zip"))
+    asked = len(server.asked)
+    again = download(*SETTINGS, mirror)
+    assert again.status == 0
+    assert again.out.count("there already") == 3
+    assert len(server.asked) == asked == 3
+
+
+FLICKR8K_TEXT = {
+    "Flickr8k.token.txt": "".join(f"{n}.jpg#{k}\ta dog {k}\n" for n in range(3) for k in range(5)).encode(),
+    "Flickr_8k.trainImages.txt": b"0.jpg\n",
+    "Flickr_8k.devImages.txt": b"1.jpg\n",
+    "Flickr_8k.testImages.txt": b"2.jpg\n",
+    "readme.txt": b"",
+    "__MACOSX/._readme.txt": b"",
+}
+KARPATHY = [
+    {"filename": f"{n}.jpg", "split": split, "sentences": [{"raw": f"a dog {k}"} for k in range(5)]}
+    for n, split in enumerate(("train", "val", "test"))
+]
+FLICKR8K = {
+    "Flickr8k_Dataset.zip": {f"Flicker8k_Dataset/{n}.jpg": b"photo" for n in range(3)},
+    "Flickr8k_text.zip": FLICKR8K_TEXT,
+    "caption_datasets.zip": {
+        "dataset_flickr8k.json": json.dumps({"images": KARPATHY, "dataset": "flickr8k"}).encode(),
+        "dataset_coco.json": b"",
+    },
+}
+
+
+def test_flickr8k_is_read_by_training_as_it_was_unpacked(download: Download, tmp_path: Path):
+    for name, members in FLICKR8K.items():
+        (tmp_path / name).write_bytes(zipped(members))
+    done = download(*unpublished("flickr8k", "karpathy"), f"mirror={tmp_path}")
+    assert done.status == 0, done.err
+    assert (tmp_path / "Flickr8k_Dataset.zip").exists()
+    dataset = read_flickr8k(str(tmp_path / "data"))
+    assert {name: [example.image for example in examples] for name, examples in dataset.splits.items()} == {
+        "train": ["0.jpg"],
+        "val": ["1.jpg"],
+        "test": ["2.jpg"],
+    }
+    assert read_flickr8k(str(tmp_path / "data"), captions="dataset_flickr8k.json") == dataset
+
+
+def test_what_has_no_address_is_asked_for_when_the_rest_is_there(download: Download, server: Publisher, tmp_path: Path):
+    server.files["caption_datasets.zip"] = zipped(FLICKR8K["caption_datasets.zip"])
+    settings = [*unpublished("flickr8k", "karpathy"), f"dataset.archives.karpathy.base={server.address}"]
+    assert complaint(download(*settings)) == (
+        "error: Flickr8k_Dataset.zip and Flickr8k_text.zip have no open address: fill in the form of its authors at "
+        "https://forms.illinois.edu/sec/1713398, put what you get into data, and run the command again to have it "
+        "unpacked"
+    )
+    assert list(files_in(tmp_path / "data")) == ["dataset_flickr8k.json"]
+    for name in ("Flickr8k_Dataset.zip", "Flickr8k_text.zip"):
+        (tmp_path / "data" / name).write_bytes(zipped(FLICKR8K[name]))
+    assert download(*settings).status == 0
+    assert len(server.asked) == 1
+    assert len(read_flickr8k(str(tmp_path / "data")).examples()) == 3
+
+
+def test_flickr30k_comes_as_tar_files(download: Download, server: Publisher, tmp_path: Path):
+    server.files = {
+        "flickr30k.tar.gz": tarred({"results_20130124.token": b"1.jpg#0\ta dog\n", "readme.txt": b""}),
+        "flickr30k-images.tar.gz": tarred({"flickr30k-images/1.jpg": b"photo", "flickr30k-images/readme.txt": b""}),
+    }
+    done = download("dataset=flickr30k", f"mirror={server.address}", "parts=[images,captions]")
+    assert done.status == 0, done.err
+    assert list(files_in(tmp_path / "data")) == ["flickr30k-images/1.jpg", "results_20130124.token"]
+
+
+def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server: Publisher, tmp_path: Path):
+    server.faults = ["busy", "drop:1000000", "busy", "drop:500000"]
+    done = download(*SETTINGS, f"mirror={server.address}", "parts=[images]")
+    assert done.status == 0
+    assert files_in(tmp_path / "data") == {name: data for name, data in UNPACKED.items() if name.endswith("jpg")}
+    assert done.err.count("trying again in") == 4
+
+
+def test_a_wrong_checksum_is_told_and_the_file_set_aside(download: Download, server: Publisher, tmp_path: Path):
+    right = server.files["val2017.zip"]
+    settings = ["dataset=coco2017", "parts=[images]", f"mirror={server.address}", *SETTINGS[1:3]]
+    server.files["val2017.zip"] = right[:50] + b"?" + right[51:]
+    settings += [f"dataset.archives.val2017.num_bytes={len(right)}"]
+    told = complaint(download(*settings))
+    assert told.startswith("error: data/downloads/val2017.zip has the sha256 checksum ")
+    assert told.endswith(
+        "instead of 4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05; it is now "
+        "val2017.zip.wrong: run the command again to fetch it anew, or name another place with mirror=..."
+    )
+    assert not any(name.startswith("val2017/") for name in files_in(tmp_path / "data"))
+    server.files["val2017.zip"] = right
+    assert download(*settings, "dataset.archives.val2017.checksum=null").status == 0
+    assert [name for name, *_ in server.asked] == ["train2017.zip", "val2017.zip", "val2017.zip"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "files", "sentence"),
+    [
+        ([], {}, "http://127.0.0.1:PORT/train2017.zip and http://images.invalid/train2017.zip have no train2017.zip"),
+        (
+            ["dataset.archives.train2017.num_bytes=19336861798"],
+            {"train2017.zip": b"<html>log in</html>"},
+            "http://127.0.0.1:PORT/train2017.zip has 19 bytes instead of 19,336,861,798: it is not the published file",
+        ),
+        (
+            [],
+            {"train2017.zip": b"<html>log in</html>"},
+            "data/downloads/train2017.zip is neither a whole zip nor a tar",
+        ),
+        (
+            [],
+            {"train2017.zip": zipped({"../a.jpg": b""})},
+            "data/downloads/train2017.zip has the member ../a.jpg, which",
+        ),
+        (["mirror=nowhere"], {}, "mirror=nowhere is neither an http address nor a folder or file that exists"),
+        (["dataset=coc"], {}, "there is no dataset=coc; did you mean 'coco'?"),
+        (["parts=[splits]"], {}, "parts=splits: this data set has no splits; known are captions, images"),
+        (["parts=[pictures]"], {}, "parts=[pictures] should be 'images', 'captions' or 'splits'"),
+        (["dataset.root=file"], {}, "file/downloads cannot be written (Not a directory); set dataset.root to another"),
+        (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
+    ],
+)
+def test_a_fault_is_told_in_a_sentence(
+    download: Download, server: Publisher, tmp_path: Path, settings: list[str], files: dict[str, bytes], sentence: str
+):
+    server.files = files
+    (tmp_path / "file").touch()
+    elsewhere = f"dataset.archives.train2017.base={server.address}/images.invalid"
+    line = [*SETTINGS, f"mirror={server.address}", elsewhere, *settings]
+    done = download(*line)
+    assert done.status == 2
+    port = str(server.server_address[1])
+    told = done.err.replace(port, "PORT").replace("127.0.0.1:PORT/images.invalid", "images.invalid")
+    assert sentence in told
+    assert "Traceback" not in told
+    assert "settings are wrong" not in told
+
+
+def start(folder: Path, *settings: str) -> subprocess.Popen[bytes]:
+    line = [*LINE, "dataset.root=data", *settings]
+    return subprocess.Popen(line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_a_process_killed_while_it_fetches_loses_nothing(download: Download, server: Publisher, tmp_path: Path):
+    server.breath = 0.01
+    begun = tmp_path / "data" / "downloads" / "train2017.zip.part"
+    process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
+    while not (begun.exists() and begun.stat().st_size > 1_000_000):
+        assert process.poll() is None
+        time.sleep(0.01)
+    kill(process)
+    size = begun.stat().st_size
+    assert begun.read_bytes() == server.files["train2017.zip"][:size]
+    server.breath = 0.0
+    assert download(*SETTINGS, f"mirror={server.address}").status == 0
+    assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
+    assert [wanted for name, wanted, _ in server.asked if name == "train2017.zip"] == [None, f"bytes={size}-"]
+
+
+def test_an_interruption_by_the_user_ends_without_a_word(server: Publisher, tmp_path: Path):
+    server.breath = 0.05
+    line = [*LINE, "dataset.root=data", *SETTINGS, f"mirror={server.address}"]
+    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "data" / "downloads" / "train2017.zip.part").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert [line for line in err.splitlines() if line] == [line for line in err.splitlines() if "fetching" in line]
+
+
+def test_a_process_killed_while_it_unpacks_writes_nothing_twice(download: Download, server: Publisher, tmp_path: Path):
+    server.files["train2017.zip"] = zipped({f"train2017/{n}.jpg": n.to_bytes(2) * 2000 for n in range(4000)})
+    folder = tmp_path / "data" / "train2017"
+    process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
+    while not (folder.exists() and len(os.listdir(folder)) > 20):
+        assert process.poll() is None
+        time.sleep(0.001)
+    kill(process)
+    written = {path.name: path.stat().st_ino for path in folder.glob("*.jpg")}
+    assert 20 <= len(written) < 4000
+    assert download(*SETTINGS, f"mirror={server.address}").status == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        f"{n}.jpg": n.to_bytes(2) * 2000 for n in range(4000)
+    }
+    assert {name: (folder / name).stat().st_ino for name in written} == written
+    assert len(server.asked) == 3
+
+
+def test_whenever_a_process_is_killed_the_next_ones_complete_it(download: Download, server: Publisher, tmp_path: Path):
+    server.breath, lives = 0.004, random.Random(0)
+    for _ in range(5):
+        process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
+        while not (tmp_path / "data" / "downloads" / "lock").exists():
+            time.sleep(0.01)
+        time.sleep(lives.uniform(0.3, 2.0))
+        kill(process)
+        whole = {name: data for name, data in files_in(tmp_path / "data").items() if not name.endswith(".part")}
+        assert whole.items() <= UNPACKED.items()
+    assert download(*SETTINGS, f"mirror={server.address}").status == 0
+    assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
+
+
+def test_a_full_disk_is_told_and_what_came_is_kept(download: Download, server: Publisher, tmp_path: Path):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))"
+    done = download(*SETTINGS, f"mirror={server.address}", first=limit)
+    assert complaint(done) == "error: data: file too large; mend that, and run the command again to go on from there"
+    assert (tmp_path / "data" / "downloads" / "train2017.zip.part").stat().st_size == 2_000_000
+    assert download(*SETTINGS, f"mirror={server.address}").status == 0
+    assert server.asked[1][1] == "bytes=2000000-"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+    download: Download, server: Publisher, tmp_path: Path, small_disk: Path
+):
+    settings = [*SETTINGS, f"mirror={server.address}", f"dataset.archives.val2017.num_bytes={3_000_000}"]
+    assert complaint(download(*settings)).startswith(
+        "error: the archives and what is in them need 6.0 MB, and the disk of data has 2.1 MB free; make room"
+    )
+    assert server.asked == []
+
+
+def test_a_disk_that_fills_up_is_told(download: Download, server: Publisher, tmp_path: Path, small_disk: Path):
+    told = complaint(download(*SETTINGS, f"mirror={server.address}"))
+    assert told == "error: data: no space left on device; mend that, and run the command again to go on from there"

@@ -1,0 +1,161 @@
+"""The stores of a cache, and the command that shows, verifies and merges them."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_up import NAMES, SETTINGS, Encoding, damage, made_up_grids, plan_of, write
+
+from showattendtell.errors import UserError
+from showattendtell.features.collection import find_former, find_stores, merge, verify
+from showattendtell.features.store import FeatureStore
+
+RunCommand = Callable[..., Any]
+"""See tests/conftest.py."""
+
+OTHERS = [f"picture {number}.png" for number in range(20)]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Three stores, one of them unfinished, and a file of former times."""
+    folder = tmp_path / "features"
+    write(folder / "first" / "tiny-16")
+    write(folder / "second" / "tiny-16", plan_of(OTHERS, dataset="second"), Encoding(broken=OTHERS[:1]))
+    with suppress(InterruptedError):
+        write(folder / "third" / "tiny-16", encode=Encoding(batches=7))
+    (folder / "first" / "tiny-16.safetensors").write_bytes(b"old")
+    return folder
+
+
+def test_stores_are_found_with_what_is_in_them(cache: Path):
+    found = find_stores(cache)
+    assert [one.path.parent.name for one in found] == ["first", "second", "third"]
+    assert [len(one.store) if one.store else None for one in found] == [300, 19, None]
+    assert [(one.written, one.shards) for one in found] == [(3, 3), (1, 1), (1, 3)]
+    assert found[0].num_bytes == sum(file.stat().st_size for file in found[0].path.iterdir())
+    assert find_former(cache) == [cache / "first" / "tiny-16.safetensors"]
+
+
+def test_a_damaged_store_is_found_as_damaged(cache: Path):
+    (cache / "first" / "tiny-16" / "00001.npy").unlink()
+    assert "00001.npy" in find_stores(cache)[0].fault
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_what_was_written_is_verified(tmp_path: Path, dtype: str):
+    write(tmp_path / "grids", plan_of(settings={**SETTINGS, "dtype": dtype}))
+    assert list(verify(tmp_path / "grids")) == [32, 32, 32, 32, 2, 32, 32, 32, 32, 2, 32, 8]
+
+
+def flip_bit(shard: bytes) -> bytes:
+    """Of the image in the middle of the third batch."""
+    place = 128 + (2 * 32 + 16) * 120
+    return shard[:place] + bytes([shard[place] ^ 1]) + shard[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (flip_bit, r"damaged \(the grids of photograph 194.jpg to photograph 225.jpg are not what was written\)"),
+        (lambda shard: b"\x93NUMPX" + shard[6:], r"damaged \(the head of 00001.npy\)"),
+    ],
+)
+def test_a_changed_shard_fails_verification(tmp_path: Path, change: Callable[[bytes], bytes], told: str):
+    write(tmp_path / "grids")
+    damage(tmp_path / "grids" / "00001.npy", change)
+    with pytest.raises(UserError, match=told):
+        list(verify(tmp_path / "grids"))
+
+
+def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
+    sources = [cache / name / "tiny-16" for name in ("second", "first")]
+    merge(sources, tmp_path / "all")
+    merged, names = FeatureStore(tmp_path / "all", SETTINGS), [*OTHERS[1:], *NAMES]
+    assert torch.equal(merged[merged.rows(names)], made_up_grids(names)[:, 0].half())
+    assert (len(merged), list(merged.skipped)) == (319, OTHERS[:1])
+    assert sum(verify(tmp_path / "all")) == 320
+    errors = [(store.relative_error, made_up_grids(own).norm().item()) for store, own in parts(sources)]
+    lost = sum((error * norm) ** 2 for error, norm in errors)
+    assert merged.relative_error == pytest.approx((lost / sum(norm**2 for _, norm in errors)) ** 0.5, rel=1e-4)
+
+
+def parts(sources: list[Path]) -> list[tuple[FeatureStore, list[str]]]:
+    return list(zip(map(FeatureStore, sources), [OTHERS[1:], NAMES], strict=True))
+
+
+def test_a_merged_store_outlives_its_sources_and_they_it(cache: Path, tmp_path: Path):
+    sources = [cache / name / "tiny-16" for name in ("first", "second")]
+    merge(sources, tmp_path / "all")
+    shutil.rmtree(sources[0])
+    assert sum(verify(tmp_path / "all")) == 320
+    shutil.rmtree(tmp_path / "all")
+    assert sum(verify(sources[1])) == 20
+
+
+def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
+    first, second, third = (cache / name / "tiny-16" for name in ("first", "second", "third"))
+    write(tmp_path / "coarse", plan_of(OTHERS, {**SETTINGS, "dtype": "int8"}))
+    refusals = {
+        r"coarse was made with dtype=int8, this run has dtype=float16": [first, tmp_path / "coarse"],
+        r"photograph 0.jpg is both in .*first.* and in .*first": [first, first],
+        r"third/tiny-16 is no finished store of grids": [second, third],
+        r"nowhere is damaged \(store.json: No such file": [first, tmp_path / "nowhere"],
+    }
+    for told, sources in refusals.items():
+        with pytest.raises(UserError, match=told):
+            merge(sources, tmp_path / "all")
+        assert not (tmp_path / "all").exists()
+    with pytest.raises(UserError, match=r"first/tiny-16 is there already; give another folder as output"):
+        merge([second, first], first)
+
+
+@pytest.fixture
+def features(run_forked: RunCommand, tmp_path: Path) -> RunCommand:
+    """The command, with a cache beside the user."""
+    return partial(run_forked, "features", "cache=.", folder=tmp_path)
+
+
+def test_the_command_shows_every_store(cache: Path, features: RunCommand):
+    shown = features()
+    assert shown.status == 0, shown.err
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    assert lines[0] == "in features"
+    assert "first/tiny-16 300 2 x 3 x 5 float16, 2 views 44.3 kB 3 complete" in lines
+    assert "second/tiny-16 19, 1 skipped 2 x 3 x 5 float16, 2 views 3.4 kB 1 complete" in lines
+    assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 of 3 shards") for line in lines)
+    assert "tiny-16.safetensors (3 bytes) is of an earlier version" in lines[-1]
+
+
+def test_the_command_verifies_and_tells_all_that_is_damaged(cache: Path, features: RunCommand):
+    damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
+    done = features("verify=true")
+    assert done.status == 2
+    assert "features/second/tiny-16: every grid is as it was written" in done.out
+    assert done.err.count("error: ") == 1
+    assert "error: features/first/tiny-16 is damaged (the grids of photograph 194.jpg" in done.err
+
+
+def test_the_command_merges(cache: Path, features: RunCommand, tmp_path: Path):
+    done = features("merge=[features/first/tiny-16,features/second/tiny-16]", "output=all", "verify=true")
+    assert done.status == 0, done.err
+    assert "319, 1 skipped" in done.out
+    assert len(FeatureStore(tmp_path / "all")) == 319
+
+
+@pytest.mark.parametrize("settings", [["merge=[a,b]"], ["output=all"], ["merge=[a]", "output=all"], ["merge=a"]])
+def test_a_merge_that_is_half_told_is_refused(features: RunCommand, settings: list[str]):
+    done = features(*settings)
+    assert done.status == 2
+    assert done.err.startswith("error: merge")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_an_empty_cache_is_told(features: RunCommand):
+    done = features()
+    assert (done.status, done.out) == (0, "there are no stores of grids in features\n")

@@ -1,0 +1,363 @@
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+from made_up import NAMES, SETTINGS, Encoding, content, damage, made_up_grids, plan_of, write
+
+from showattendtell.errors import UserError
+from showattendtell.features.layout import BATCH_SIZE, is_finished, journal_file
+from showattendtell.features.plan import Encoded, Plan
+from showattendtell.features.store import FeatureStore
+from showattendtell.features.writer import count_written, write_shards, write_store
+
+LARGE = {**SETTINGS, "grid": [100, 100], "dim": 50, "views": 1}
+"""A grid of a megabyte."""
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new folder" / "grids"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "grids"
+    write(folder)
+    return content(folder)
+
+
+def write_some(path: Path, batches: int, plan: Plan | None = None) -> list[list[str]]:
+    """Write so many batches and stop; which they were."""
+    plan = plan or plan_of()
+    encode = Encoding(dict(plan.settings), batches=batches)
+    with suppress(InterruptedError):
+        write(path, plan, encode)
+    return encode.done
+
+
+def continue_writing(path: Path, plan: Plan | None = None) -> list[list[str]]:
+    """Write what is left; which batches that were."""
+    encode = Encoding(dict(plan.settings) if plan else SETTINGS)
+    write(path, plan, encode)
+    return encode.done
+
+
+@contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """As on a disk that is almost full: no file can grow beyond the size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_nothing_but_the_finished_store_is_left(path: Path):
+    write(path)
+    shards = [f"0000{number}.{kind}" for number in range(3) for kind in ("json", "npy")]
+    assert list(content(path)) == [*shards, "store.json"]
+
+
+def test_a_finished_store_is_not_written_again(path: Path):
+    write(path)
+    assert continue_writing(path) == []
+
+
+@pytest.mark.parametrize("batches", [0, 1, 4, 5, 7, 11])
+def test_work_goes_on_after_the_last_batch(path: Path, undisturbed: dict[str, bytes], batches: int):
+    done = write_some(path, batches)
+    assert not is_finished(path)
+    assert count_written(path, plan_of()) == sum(map(len, done))
+    assert [image for batch in done + continue_writing(path) for image in batch] == NAMES
+    assert content(path) == undisturbed
+
+
+@pytest.mark.parametrize("torn", [2, 5, 30])
+def test_a_torn_last_line_of_the_journal_loses_one_batch(path: Path, undisturbed: dict[str, bytes], torn: int):
+    done = write_some(path, 3)
+    damage(journal_file(path, 0), lambda journal: journal[:-torn])
+    assert continue_writing(path)[0] == done[2]
+    assert content(path) == undisturbed
+
+
+def test_a_torn_line_does_no_harm_to_those_that_follow_it(path: Path, undisturbed: dict[str, bytes]):
+    done = write_some(path, 3)
+    damage(journal_file(path, 0), lambda journal: journal[:-10])
+    assert write_some(path, 1) == [done[2]]
+    assert continue_writing(path)[0] == NAMES[96:128]
+    assert content(path) == undisturbed
+
+
+def test_grids_that_are_not_what_the_journal_says_are_written_again(path: Path, undisturbed: dict[str, bytes]):
+    done = write_some(path, 3)
+    damage(path / "00000.npy", lambda shard: shard[:5000] + bytes([shard[5000] ^ 1]) + shard[5001:])
+    assert continue_writing(path)[0] in done
+    assert content(path) == undisturbed
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda journal: b"",
+    "empty line": lambda journal: b"\n",
+    "no settings": lambda journal: b"{}\n",
+    "a list": lambda journal: b"[]\n",
+    "zeros": lambda journal: b"\0" * len(journal) + b"\n",
+    "not UTF-8": lambda journal: b"\xff\xfe\n",
+    "garbage behind": lambda journal: journal + b"garbage\n",
+    "a batch twice": lambda journal: journal + journal.splitlines(keepends=True)[-1],
+    "another number": lambda journal: journal.replace(b'"batch":1', b'"batch":3'),
+    "a number below 0": lambda journal: journal.replace(b'"batch":1', b'"batch":-4'),
+    "a number beyond": lambda journal: journal.replace(b'"batch":1', b'"batch":99'),
+    "others skipped": lambda journal: journal.replace(b'"skipped":{}', b'"skipped":{"a":"b"}'),
+}
+
+
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+def test_a_journal_that_cannot_be_trusted_costs_work_but_nothing_else(
+    path: Path, undisturbed: dict[str, bytes], change: Callable[[bytes], bytes]
+):
+    write_some(path, 3)
+    damage(journal_file(path, 0), change)
+    continue_writing(path)
+    assert content(path) == undisturbed
+
+
+@pytest.mark.parametrize("name", ["00000.npy", "00002.npy", "plan.json"])
+def test_without_one_of_its_files_an_unfinished_store_starts_anew(path: Path, undisturbed: dict[str, bytes], name: str):
+    write_some(path, 6)
+    (path / name).unlink()
+    assert len(continue_writing(path)) == 12
+    assert content(path) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan_of(settings={**SETTINGS, "network": "another"}),
+        plan_of(settings={**SETTINGS, "dtype": "int8"}),
+        plan_of(NAMES[:200]),
+        plan_of(NAMES[::-1]),
+        plan_of([*NAMES, "photograph 1000.jpg"]),
+    ],
+    ids=["network", "dtype", "fewer", "turned", "more"],
+)
+def test_other_settings_or_images_start_anew(path: Path, tmp_path: Path, other: Plan):
+    write_some(path, 6)
+    continue_writing(path, other)
+    write(tmp_path / "alone", other)
+    assert content(path) == content(tmp_path / "alone")
+
+
+def test_skipped_images_are_remembered_over_an_interruption(path: Path):
+    encode = Encoding(broken=[NAMES[1]], batches=2)
+    with suppress(InterruptedError):
+        write(path, encode=encode)
+    assert continue_writing(path)[0] == NAMES[64:96]
+    assert FeatureStore(path).skipped == {NAMES[1]: f"{NAMES[1]} is broken"}
+
+
+def slowly(path: Path, seed: int) -> None:
+    """Write a store, a batch every few milliseconds."""
+    pause = random.Random(seed)
+
+    class Slow(Encoding):
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+            for encoded in super().__call__(batches):
+                time.sleep(pause.uniform(0, 0.02))
+                yield encoded
+
+    write(path, encode=Slow())
+
+
+def group_of_writers(path: Path, seed: int) -> None:
+    """Two processes that write the same store, in a group of their own."""
+    os.setsid()
+    context = multiprocessing.get_context("fork")
+    second = context.Process(target=slowly, args=(path, seed))
+    second.start()
+    slowly(path, seed + 1)
+    second.join()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, undisturbed: dict[str, bytes], seed: int):
+    moment = random.Random(seed)
+    context = multiprocessing.get_context("fork")
+    for turn in range(8):
+        process = context.Process(target=group_of_writers, args=(path, 100 * seed + turn))
+        process.start()
+        process.join(moment.uniform(0.01, 0.06))
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+    write(path)
+    assert content(path) == undisturbed
+
+
+def test_kill_9_loses_no_batch_that_was_written(path: Path):
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=slowly, args=(path, 0))
+    process.start()
+    while not journal_file(path, 0).exists() or journal_file(path, 0).read_bytes().count(b"\n") < 3:
+        time.sleep(0.001)
+    process.kill()
+    process.join()
+    written = count_written(path, plan_of())
+    assert written >= 3 * BATCH_SIZE
+    assert sum(map(len, continue_writing(path))) == len(NAMES) - written
+
+
+def test_two_processes_share_the_shards_of_a_store(path: Path, undisturbed: dict[str, bytes]):
+    """The second comes when the first is at its second batch, and ends when all is written."""
+    context = multiprocessing.get_context("fork")
+    others = context.Value("i", 0)
+
+    def write_beside() -> None:
+        encode = Encoding()
+        write(path, encode=encode)
+        others.value = len(encode.done) if is_finished(path) else -1
+
+    second = context.Process(target=write_beside)
+    own = []
+
+    class Paused(Encoding):
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+            for number, encoded in enumerate(super().__call__(batches)):
+                own.append(number)
+                if len(own) == 2:
+                    second.start()
+                    while not (path / "00002.json").exists():
+                        time.sleep(0.001)
+                yield encoded
+
+    write(path, encode=Paused())
+    second.join()
+    assert (len(own), others.value) == (5, 7)
+    assert content(path) == undisturbed
+
+
+def test_a_process_with_other_settings_is_refused_and_spoils_nothing(path: Path, undisturbed: dict[str, bytes]):
+    def try_to_write() -> None:
+        try:
+            write(path, plan_of(settings={**SETTINGS, "network": "another"}))
+        except UserError as fault:
+            answers.put(str(fault))
+        else:
+            answers.put("wrote")
+
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    class Interrupted(Encoding):
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+            second = context.Process(target=try_to_write)
+            second.start()
+            second.join()
+            yield from super().__call__(batches)
+
+    write(path, encode=Interrupted())
+    assert answers.get() == (f"{path} is being written by another process with other settings; wait until it is done")
+    assert content(path) == undisturbed
+
+
+def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, undisturbed: dict[str, bytes]):
+    """The other process has the first shard, and is killed while this one waits for it."""
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=write, args=(path, plan_of(), forever))
+    process.start()
+    while not journal_file(path, 0).exists() or not journal_file(path, 0).stat().st_size:
+        time.sleep(0.001)
+    killer = context.Process(target=kill_when_there, args=(process.pid, path / "00002.json"))
+    killer.start()
+    done = continue_writing(path)
+    for child in (killer, process):
+        child.join()
+    assert sorted(map(len, done)) == [2, 2, 8, *[32] * 8]
+    assert content(path) == undisturbed
+
+
+def forever(batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+    """Encodes one batch, and never the next."""
+    yield from Encoding()(batches[:1])
+    time.sleep(1000)
+
+
+def kill_when_there(pid: int, file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.001)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_full_disk_is_told_before_any_work_and_later_there_is_room(path: Path):
+    plan, encode = plan_of(NAMES[:8], LARGE), Encoding(LARGE)
+    with (
+        largest_file(2 * MEGABYTE),
+        pytest.raises(UserError, match=r"cannot be written \(File too large\); it needs 8.0 MB: make room, or set"),
+    ):
+        write(path, plan, encode)
+    assert encode.done == []
+    assert list(path.iterdir()) == []
+    smaller = plan_of(NAMES[:2], LARGE)
+    write(path, smaller)
+    assert torch.equal(FeatureStore(path)[torch.arange(2)], made_up_grids(NAMES[:2], LARGE)[:, 0].half())
+
+
+def test_a_batch_that_the_disk_takes_in_part_is_told_and_written_again(path: Path):
+    """There is room for one batch and a half."""
+    plan = plan_of(NAMES[:64], LARGE)
+
+    class Filling(Encoding):
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+            for encoded in super().__call__(batches):
+                if len(self.done) == 2:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (48 * MEGABYTE, hard))
+                yield encoded
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(UserError, match=r"cannot be written \(.*\); it needs 64.0 MB"):
+            write(path, plan, Filling(LARGE))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert continue_writing(path, plan) == [NAMES[32:64]]
+    grids = FeatureStore(path)[torch.tensor([0, 31, 32, 63])]
+    assert torch.equal(grids, made_up_grids([NAMES[i] for i in (0, 31, 32, 63)], LARGE)[:, 0].half())
+
+
+def test_a_cache_folder_that_is_a_file_is_told(tmp_path: Path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(UserError, match=r"cache/grids cannot be written \(.+\).* set cache to a folder"):
+        write(tmp_path / "cache" / "grids")
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 1e5), ("float16", torch.nan), ("int8", torch.inf)])
+def test_values_that_do_not_fit_are_told_and_do_not_become_infinite(path: Path, dtype: str, value: float):
+    plan = plan_of(settings={**SETTINGS, "dtype": dtype})
+
+    def encode(batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+        grids = torch.ones(len(batches[0]), 2, 6, 5)
+        grids[3, 1, 2, 1] = value
+        yield Encoded(batches[0], grids, {})
+
+    with pytest.raises(UserError, match=rf"the grids of photograph 0.jpg and others do not fit into {dtype}; choose"):
+        write_store(path, plan, lambda: write_shards(path, plan, encode))
+    assert count_written(path, plan) == 0
+
+
+def test_files_of_others_in_the_folder_are_left_alone(path: Path):
+    path.mkdir(parents=True)
+    (path / "notes.json").write_text("mine")
+    write_some(path, 1)
+    write(path, plan_of(NAMES[:5]))
+    assert (path / "notes.json").read_text() == "mine"
