@@ -242,10 +242,16 @@ def test_a_process_killed_while_it_fetches_loses_nothing(download: Download, ser
     assert [wanted for name, wanted, _ in server.asked if name == "train2017.zip"] == [None, f"bytes={size}-"]
 
 
+def heed_interruptions() -> None:
+    """As in a terminal; what a script runs in the background is born deaf to them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interruption_by_the_user_ends_without_a_word(server: Publisher, tmp_path: Path):
     server.breath = 0.05
     line = [*LINE, "dataset.root=data", *SETTINGS, f"mirror={server.address}"]
-    process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(line, cwd=tmp_path, preexec_fn=heed_interruptions, **streams)
     while not (tmp_path / "data" / "downloads" / "train2017.zip.part").exists():
         assert process.poll() is None
         time.sleep(0.01)
