@@ -2,11 +2,9 @@
 
 import json
 import multiprocessing
-import platform
 import random
 import time
 from concurrent.futures import ProcessPoolExecutor
-from datetime import date
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import describe_machine
 from showattendtell.data.coco import read_coco
 
 SIZES = (8_000, 30_000, 120_000)
@@ -109,7 +108,7 @@ def print_table(opened: list[Opened]) -> None:
     for images, captions, seconds, peak, kept in opened:
         each = f"{1e6 * seconds / captions:.1f}"
         table.add_row(f"{images:,}", f"{captions:,}", f"{seconds:.2f}", each, f"{peak:.0f}", f"{kept:.0f}")
-    table.caption = f"{date.today()}, {platform.processor() or platform.machine()}"
+    table.caption = describe_machine()
     Console(highlight=False).print(table)
 
 

@@ -1,11 +1,9 @@
 """From JPEG files to the encoder's square of pixels: which way is fastest, and how far it is from Pillow's."""
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +16,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
+from benchmarks.machine import describe_machine
 from showattendtell.data.images import Preprocessing, image_size, read_pixels
 
 PHOTOGRAPHS = "SHOWATTENDTELL_PHOTOGRAPHS"
@@ -130,8 +129,7 @@ def print_table(seconds: dict[str, float], distances: dict[str, float], photogra
     for name, needed in seconds.items():
         far = f"{distances[name]:.3f}" if name in distances else ""
         table.add_row(name, f"{1 / needed:.0f}", f"{usual / needed:.2f}", far)
-    machine = f"{date.today()}, {platform.processor() or platform.machine()}, 1 thread"
-    table.caption = f"{machine}, torch {torch.__version__}; quickest of {REPEATS}"
+    table.caption = f"{describe_machine(threads=1)}; quickest of {REPEATS}"
     Console(highlight=False).print(table)
 
 

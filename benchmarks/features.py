@@ -1,12 +1,10 @@
 """Stores of Flickr8k's and of COCO's size: opening them, random batches, and the memory that it takes."""
 
-import platform
 import resource
 import statistics
 import sys
 import tempfile
 import time
-from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import describe_machine
 from showattendtell.features.layout import ShardRecord, record_file, shard_bytes, shard_file, shard_header, write_whole
 from showattendtell.features.plan import Plan
 from showattendtell.features.store import FeatureStore
@@ -97,7 +96,7 @@ def main() -> None:
                 measured = pool.apply(measure, (path,))
                 figures = [1000 * measured.opening, measured.rate, measured.most, measured.most - measured.before]
                 table.add_row(f"{images:,}", dtype, *(f"{figure:,.0f}" for figure in figures))
-    table.caption = f"{date.today()}, {platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}"
+    table.caption = describe_machine(threads=1)
     Console(highlight=False).print(table)
 
 

@@ -1,16 +1,15 @@
 """Captions written for stored grids: a batch of images at a time, one at a time, and as tutorials search."""
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.machine import describe_machine
 from benchmarks.textbook import textbook_beam
 from showattendtell.decode.search import BeamSearch
 from showattendtell.decode.speaker import Speaker
@@ -81,8 +80,7 @@ def print_table(rates: dict[str, float], captions: dict[str, list[list[int]]]) -
         pairs = list(zip(captions[textbook], captions[name], strict=False))
         same = sum(first == second for first, second in pairs)
         table.add_row(name, f"{rate:.1f}", f"{rate / rates[textbook]:.1f}", f"{same} of {len(pairs)}")
-    machine = f"{date.today()}, {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-    table.caption = f"{machine}, torch {torch.__version__}; median of {REPEATS}"
+    table.caption = f"{describe_machine()}; median of {REPEATS}"
     Console(highlight=False).print(table)
 
 

@@ -1,13 +1,11 @@
 """What part of training is waiting for data: an epoch on stored grids, as `train` has it."""
 
 import logging
-import platform
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.machine import describe_machine
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
 from showattendtell.batches import CaptionData, grid_source
 from showattendtell.features.plan import Encoded, Plan
@@ -116,7 +115,9 @@ def main() -> None:
     dataset = make_dataset(vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder) / "store", [example.image for example in dataset.split("train")])
-        data = CaptionData(dataset, vocabulary, lambda examples: grid_source(store, examples), BATCH_SIZE, seed=0)
+        data = CaptionData(
+            dataset, vocabulary, lambda examples, training=False: grid_source(store, examples), BATCH_SIZE, seed=0
+        )
         print_table(train(data, Path(folder)))
 
 
@@ -126,8 +127,7 @@ def print_table(measured: Measured) -> None:
         table.add_column(column, justify="right")
     milliseconds = [f"{1000 * seconds:.1f}" for seconds in measured[:3]]
     table.add_row(*milliseconds, f"{100 * measured.share:.1f}")
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    table.caption = f"{date.today()}, {device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    table.caption = describe_machine()
     Console(highlight=False).print(table)
 
 

@@ -1,15 +1,14 @@
 """An epoch's batches planned: time and memory by the number of captions, and what each bucketing saves or wastes."""
 
-import platform
 import time
 import tracemalloc
-from datetime import date
 from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import describe_machine
 from showattendtell.bucketing import BatchSize, Bucketing, EpochBatches, Ints, LengthBuckets, RoundRobin, Windows
 from showattendtell.processes import own_share
 
@@ -48,7 +47,7 @@ def main() -> None:
         lengths, owners = draw_lengths(number), np.arange(number) // CAPTIONS_PER_IMAGE
         for way in WAYS:
             table.add_row(f"{number:,}", way.settings, *measure(way, lengths, owners))
-    table.caption = f"{date.today()}, {platform.processor() or platform.machine()}; {BATCH_SIZE} captions a batch"
+    table.caption = f"{describe_machine()}; {BATCH_SIZE} captions a batch"
     Console(highlight=False, width=130).print(table)
 
 

@@ -3,12 +3,10 @@
 `python -m benchmarks.scoring [FOLDER]`, with hypotheses-a.txt and reference0 to reference4 in FOLDER, a line an image.
 """
 
-import platform
 import random
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import describe_machine
 from showattendtell.metrics.panel import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
@@ -98,7 +97,7 @@ def print_table(splitting: float, timed: dict[str, Timed], images: int) -> None:
     without_java = sum(timed[name].measuring for name in timed if name != "meteor")
     table.add_row("all without Java", f"{without_java:.1f}", "", "")
     table.add_row("all", f"{splitting + sum(metric.measuring for metric in timed.values()):.1f}", "", "")
-    table.caption = f"{date.today()}, {platform.processor() or platform.machine()}"
+    table.caption = describe_machine()
     Console(highlight=False).print(table)
 
 

@@ -1,5 +1,7 @@
 """The yardstick: the same model as tutorials write it, every projection at every step and caption."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -8,26 +10,44 @@ from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD, START
 
 
+class TextbookStep(NamedTuple):
+    """Logits (B, V), alpha (B, L), beta (B,) and the LSTM's new h and c (B, n)."""
+
+    logits: Tensor
+    weights: Tensor
+    gate: Tensor
+    hidden: Tensor
+    cell: Tensor
+
+
+def textbook_step(captioner: Captioner, copied: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> TextbookStep:
+    """One step of captions that each have a copy of their image's regions (B, L, D): all is projected anew."""
+    attention, decoder = captioner.attention, captioner.decoder
+    score = attention.score
+    energy = score.score(torch.tanh(score.key(copied) + score.query(hidden).unsqueeze(1))).squeeze(-1)
+    weights = energy.softmax(dim=1)
+    gate = torch.sigmoid(attention.gate(hidden))
+    context = gate * (weights.unsqueeze(2) * copied).sum(dim=1)
+    embedded = decoder.embedding(words)
+    gates = decoder.read_word(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
+    admit, forget, output, candidate = gates.chunk(4, dim=1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
+    hidden = torch.sigmoid(output) * torch.tanh(cell)
+    summed = embedded + decoder.hidden_output(hidden) + decoder.context_output(context)
+    logits = decoder.word_scores(decoder.output_dropout(summed))
+    return TextbookStep(logits, weights, gate.squeeze(1), hidden, cell)
+
+
 def textbook_trace(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
     """What `Captioner.forward` gives, step by step: regions copied for every caption, projected anew at every step,
     each word embedded and each vocabulary scored when it comes."""
-    attention, decoder = captioner.attention, captioner.decoder
-    copied = regions[owners]  # (B, L, D)
-    score = attention.score
+    decoder, copied = captioner.decoder, regions[owners]  # (B, L, D)
     hidden, cell = decoder.first_state(decoder.mean_dropout(copied.mean(dim=1)))
     steps = []
     for words in shift_right(tokens).T:
-        energy = score.score(torch.tanh(score.key(copied) + score.query(hidden).unsqueeze(1))).squeeze(-1)
-        weights = energy.softmax(dim=1)
-        gate = torch.sigmoid(attention.gate(hidden))
-        context = gate * (weights.unsqueeze(2) * copied).sum(dim=1)
-        embedded = decoder.embedding(words)
-        gates = decoder.read_word(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
-        admit, forget, output, candidate = gates.chunk(4, dim=1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
-        hidden = torch.sigmoid(output) * torch.tanh(cell)
-        summed = embedded + decoder.hidden_output(hidden) + decoder.context_output(context)
-        steps.append((decoder.word_scores(decoder.output_dropout(summed)), weights, gate.squeeze(1)))
+        step = textbook_step(captioner, copied, words, hidden, cell)
+        hidden, cell = step.hidden, step.cell
+        steps.append(step[:3])
     return Trace(*(torch.stack(parts, dim=1) for parts in zip(*steps, strict=True)))
 
 
@@ -35,22 +55,13 @@ def textbook_trace(captioner: Captioner, regions: Tensor, owners: Tensor, tokens
 def textbook_beam(captioner: Captioner, regions: Tensor, beam_size: int, max_length: int) -> list[int]:
     """The caption of one image (1, L, D) as tutorials search it: every beam has a copy of the regions, projects it at
     every step, and all words of all beams are ranked; the likeliest ended caption, or else the likeliest open one."""
-    attention, decoder = captioner.attention, captioner.decoder
-    score, beams = attention.score, [([], 0.0)]
-    copied = regions
-    hidden, cell = decoder.first_state(copied.mean(dim=1))
+    copied, beams = regions, [([], 0.0)]
+    hidden, cell = captioner.decoder.first_state(copied.mean(dim=1))
     ended: list[tuple[list[int], float]] = []
     for _ in range(max_length):
         last = torch.tensor([words[-1] if words else START for words, _ in beams])
-        energy = score.score(torch.tanh(score.key(copied) + score.query(hidden).unsqueeze(1))).squeeze(-1)
-        context = torch.sigmoid(attention.gate(hidden)) * (energy.softmax(dim=1).unsqueeze(2) * copied).sum(dim=1)
-        embedded = decoder.embedding(last)
-        gates = decoder.read_word(embedded) + decoder.hidden_gates(hidden) + decoder.context_gates(context)
-        admit, forget, output, candidate = gates.chunk(4, dim=1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
-        hidden = torch.sigmoid(output) * torch.tanh(cell)
-        summed = embedded + decoder.hidden_output(hidden) + decoder.context_output(context)
-        log_p = decoder.word_scores(summed).log_softmax(dim=1)
+        step = textbook_step(captioner, copied, last, hidden, cell)
+        log_p = step.logits.log_softmax(dim=1)
         log_p[:, [PAD, START]] = -torch.inf
         totals = (log_p + torch.tensor([so_far for _, so_far in beams]).unsqueeze(1)).flatten()
         best, chosen = totals.topk(2 * beam_size)
@@ -64,7 +75,7 @@ def textbook_beam(captioner: Captioner, regions: Tensor, beam_size: int, max_len
         kept = grown[:beam_size]
         beams = [(words, total) for words, total, _ in kept]
         rows = torch.tensor([parent for _, _, parent in kept])
-        hidden, cell, copied = hidden[rows], cell[rows], copied[rows]
+        hidden, cell, copied = step.hidden[rows], step.cell[rows], copied[rows]
         if ended and max(total for _, total in ended) >= beams[0][1]:
             break
     return max(ended or beams, key=lambda caption: caption[1])[0]

@@ -1,16 +1,15 @@
 """A training step of the decoder on stored grids, against the same model as tutorials write it."""
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.machine import describe_machine
 from benchmarks.textbook import textbook_trace
 from showattendtell.loss import doubly_stochastic_penalty, negative_log_likelihood
 from showattendtell.model.attention import SoftAttention
@@ -66,8 +65,7 @@ def print_table(medians: dict[str, float], losses: dict[str, float]) -> None:
     )
     for name, median in medians.items():
         table.add_row(name, f"{1000 * median:.0f}", f"{medians['textbook'] / median:.2f}", f"{losses[name]:.4f}")
-    machine = f"{date.today()}, {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-    table.caption = f"{machine}, torch {torch.__version__}; median of {REPEATS}"
+    table.caption = f"{describe_machine()}; median of {REPEATS}"
     Console(highlight=False).print(table)
 
 

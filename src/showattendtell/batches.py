@@ -4,7 +4,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pytorch_lightning as lightning
@@ -30,6 +30,14 @@ Item = TypeVar("Item")
 ImageSource = Callable[[Sequence[int]], Tensor]
 """Positions within a split to what the model takes: (I, L, D) regions or (I, 3, H, W) pixels."""
 
+
+class Source(Protocol):
+    """Where images come from."""
+
+    def __call__(self, examples: Sequence[Example], training: bool = False) -> ImageSource:
+        """The images of the examples: as they are, or where it is for training in views that may be drawn anew."""
+
+
 BucketingName = Literal["paper", "round_robin", "padded"]
 
 BUCKETINGS: dict[BucketingName, type[Bucketing]] = {
@@ -45,7 +53,7 @@ READ_AHEAD = 2
 def grid_source(store: FeatureStore, examples: Sequence[Example], seed: int | None = None) -> ImageSource:
     """Regions from the store; with a seed of one of the stored views of each image, drawn anew for each batch."""
     rows = store.rows([example.image for example in examples])
-    if seed is None:
+    if seed is None or store.views == 1:
         return lambda positions: store[rows[torch.as_tensor(positions)]]
     sided = np.array([tells_sides(example) for example in examples])
 
@@ -198,7 +206,7 @@ class CaptionData(lightning.LightningDataModule):
         self,
         dataset: Dataset,
         vocabulary: Vocabulary,
-        source: Callable[[Sequence[Example]], ImageSource],
+        source: Source,
         batch_size: PositiveInt,
         seed: int,
         generation_batch_size: PositiveInt = 100,
@@ -211,7 +219,7 @@ class CaptionData(lightning.LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.num_workers = num_workers
         train, val = dataset.split("train"), dataset.split("val")
-        self.train_captions = CaptionBatches(train, vocabulary, source(train))
+        self.train_captions = CaptionBatches(train, vocabulary, source(train, training=True))
         self.val_captions = CaptionBatches(val, vocabulary, source(val))
         self.val_images = ImageBatches(val, source(val), generation_batch_size)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.data.caption_forms import PLAIN, CaptionFile, Sentences, gather
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import split_sentences
 
@@ -126,10 +126,9 @@ def _find_faults(path: Path, captions: Sentences, people: Sentences, partial: bo
         )
 
 
-def some(images: Sequence[str], shown: int = 3) -> str:
+def some(images: Sequence[str]) -> str:
     """How many, and the first names: `4 images (a.jpg, b.jpg, c.jpg, ...)`."""
-    names = ", ".join([*images[:shown], *(["..."] if len(images) > shown else [])])
-    return f"{len(images):,} image{'s' if len(images) > 1 else ''} ({names})"
+    return f"{len(images):,} image{'s' if len(images) > 1 else ''} ({listed(images)})"
 
 
 def in_words(corpus: Corpus[str], tokenizer: str) -> Corpus[list[str]]:

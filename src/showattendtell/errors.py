@@ -1,6 +1,6 @@
 """What a user can mend is told in one sentence: every command prints a `UserError` and exits with status 2."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -11,6 +11,11 @@ class UserError(Exception):
         if sentence.startswith("Caught UserError in DataLoader worker"):  # torch puts the traceback before it
             sentence = sentence.strip().splitlines()[-1].partition("UserError: ")[2]
         super().__init__(sentence)
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """The first of the names, and `...` where there are more: `a.jpg, b.jpg, c.jpg, ...`."""
+    return ", ".join([*names[:shown], *(["..."] if len(names) > shown else [])])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

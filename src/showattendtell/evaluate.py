@@ -23,7 +23,8 @@ def run(config: DictConfig) -> float:
         written = write_captions(trial.writers, trial.examples)
         if rank():
             return 0.0
-    scores = score(trial, written, config, clip)
+    people = people_said(trial.examples)
+    scores = score(trial, written, people, config, clip)
     print_scores(scores.figures, scores.missing, trial.title())
     seen = look(trial)
 
@@ -37,7 +38,7 @@ def run(config: DictConfig) -> float:
             "tokenizer": config.tokenizer,
             "decoding": trial.writers[0].module.decoding.describe(),
             "captions": {image: " ".join(captions[0]) for image, captions in written.items()},
-            "references": people_said(trial.examples),
+            "references": people,
         },
         path,
     )

@@ -13,7 +13,7 @@ from showattendtell.config.check import find_faults, raise_all
 from showattendtell.corpus import Corpus, in_words
 from showattendtell.decode.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.evaluation import Writer, measure_gaze, measure_relations, people_said
+from showattendtell.evaluation import Writer, measure_gaze, measure_relations
 from showattendtell.likeness import Clip, measure_likeness
 from showattendtell.metrics.diversity import diversity
 from showattendtell.metrics.measured import corpus_figures
@@ -92,17 +92,21 @@ class Scores(NamedTuple):
 
 
 def score(
-    trial: Trial, written: Mapping[str, Sequence[Sequence[str]]], config: DictConfig, clip: Clip | None = None
+    trial: Trial,
+    written: Mapping[str, Sequence[Sequence[str]]],
+    people: Mapping[str, list[str]],
+    config: DictConfig,
+    clip: Clip | None = None,
 ) -> Scores:
-    """The first of the captions of each image, by the metrics and in the words of the tokenizer that the command names.
+    """The first of the captions of each image against what people say of it, by the metrics and in the words of the
+    tokenizer that the command names.
 
     A metric that fails is missing, and the others stand.
     """
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in trial.dataset.split("train") for caption in example.captions]
     sentences = {Path(trial.checkpoints[0]): [" ".join(words) for words in said]}
-    people = list(people_said(trial.examples).values())
-    corpus = in_words(Corpus(list(written), people, sentences), config.tokenizer)
+    corpus = in_words(Corpus(list(written), list(people.values()), sentences), config.tokenizer)
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
     panel = measure(hypotheses, corpus.references, config.metrics)

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -13,13 +13,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from showattendtell.batches import ImageSource, grid_source, pixel_source
+from showattendtell.batches import ImageSource, Source, grid_source, pixel_source
 from showattendtell.config.check import TARGET, find_targets
 from showattendtell.config.compose import config_folder
+from showattendtell.data.augment import Augmentation
 from showattendtell.data.unreadable import drop_unreadable
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.extract import feature_path, open_features
 from showattendtell.features.layout import is_finished
 from showattendtell.features.store import FeatureStore
 from showattendtell.model.captioner import Captioner
@@ -79,39 +80,44 @@ def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -
     return captioner
 
 
-def build_source(
-    config: DictConfig, dataset: Dataset, encoder: Encoder
-) -> tuple[Callable[[Sequence[Example]], ImageSource], Dataset]:
+def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[Source, Dataset]:
     """Where the model's images come from, and the data set less the images that cannot be read.
 
     A frozen encoder's grids are stored once and read from there; one that is trained gets pixels, of the training
     images as `augment` says. Where the store has several views of an image, training draws one for each batch.
     """
-    augmentation = build(config.augment, seed=config.seed) if "augment" in config else None
+    augmentation = build(config.augment, seed=config.seed)
     if encoder.trainable:
-        readable = _readable(config, dataset, ["train", "val"])
-        train = readable.split("train")
-        return lambda examples: pixel_source(
-            encoder.preprocessing, examples, augmentation if examples is train else None
-        ), readable
+        return _pixels(encoder, augmentation), _readable(config, dataset, ["train", "val"])
     if augmentation:
         raise UserError(
             "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
         )
     store, readable = _open_store(config, dataset, encoder)
-    drawn_for = readable.splits.get("train") if store.views > 1 else None
-    return lambda examples: grid_source(store, examples, config.seed if examples is drawn_for else None), readable
+    return _grids(store, config.seed), readable
 
 
-def find_source(
-    config: DictConfig, dataset: Dataset, encoder: Encoder, split: str
-) -> tuple[Callable[[Sequence[Example]], ImageSource], Dataset]:
+def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: str) -> tuple[Source, Dataset]:
     """As `build_source`, but where there is no store yet it gives pixels as they are instead of making one for every
     split; of the images only the split's are then tried."""
     if encoder.trainable or not is_finished(_store_path(config, dataset, encoder)):
-        return lambda examples: pixel_source(encoder.preprocessing, examples), _readable(config, dataset, [split])
+        return _pixels(encoder), _readable(config, dataset, [split])
     store, readable = _open_store(config, dataset, encoder)
-    return lambda examples: grid_source(store, examples), readable
+    return _grids(store, config.seed), readable
+
+
+def _pixels(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
+    def source(examples: Sequence[Example], training: bool = False) -> ImageSource:
+        return pixel_source(encoder.preprocessing, examples, augmentation if training else None)
+
+    return source
+
+
+def _grids(store: FeatureStore, seed: int) -> Source:
+    def source(examples: Sequence[Example], training: bool = False) -> ImageSource:
+        return grid_source(store, examples, seed if training else None)
+
+    return source
 
 
 def settled(config: DictConfig, **changes: Any) -> DictConfig:
@@ -127,16 +133,11 @@ def settled(config: DictConfig, **changes: Any) -> DictConfig:
 
 def _open_store(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[FeatureStore, Dataset]:
     path = _store_path(config, dataset, encoder)
-    return open_features(dataset, encoder, path, _skips_unreadable(config), _extraction(config))
+    return open_features(dataset, encoder, path, _skips_unreadable(config), build(config.features))
 
 
 def _store_path(config: DictConfig, dataset: Dataset, encoder: Encoder) -> Path:
-    return feature_path(Path(config.cache).expanduser() / "features", dataset, encoder, _extraction(config))
-
-
-def _extraction(config: DictConfig) -> Extraction:
-    """As `features` says; a checkpoint of former times has no such node."""
-    return build(config.features) if "features" in config else Extraction()
+    return feature_path(Path(config.cache).expanduser() / "features", dataset, encoder, build(config.features))
 
 
 def _readable(config: DictConfig, dataset: Dataset, splits: Sequence[str]) -> Dataset:

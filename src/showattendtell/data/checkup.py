@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from showattendtell.errors import listed
 from showattendtell.records import Dataset, Example
 
 SHORT, LONG = 3, 30
@@ -37,15 +38,14 @@ def _tell_doubled_images(dataset: Dataset) -> Iterator[str]:
     leaks = [alike for alike in groups if len({split_of[example.image] for example in alike}) > 1]
     within = [alike for alike in groups if len({split_of[example.image] for example in alike}) == 1]
     if leaks:
-        shown = ", ".join(f"{example.image} ({split_of[example.image]})" for example in leaks[0])
+        shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in alike) for alike in leaks]
         yield (
-            f"{_count(len(leaks), 'photograph')} in more than one split under different names, so scores will be too "
-            f"high: {shown}{', ...' if len(leaks) > 1 else ''}"
+            f"{_photographs(leaks)} in more than one split under different names, so scores will be too high: "
+            f"{listed(shown, 1)}"
         )
     if within:
-        shown = " = ".join(example.image for example in within[0])
-        more = ", ..." if len(within) > 1 else ""
-        yield f"{_count(len(within), 'photograph')} more than once in one split: {shown}{more}"
+        shown = [" = ".join(example.image for example in alike) for alike in within]
+        yield f"{_photographs(within)} more than once in one split: {listed(shown, 1)}"
 
 
 def _tell_doubled_captions(dataset: Dataset) -> Iterator[str]:
@@ -55,22 +55,18 @@ def _tell_doubled_captions(dataset: Dataset) -> Iterator[str]:
         if max(Counter(caption.words for caption in example.captions).values(), default=0) > 1
     ]
     if doubled:
-        yield f"{len(doubled):,} images with the same caption twice: {_names(doubled)}"
+        yield f"{len(doubled):,} images with the same caption twice: {listed([example.image for example in doubled])}"
 
 
 def _tell_lengths(dataset: Dataset) -> Iterator[str]:
-    lengths = [(len(caption.words), example) for example in dataset.examples() for caption in example.captions]
+    lengths = [(len(caption.words), example.image) for example in dataset.examples() for caption in example.captions]
     for name, odd in (
-        (f"fewer than {SHORT} words", [example for length, example in lengths if length < SHORT]),
-        (f"more than {LONG} words", [example for length, example in lengths if length > LONG]),
+        (f"fewer than {SHORT} words", [image for length, image in lengths if length < SHORT]),
+        (f"more than {LONG} words", [image for length, image in lengths if length > LONG]),
     ):
         if odd:
-            yield f"{len(odd):,} captions of {name}, of {_names(list(dict.fromkeys(odd)))}"
+            yield f"{len(odd):,} captions of {name}, of {listed(list(dict.fromkeys(odd)))}"
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing} stands" if number == 1 else f"{number:,} {thing}s stand"
-
-
-def _names(examples: Sequence[Example], shown: int = 3) -> str:
-    return ", ".join(example.image for example in examples[:shown]) + (", ..." if len(examples) > shown else "")
+def _photographs(groups: Sequence[object]) -> str:
+    return "1 photograph stands" if len(groups) == 1 else f"{len(groups):,} photographs stand"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, listed
 from showattendtell.records import Dataset, Example
 
 
@@ -47,7 +47,7 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
             f"{_count(unknown)} in the splits but not on disk, the first is {unknown[0].path}; "
             "add them, or pass over them with dataset.skip_unreadable=true"
         )
-    note = f"{_count(missing)} in the splits but not on disk and passed over: {_names(missing)}"
+    note = f"{_count(missing)} in the splits but not on disk and passed over: {listed([e.image for e in missing], 5)}"
     return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
 
 
@@ -71,8 +71,3 @@ def _files(folder: str) -> set[str]:
 
 def _count(examples: Sequence[Example]) -> str:
     return "1 image is" if len(examples) == 1 else f"{len(examples):,} images are"
-
-
-def _names(examples: Sequence[Example], shown: int = 5) -> str:
-    names = ", ".join(example.image for example in examples[:shown])
-    return names if len(examples) <= shown else f"{names}, ..."

@@ -17,11 +17,9 @@ from rich.filesize import decimal
 
 from showattendtell.errors import UserError
 
-FAULTS = (
-    *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
-    *(NotImplementedError, RuntimeError),
-)
-"""What reading an archive raises where it is damaged, encrypted or of an unknown kind."""
+FAULTS = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+"""What reading an archive raises where it is damaged; zipfile's RuntimeError also where it is encrypted, or packed in a
+way that Python does not know."""
 
 
 class DamagedError(Exception):

@@ -3,10 +3,9 @@
 import csv
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+
+from showattendtell.report.pictures import save_picture
 
 
 def read_metrics(path: Path) -> dict[str, dict[int, float]]:
@@ -38,5 +37,4 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save_picture(figure, path, "hydra.run.dir to another folder", dpi=120)

@@ -4,15 +4,13 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.records import Dataset, Example
+from showattendtell.report.pictures import save_picture
 
 NUM_SAMPLES = 6
 SAID = 2
@@ -29,13 +27,7 @@ def draw_data_sheet(dataset: Dataset, path: Path) -> None:
     for number, example in enumerate(largest[::step][:NUM_SAMPLES]):
         place = grid[1 + number // (NUM_SAMPLES // 2), number % (NUM_SAMPLES // 2)]
         _draw_sample(example, figure.add_subplot(place))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=100)
-    except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set cache to another place") from None
-    finally:
-        plt.close(figure)
+    save_picture(figure, path, "cache to another place", dpi=100)
 
 
 def _draw_lengths(dataset: Dataset, axis: Axes) -> None:

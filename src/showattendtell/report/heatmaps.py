@@ -5,16 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.errors import UserError
 from showattendtell.records import Box
+from showattendtell.report.pictures import save_picture
 
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
@@ -69,13 +66,7 @@ def draw_heatmaps(
         light = map_onto_photograph(step, seen, small.width, small.height)[..., None]
         axis.imshow(pixels * (DARKEST + (1 - DARKEST) * light))
         axis.set_title(f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}", fontsize=10)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
-    except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another folder") from None
-    finally:
-        plt.close(figure)
+    save_picture(figure, path, "output to another folder", dpi=110)
 
 
 def picture_names(files: Sequence[Path]) -> list[str]:

@@ -5,9 +5,6 @@ from functools import cache
 
 _DROP_PUNCTUATION = str.maketrans("", "", string.punctuation + "\u2018\u2019\u201c\u201d\u2026")  # ‘ ’ “ ” …
 
-TOKENIZER = "plain"
-"""The name that result files give to this way of splitting."""
-
 
 def tokenize(sentence: str) -> tuple[str, ...]:
     """Lower case, punctuation deleted, split at white space.

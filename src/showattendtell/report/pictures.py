@@ -1,0 +1,22 @@
+"""Pictures, from matplotlib to a file."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # no screen is needed
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from showattendtell.errors import UserError
+
+
+def save_picture(figure: Figure, path: Path, setting: str, dpi: int) -> None:
+    """Write a figure and close it; a `UserError` that names the setting of the place where that cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
+    except OSError as fault:
+        raise UserError(f"{path} cannot be written ({fault.strerror}); set {setting}") from None
+    finally:
+        plt.close(figure)

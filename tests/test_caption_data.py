@@ -1,0 +1,137 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from dealt import (
+    CAPTIONS,
+    Learner,
+    caption_data,
+    examples_of,
+    numbered,
+    source_of,
+    trained_by_lightning,
+    trainer_of,
+    vocabulary,
+)
+from showattendtell.batches import (
+    BUCKETINGS,
+    BucketingName,
+    CaptionData,
+    ImageSource,
+    read_ahead,
+)
+from showattendtell.bucketing import BatchSize, EpochBatches
+from showattendtell.errors import UserError
+from showattendtell.processes import own_share
+from showattendtell.records import Dataset, Example
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_lightning_deals_every_caption_once_an_epoch_in_another_order(tmp_path: Path, num_workers: int):
+    recorder = trained_by_lightning(tmp_path, epochs=4, num_workers=num_workers)
+    words = vocabulary()
+    every = sorted(tuple(words.encode(said)) for captions in CAPTIONS for said in captions)
+    for epoch in recorder.trained.values():
+        assert sorted(caption for batch in epoch for caption in batch) == every
+    assert len({repr(epoch) for epoch in recorder.trained.values()}) > 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_validates_on_captions_and_on_images(tmp_path: Path):
+    recorder = trained_by_lightning(tmp_path, epochs=1)
+    words = vocabulary()
+    assert sorted(recorder.validated) == sorted(tuple(words.encode(said)) for said in (*CAPTIONS[0], *CAPTIONS[1]))
+    assert recorder.scenes == ["0.png", "1.png"]
+
+
+@pytest.mark.parametrize("size", [{"batch_size": 2}, {"tokens_per_batch": 7}])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("bucketing", BUCKETINGS)
+def test_the_data_module_trains_on_the_batches_asked_for(
+    bucketing: BucketingName, together: bool, size: dict[str, int]
+):
+    data = caption_data(examples_of(), bucketing=bucketing, images_together=together, **size)
+    captions, room = data.train_captions, BatchSize(2, size.get("tokens_per_batch"))
+    buckets = BUCKETINGS[bucketing](captions.tokens.lengths, captions.owners, room, together)
+    expected = [captions[batch] for batch in EpochBatches(buckets, 3, own_share)]
+    for batch, other in zip(data.train_dataloader(), expected, strict=True):
+        for part, same in zip(batch, other, strict=True):
+            torch.testing.assert_close(part, same)
+
+
+def test_only_the_images_to_train_on_are_asked_for_as_such():
+    asked = []
+
+    def source(examples: tuple[Example, ...], training: bool = False) -> ImageSource:
+        asked.append((len(examples), training))
+        return numbered
+
+    splits = {"train": tuple(examples_of()), "val": tuple(examples_of()[:2])}
+    CaptionData(Dataset("three", splits), vocabulary(), source, batch_size=2, seed=0)
+    assert sorted(set(asked)) == [(2, False), (3, True)]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_an_empty_split_is_told(split: str):
+    splits = {"train": tuple(examples_of()), "val": tuple(examples_of()), split: ()}
+    with pytest.raises(UserError, match=f"the split '{split}' of dataset three is empty"):
+        CaptionData(Dataset("three", splits), vocabulary(), source_of, batch_size=2, seed=0)
+
+
+class Report(Callback):
+    """Writes down what each of several processes has trained and validated on."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        content = {"trained": module.trained, "validated": module.validated}
+        torch.save(content, self.folder / f"{trainer.global_rank}.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_processes_share_the_epochs_batches_and_have_as_many_of_them(tmp_path: Path):
+    """Of six batches four processes have two each, and the last two the first two again; two captions are validated
+    on by nobody twice."""
+    alone = trained_by_lightning(tmp_path, epochs=2, batch_size=1)
+    trainer = trainer_of(tmp_path, 2, Report(tmp_path), devices=4, strategy="ddp_fork")
+    trainer.fit(Learner(), caption_data(examples_of(), batch_size=1))
+    parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(4)]
+    for epoch, batches in alone.trained.items():
+        shares = [part["trained"][epoch] for part in parts]
+        assert [shares[step % 4][step // 4] for step in range(8)] == batches + batches[:2]
+    validated = [caption for part in parts for caption in part["validated"]]
+    assert sorted(validated) == sorted(alone.validated)
+
+
+def test_items_read_ahead_are_the_same_and_no_more_than_asked_for():
+    asked = []
+
+    def items() -> Iterator[int]:
+        for item in range(1, 8):
+            asked.append(item)
+            yield item
+
+    reading = read_ahead(items(), 2)
+    assert asked == []
+    assert next(reading) == 1
+    reading.close()
+    assert asked in ([1], [1, 2], [1, 2, 3])
+    assert list(read_ahead(items(), 2)) == list(range(1, 8))
+    assert list(read_ahead(iter(()), 2)) == []
+
+
+def test_a_fault_met_while_reading_ahead_is_raised_in_its_turn():
+    def items() -> Iterator[int]:
+        yield 1
+        raise UserError("image nowhere.png does not exist")
+
+    reading = read_ahead(items(), 2)
+    assert next(reading) == 1
+    with pytest.raises(UserError, match="nowhere"):
+        next(reading)
