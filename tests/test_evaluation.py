@@ -14,6 +14,7 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.evaluation import look_at_nouns, measure_gaze, measure_relations
 from showattendtell.records import Box, Caption, Example, Phrase, Trace
 from showattendtell.text.vocabulary import Vocabulary
+from traces import trace_of
 
 GRID = (2, 3)
 BALL, DOG = Phrase(1, (Box(0, 0, 0.55, 1),), "other"), Phrase(4, (Box(0.55, 0, 1, 1), Box(0, 0, 0.1, 0.1)), "animals")
@@ -36,7 +37,7 @@ class Reader:
         logits[..., 7] = 2.0
         logits[..., 8] = 1.0 - images[owners]
         logits[..., 9] = 1.0 * images[owners]
-        return Trace(logits, torch.nn.functional.one_hot(cells, 6).float(), torch.ones(tokens.shape))
+        return trace_of(logits, torch.nn.functional.one_hot(cells, 6).float(), torch.ones(tokens.shape))
 
 
 def images(positions: Sequence[int]) -> Tensor:

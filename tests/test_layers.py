@@ -36,7 +36,8 @@ LAYERS = [
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 
-PLAIN = {"abc", "collections", "concurrent", "functools", "math", "numba", "numpy", "os", "torch", "typing"}
+PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "itertools", "math", "numba", "numpy", "os"}
+PLAIN |= {"torch", "typing"}
 """What the model may import."""
 
 ENTRY_POINTS = LAYERS[-1]

@@ -6,13 +6,18 @@ from torch import Tensor, nn
 from showattendtell.loss import Loss, SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD
+from traces import trace_of
+
+
+def saying(logits: Tensor) -> Trace:
+    return trace_of(logits, logits.new_ones(*logits.shape[:2], 1), logits.new_ones(logits.shape[:2]))
 
 
 def test_negative_log_likelihood_worked_by_hand():
     logits = torch.tensor([[0.0, 0.0, math.log(2), 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, math.log(4)]]).repeat(2, 1, 1)
     tokens = torch.tensor([[4, EOS], [EOS, PAD]])
     expected = [-math.log(1 / 6) - math.log(1 / 8), -math.log(2 / 6)]
-    torch.testing.assert_close(negative_log_likelihood(logits, tokens), torch.tensor(expected))
+    torch.testing.assert_close(negative_log_likelihood(saying(logits), tokens), torch.tensor(expected))
 
 
 def test_label_smoothing_mixes_the_word_with_the_uniform_distribution():
@@ -20,7 +25,7 @@ def test_label_smoothing_mixes_the_word_with_the_uniform_distribution():
     logits, tokens = torch.randn(1, 1, 6), torch.tensor([[4]])
     log_p = logits.log_softmax(dim=-1)[0, 0]
     expected = -(0.9 * log_p[4] + 0.1 * log_p.mean())
-    torch.testing.assert_close(negative_log_likelihood(logits, tokens, label_smoothing=0.1)[0], expected)
+    torch.testing.assert_close(negative_log_likelihood(saying(logits), tokens, label_smoothing=0.1)[0], expected)
 
 
 def test_doubly_stochastic_penalty_worked_by_hand():
@@ -54,8 +59,10 @@ def loss_of(trace: Trace, tokens: Tensor, **settings: object) -> Loss:
 def test_padding_changes_neither_term():
     torch.manual_seed(0)
     tokens = torch.tensor([[4, 5, EOS]])
-    trace = Trace(torch.randn(1, 3, 7), torch.rand(1, 3, 4), torch.rand(1, 3))
-    padded = Trace(*(torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in trace[:3]))
+    parts = torch.randn(1, 3, 7), torch.rand(1, 3, 4), torch.rand(1, 3)
+    trace, padded = (
+        trace_of(*each) for each in (parts, [torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in parts])
+    )
     short = loss_of(trace, tokens, attention_weight=0.5)
     long = loss_of(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1), attention_weight=0.5)
     torch.testing.assert_close(long.terms, short.terms)
@@ -64,8 +71,8 @@ def test_padding_changes_neither_term():
 def test_the_total_is_a_mean_over_captions_of_sums_over_words():
     torch.manual_seed(0)
     tokens = torch.tensor([[4, EOS], [5, EOS]])
-    trace = Trace(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
-    words = negative_log_likelihood(trace.logits, tokens)
+    trace = trace_of(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
+    words = negative_log_likelihood(trace, tokens)
     penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
     together = loss_of(trace, tokens, attention_weight=0.3)
     torch.testing.assert_close(together.total, ((words + 0.3 * penalties) / 2).sum())
@@ -76,7 +83,7 @@ def test_the_released_codes_mean_of_the_penalty_is_over_locations():
     """alpha_c there is lambda * L / B here."""
     torch.manual_seed(0)
     tokens = torch.tensor([[4, EOS], [5, EOS]])
-    trace = Trace(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
+    trace = trace_of(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
     released = loss_of(trace, tokens, attention_weight=0.6, penalty_mean="locations").terms["attention"]
     paper = loss_of(trace, tokens, attention_weight=0.6 * 2 / 3).terms["attention"]
     torch.testing.assert_close(released, paper)

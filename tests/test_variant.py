@@ -149,7 +149,8 @@ def test_the_reward_and_the_scale_of_its_term():
         captioner = model(variant, "attention=hard", "++attention.expectation=0.0", "decoder.dropout=0.0")
         loss = build(configured(variant, "attention=hard", "++loss.reward_weight=1").loss)
         result = loss(captioner, REGIONS, OWNERS, TOKENS)
-        log_p = result.trace.logits.log_softmax(dim=2).gather(2, TOKENS.unsqueeze(2)).squeeze(2).sum(dim=1).detach()
+        words = result.trace.at_steps(result.trace.logits).log_softmax(dim=2)
+        log_p = words.gather(2, TOKENS.unsqueeze(2)).squeeze(2).sum(dim=1).detach()
         log_s = result.trace.sample.log_probability.sum(dim=1)
         torch.testing.assert_close(result.terms["reinforce"], -(log_p / divisor * log_s).sum() / averaged)
 

@@ -5,6 +5,7 @@ import torch
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, Vocabulary
 from showattendtell.watch import WordClasses, pool, watch_maps
+from traces import trace_of
 
 VOCABULARY = Vocabulary([*SPECIAL, "a", "dog", "on"])
 A, DOG, ON = range(4, 7)
@@ -12,9 +13,8 @@ A, DOG, ON = range(4, 7)
 
 def trace(weights: list[list[list[float]]], gates: list[list[float]] | None = None) -> Trace:
     maps = torch.tensor(weights)
-    return Trace(
-        torch.zeros(*maps.shape[:2], 7), maps, torch.ones(maps.shape[:2]) if gates is None else torch.tensor(gates)
-    )
+    betas = torch.ones(maps.shape[:2]) if gates is None else torch.tensor(gates)
+    return trace_of(torch.zeros(*maps.shape[:2], 7), maps, betas)
 
 
 def test_the_figures_of_a_map_worked_by_hand():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
 from showattendtell.batches import CaptionBatches, ImageBatches, ImageSource
 from showattendtell.data.images import image_size
@@ -13,7 +14,7 @@ from showattendtell.metrics.gaze import Gaze, Look, score_gaze
 from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
 from showattendtell.module import CaptioningModule, write_together
 from showattendtell.processes import gather, own_share
-from showattendtell.records import Example, Trace
+from showattendtell.records import Example
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
@@ -63,8 +64,8 @@ def look_at_nouns(module: CaptioningModule, images: ImageSource, examples: Seque
     captions = CaptionBatches(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     told = [number for number, nouns in enumerate(phrases) if nouns]
-    for number, trace in _read(module, captions, told, "looking"):
-        alpha = trace.weights.cpu().numpy()
+    for number, _, weights in _read(module, captions, told, "looking"):
+        alpha = weights.cpu().numpy()
         width, height = image_size(examples[captions.owners[number]].path)
         seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
         for phrase in phrases[number]:
@@ -84,8 +85,8 @@ def _choose_relations(
     words = module.vocabulary.words
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     told = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
-    for number, trace in _read(module, captions, told, "relating"):
-        chosen = trace.logits[:, known].argmax(dim=1).tolist()
+    for number, logits, _ in _read(module, captions, told, "relating"):
+        chosen = logits[:, known].argmax(dim=1).tolist()
         for token, choice in zip(captions.tokens[number], chosen, strict=False):
             if token in known:
                 yield words[token], words[known[choice]]
@@ -94,11 +95,10 @@ def _choose_relations(
 @torch.no_grad()
 def _read(
     module: CaptioningModule, captions: CaptionBatches, numbers: Sequence[int], doing: str
-) -> Iterator[tuple[int, Trace]]:
-    """The trace of each of the captions, which the model reads word by word: (T, V), (T, L), (T,)."""
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The logits (T, V) and alpha (T, L) of each of the captions, which the model reads word by word."""
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
     for start in track(starts, doing, console=Console(stderr=True), transient=True):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
         traces = module.trace(*(part.to(module.device) for part in captions[together]))
-        for row, number in enumerate(together):
-            yield number, Trace(traces.logits[row], traces.weights[row], traces.gates[row])
+        yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)

@@ -54,7 +54,7 @@ class SoftLoss(nn.Module):
     def forward(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
         """`tokens` (B, T) are the targets with `<pad>` behind `<eos>`; padded steps count nowhere."""
         trace = captioner(regions, owners, tokens)
-        nll = negative_log_likelihood(trace.logits, tokens, self.label_smoothing).mean()
+        nll = negative_log_likelihood(trace, tokens, self.label_smoothing).mean()
         penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, tokens != PAD), regions.shape[1])
         return Loss(
             nll,
@@ -118,14 +118,14 @@ class HardLoss(SoftLoss):
         if attention.estimator == "exact":
             return self._try_all_regions(captioner, regions, owners, tokens)
         trace = captioner(regions, owners, tokens)
-        nll = negative_log_likelihood(trace.logits, tokens, self.label_smoothing)
+        nll = negative_log_likelihood(trace, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
         penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1])
         if attention.estimator == "gumbel_st":
             return self._loss(trace, nll, penalty, entropy.mean())
         released = attention.estimator == "reinforce_arctic"
-        log_p = -negative_log_likelihood(trace.logits.detach(), tokens) if self.label_smoothing else -nll.detach()
+        log_p = -negative_log_likelihood(trace, tokens).detach() if self.label_smoothing else -nll.detach()
         reward = log_p / mask.sum(dim=1) if released else log_p
         advantage = self._advantage(reward, attention)
         figures = {
@@ -150,18 +150,18 @@ class HardLoss(SoftLoss):
     def _try_all_regions(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
         """At one step of each caption, drawn uniformly, every region is tried; the other steps are drawn."""
         memory, state = captioner.begin(regions)
-        memory, state, mask = memory.select(owners), state.select(owners), tokens != PAD
+        mask = tokens != PAD
         with torch.no_grad():
-            before = captioner.unroll(memory, state, tokens).sample
+            before = captioner.unroll(memory, state, owners, tokens).sample
         assert before is not None
         num_regions = regions.shape[1]
         step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,)
         rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
         tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
         locations = _fork(before.locations[rows], step[rows], tried)
-        trace = captioner.unroll(memory.select(rows), state.select(rows), tokens[rows], locations)
+        trace = captioner.unroll(memory, state, owners[rows], tokens[rows], locations)
 
-        nll = negative_log_likelihood(trace.logits, tokens[rows], self.label_smoothing).view(-1, num_regions)
+        nll = negative_log_likelihood(trace, tokens[rows], self.label_smoothing).view(-1, num_regions)
         weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_i, (B, L)
         _, entropy = _of_captions(trace, mask[rows])
         penalties = doubly_stochastic_penalty(trace.weights, mask[rows])
@@ -206,15 +206,16 @@ def _fork(locations: Tensor, step: Tensor, tried: Tensor) -> Tensor:
     return locations.where(number < step, torch.where(number == step, tried, -1))
 
 
-def negative_log_likelihood(logits: Tensor, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """-log p of each caption, summed over its words: (B, T, V) and (B, T) to (B,).
+def negative_log_likelihood(trace: Trace, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """-log p of each caption (B,), summed over its words, the targets `tokens` (B, T).
 
     With label smoothing s the target is 1 - s on the word plus s / V on every word.
     """
+    targets = tokens.flatten()[trace.places]
     words = F.cross_entropy(
-        logits.flatten(0, 1), tokens.flatten(), ignore_index=PAD, reduction="none", label_smoothing=label_smoothing
+        trace.logits, targets, ignore_index=PAD, reduction="none", label_smoothing=label_smoothing
     )
-    return words.view_as(tokens).sum(dim=1)
+    return trace.at_steps(words).sum(dim=1)
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, tau: float = 1.0) -> Tensor:

@@ -100,7 +100,7 @@ class CaptioningModule(lightning.LightningModule):
             return
         trace = self.trace(*batch)
         words = int((batch.tokens != PAD).sum())
-        nll = negative_log_likelihood(trace.logits, batch.tokens).sum() / words
+        nll = negative_log_likelihood(trace, batch.tokens).sum() / words
         self._figures["nll_per_word"].append(Figure(nll, words))
         for name, figure in watch_maps(trace, batch.tokens).items():
             self._figures[f"attention_{name}"].append(figure)

@@ -139,19 +139,31 @@ class Sample(NamedTuple):
     entropy: Tensor
 
 
+def at_places(values: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Values of words (N, ...) at their places (N,) among B x T steps, (B, T, ...); 0 elsewhere."""
+    padded = values.new_zeros(shape[0] * shape[1], *values.shape[1:])
+    return padded.index_copy(0, places, values).unflatten(0, shape)
+
+
 class Trace(NamedTuple):
     """What the captioner said at every step of given captions, and where it looked.
 
-    logits   (B, T, V) scores of the next word
+    logits   (N, V) scores of the captions' N words
+    places   (N,) which of the B * T steps they are; the others are padding, where all that follows is 0
     weights  (B, T, L) alpha, each step sums to 1
     gates    (B, T) beta, between 0 and 1
     sample   what hard attention drew
     """
 
     logits: Tensor
+    places: Tensor
     weights: Tensor
     gates: Tensor
     sample: Sample | None = None
+
+    def at_steps(self, values: Tensor) -> Tensor:
+        """What belongs to the words (N, ...) at their steps (B, T, ...), 0 elsewhere."""
+        return at_places(values, self.places, (self.gates.shape[0], self.gates.shape[1]))
 
 
 class Generated(NamedTuple):

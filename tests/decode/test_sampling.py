@@ -32,7 +32,7 @@ def _probability_without_pad_and_start(captioner, regions, p) -> dict[tuple[int,
     with torch.no_grad():
         for caption in p:
             trace = captioner(regions, torch.tensor([0]), torch.tensor([caption]))
-            logits = trace.logits[0].clone()
+            logits = trace.logits.clone()
             logits[:, :2] = -torch.inf
             log_p = logits.log_softmax(dim=1).gather(1, torch.tensor(caption).unsqueeze(1)).sum()
             renormalised[caption] = log_p.exp().item()

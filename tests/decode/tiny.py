@@ -43,9 +43,9 @@ def best(
 
 
 def log_probability(captioner: Captioner, regions: Tensor, tokens: Sequence[int]) -> float:
-    batch = torch.tensor([list(tokens)])
-    log_p = captioner(regions.unsqueeze(0), torch.tensor([0]), batch).logits.log_softmax(dim=-1)
-    return log_p.gather(2, batch.unsqueeze(2)).sum().item()
+    words = torch.tensor(tokens)
+    log_p = captioner(regions.unsqueeze(0), torch.tensor([0]), words.unsqueeze(0)).logits.log_softmax(dim=1)
+    return log_p.gather(1, words.unsqueeze(1)).sum().item()
 
 
 def ended_captions(max_length: int) -> list[list[int]]:

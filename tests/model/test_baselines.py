@@ -1,8 +1,10 @@
 import torch
+from torch import Tensor
 
 from showattendtell.model.attention import MeanAttention
 from showattendtell.model.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.model.captioner import Captioner
+from showattendtell.model.decoder import Decoder
 from showattendtell.text.vocabulary import EOS, START
 
 V, D, M, N = 9, 5, 3, 4
@@ -15,6 +17,12 @@ def spread(model: torch.nn.Module) -> None:
     torch.manual_seed(1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
+
+
+def logits_of(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """(B, T, V)"""
+    trace = Captioner(MeanAttention(D, N), decoder)(REGIONS, OWNERS, tokens)
+    return trace.at_steps(trace.logits)
 
 
 def test_nic_is_torchs_lstm_over_the_image_and_then_the_words():
@@ -33,14 +41,14 @@ def test_nic_is_torchs_lstm_over_the_image_and_then_the_words():
     image = decoder.image(REGIONS.mean(dim=1)).unsqueeze(1)
     words = decoder.embedding(torch.cat([torch.full((2, 1), START), TOKENS[:, :-1]], dim=1))
     hidden = lstm(torch.cat([image, words], dim=1))[0][:, 1:]
-    logits = Captioner(MeanAttention(D, N), decoder)(REGIONS, OWNERS, TOKENS).logits
+    logits = logits_of(decoder, TOKENS)
     torch.testing.assert_close(logits, decoder.word_scores(hidden))
 
 
 def test_log_bilinear_predicts_from_the_window_of_words_and_the_image():
     decoder = LogBilinearDecoder(V, D, M, N, window=2).eval()
     spread(decoder)
-    logits = Captioner(MeanAttention(D, N), decoder)(REGIONS, OWNERS, TOKENS).logits
+    logits = logits_of(decoder, TOKENS)
     newest, oldest = decoder.words.weight.chunk(2, dim=1)
     for row in range(2):
         said = [torch.zeros(M), *(decoder.embedding.weight[word] for word in (START, *TOKENS[row, :-1].tolist()))]
@@ -52,10 +60,9 @@ def test_log_bilinear_predicts_from_the_window_of_words_and_the_image():
 
 def test_log_bilinear_forgets_what_left_its_window():
     decoder = LogBilinearDecoder(V, D, M, N, window=2).eval()
-    captioner = Captioner(MeanAttention(D, N), decoder)
     changed = TOKENS.clone()
     changed[:, 0] = 8
-    before, after = (captioner(REGIONS, OWNERS, tokens).logits for tokens in (TOKENS, changed))
+    before, after = (logits_of(decoder, tokens) for tokens in (TOKENS, changed))
     assert not torch.allclose(before[0, 1:3], after[0, 1:3])
     torch.testing.assert_close(before[:, 3], after[:, 3])
 

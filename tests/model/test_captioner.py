@@ -2,9 +2,10 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.loss import SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
+from showattendtell.loss import SoftLoss, doubly_stochastic_penalty
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.baselines import NICDecoder
 from showattendtell.model.captioner import Captioner, shift_right
@@ -50,10 +51,11 @@ def written_as_in_the_paper(captioner: Captioner, regions: Tensor, tokens: list[
 
 def test_all_steps_at_once_give_what_the_equations_give_one_by_one(captioner: Captioner):
     trace = captioner(REGIONS, OWNERS, TOKENS)
+    padded = trace.at_steps(trace.logits)
     for row, owner in enumerate(OWNERS):
         length = int((TOKENS[row] != PAD).sum())
         logits, alphas = written_as_in_the_paper(captioner, REGIONS[owner], TOKENS[row, :length].tolist())
-        torch.testing.assert_close(trace.logits[row, :length], logits)
+        torch.testing.assert_close(padded[row, :length], logits)
         torch.testing.assert_close(trace.weights[row, :length], alphas)
 
 
@@ -67,7 +69,7 @@ def test_gradients_are_those_of_the_equations_written_literally(captioner: Capti
         length = int((TOKENS[row] != PAD).sum())
         tokens = TOKENS[row : row + 1, :length]
         logits, alphas = written_as_in_the_paper(captioner, REGIONS[owner], tokens[0].tolist())
-        nll = negative_log_likelihood(logits.unsqueeze(0), tokens)
+        nll = F.cross_entropy(logits, tokens[0], reduction="sum")
         penalty = doubly_stochastic_penalty(alphas.unsqueeze(0), tokens != PAD)
         total = total + (nll + 0.7 * penalty).sum() / len(OWNERS)
     total.backward()
@@ -77,13 +79,14 @@ def test_gradients_are_those_of_the_equations_written_literally(captioner: Capti
 
 def test_generation_step_by_step_follows_the_same_scores(captioner: Captioner):
     trace = captioner(REGIONS, OWNERS, TOKENS)
+    log_p = trace.at_steps(trace.logits).log_softmax(dim=-1)
     memory, state = (part.select(OWNERS) for part in captioner.begin(REGIONS))
     for step, words in enumerate(shift_right(TOKENS).T):
         now = captioner.step(memory, state, words)
-        state = now.state
-        torch.testing.assert_close(now.log_probabilities, trace.logits[:, step].log_softmax(dim=-1))
-        torch.testing.assert_close(now.weights, trace.weights[:, step])
-        torch.testing.assert_close(now.gate, trace.gates[:, step])
+        state, spoken = now.state, TOKENS[:, step] != PAD
+        torch.testing.assert_close(now.log_probabilities[spoken], log_p[spoken, step])
+        torch.testing.assert_close(now.weights[spoken], trace.weights[spoken, step])
+        torch.testing.assert_close(now.gate[spoken], trace.gates[spoken, step])
 
 
 def test_annotations_are_projected_once_per_image(captioner: Captioner):

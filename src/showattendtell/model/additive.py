@@ -1,129 +1,125 @@
-"""The sum of tanh over all regions and captions of an image, without keeping the tanh.
+"""Additive scores e_i = u . tanh(p_i + q) of captions with the regions of their images.
 
-tanh(p + q) = 2 / (1 + e^-2p e^-2q) - 1: one exponential an image and one a step are left, and in between a product and
-a reciprocal, which the backward pass computes again instead of storing (R, K, L, A) numbers a step. On the processor
-both passes are loops compiled by numba, in as many threads as torch has.
+On the processor they are compiled loops over tanh(p + q) = 2 / (1 + e^-2p e^-2q) - 1: one exponential an image and one
+a step, in between a product and a reciprocal. Nothing of size B x L x A is stored; the backward pass computes the
+reciprocals again. Elsewhere, in other precisions, and where an exponential would not be a number, it is plain torch.
 """
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-FURTHEST = 40.0
-"""p and q beyond it are taken for it, so that their exponentials are numbers: tanh(p + q) stays exact, unless both are
-so large and of opposite signs."""
+from showattendtell.model import loops
+from showattendtell.model.loops import Groups, compilable
+
+FURTHEST = 43.0
+"""The largest |p| and |q| of which e^-2p and e^-2q are numbers in single precision."""
+TOGETHER = 2**19
+"""The numbers of size B x L x A that torch computes at once on the processor, so that they stay in its cache."""
 
 
-ONE, ZERO = np.float32(1), np.float32(0)
+@dataclass(frozen=True)
+class Keys:
+    """p of images' regions (I, L, A), and e^-2p where the compiled loops take it."""
+
+    sums: Tensor
+    decays: Tensor | None
+
+    @classmethod
+    def of(cls, sums: Tensor) -> "Keys":
+        return cls(sums, decay(sums.detach().contiguous()) if within_reach(sums) else None)
+
+    def __getitem__(self, rows: Tensor) -> "Keys":
+        return Keys(self.sums[rows], None if self.decays is None else self.decays[rows])
+
+
+def within_reach(sums: Tensor) -> bool:
+    """Whether the compiled loops take these p or q."""
+    if not compilable(sums):
+        return False
+    least, most = sums.detach().aminmax()
+    return float(least) >= -FURTHEST and float(most) <= FURTHEST
 
 
 def decay(sums: Tensor) -> Tensor:
     """e^-2p."""
-    return torch.exp(-2 * sums.clamp(-FURTHEST, FURTHEST))
+    return torch.exp(-2 * sums)
 
 
-def sum_of_tanh(keys: Tensor, queries: Tensor, weights: Tensor) -> Tensor:
-    """u . tanh(p_i + q) for every region i and caption, (R, K, L).
+class Pairs:
+    """All captions with all regions of their images. Both methods take the first b of the B captions.
+
+    Scores lack the constant -sum_a u_a, of which a softmax knows nothing.
 
     Args:
-        keys: e^-2p of the regions, (R, L, A).
-        queries: e^-2q of the captions, (R, K, A).
         weights: u, (A,).
     """
-    if keys.device.type == "cpu" and keys.dtype == queries.dtype == weights.dtype == torch.float32:
-        halves = _SumOfSigmoid.apply(keys, queries, weights)
-    else:
-        halves = (1 + keys.unsqueeze(1) * queries.unsqueeze(2)).reciprocal() @ weights
-    return 2 * halves - weights.sum()
+
+    def __init__(self, groups: Groups, keys: Keys, weights: Tensor):
+        self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
+
+    def scores(self, queries: Tensor) -> Tensor:
+        """e (b, L) of q (b, A)."""
+        decays = self._decays(queries)
+        if decays is None:
+            return 2 * torch.cat([fit @ self.weights for _, fit in self._fits(queries)])
+        scores = queries.new_empty(len(queries), self.keys.sums.shape[1])
+        self.groups.run(loops.score, len(queries), *decays, self.weights, scores)
+        return scores
+
+    def scores_back(self, queries: Tensor, gradient: Tensor, to_sums: Tensor, to_weights: Tensor) -> Tensor:
+        """q's gradient (b, A) from q and the scores' gradient (b, L).
+
+        p's is added to `to_sums` (I, L, A), and u's, of which the sum over images is meant, to `to_weights` (I, A).
+        """
+        to_queries = queries.new_zeros(queries.shape)
+        decays = self._decays(queries)
+        if decays is not None:
+            given = (*decays, self.weights, gradient.contiguous())
+            self.groups.run(loops.score_back, len(queries), *given, to_sums, to_queries, to_weights)
+            return to_queries
+        for rows, fit in self._fits(queries):
+            pulled = 2 * gradient[rows].unsqueeze(2) * fit  # (k, L, A)
+            to_weights[0] += pulled.sum(dim=(0, 1))
+            pulled *= 2 * self.weights * (1 - fit)
+            to_sums.index_add_(0, self.groups.owners[rows], pulled)
+            to_queries[rows] = pulled.sum(dim=1)
+        return to_queries
+
+    def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
+        """e^-2p and e^-2q, where the compiled loops take them."""
+        if self.keys.decays is None or not within_reach(queries):
+            return None
+        return self.keys.decays, decay(queries)
+
+    def _fits(self, queries: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """sigmoid(2 (p + q)) of some captions at a time, (k, L, A)."""
+        captions, sums = len(queries), self.keys.sums
+        number = max(1, TOGETHER // sums[0].numel()) if queries.device.type == "cpu" else captions
+        for first in range(0, captions, number):
+            rows = slice(first, min(first + number, captions))
+            yield rows, torch.sigmoid(2 * (sums[self.groups.owners[rows]] + queries[rows].unsqueeze(1)))
 
 
-class _SumOfSigmoid(torch.autograd.Function):
-    """s_kl = sum_a u_a / (1 + E_la F_ka), for each image."""
+class AdditiveScores(torch.autograd.Function):
+    """The scores of one step."""
 
     @staticmethod
-    def forward(ctx: Any, keys: Tensor, queries: Tensor, weights: Tensor) -> Tensor:
-        keys, queries, weights = keys.contiguous(), queries.contiguous(), weights.contiguous()
-        ctx.save_for_backward(keys, queries, weights)
-        sums = keys.new_empty(*queries.shape[:2], keys.shape[1])
-        _share_out(kernels()[0], [keys, queries, sums], [weights])
-        return sums
+    def forward(
+        ctx: Any, groups: Groups, sums: Tensor, decays: Tensor | None, queries: Tensor, weights: Tensor
+    ) -> Tensor:
+        ctx.groups, ctx.decays = groups, decays
+        ctx.save_for_backward(sums, queries, weights)
+        return Pairs(groups, Keys(sums, decays), weights).scores(queries)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        keys, queries, weights = ctx.saved_tensors
-        by_image = [torch.zeros_like(keys), torch.zeros_like(queries), keys.new_zeros(len(keys), len(weights))]
-        _share_out(kernels()[1], [keys, queries, gradient.contiguous(), *by_image], [weights])
-        return by_image[0], by_image[1], by_image[2].sum(dim=0)
-
-
-@cache
-def kernels() -> tuple[Callable[..., None], Callable[..., None]]:
-    """The loops over the images of a share, forward and backward; numba keeps them compiled on disk."""
-    return _compile(_sum), _compile(_spread)
-
-
-def _compile(loops: Callable[..., None]) -> Callable[..., None]:
-    from numba import njit
-
-    # all of fastmath but what takes infinity for impossible: 1 / (1 + inf) is 0 here
-    settings: dict[str, Any] = {
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": {"reassoc", "contract", "arcp", "nsz"},
-    }
-    try:
-        return njit(cache=True, **settings)(loops)
-    except RuntimeError:  # there is no place that it may write to
-        return njit(**settings)(loops)
-
-
-def _sum(keys, queries, sums, weights):  # type: ignore[no-untyped-def]
-    images, regions, width = keys.shape
-    for image in range(images):
-        for caption in range(queries.shape[1]):
-            for region in range(regions):
-                total = ZERO
-                for a in range(width):
-                    total += weights[a] / (ONE + keys[image, region, a] * queries[image, caption, a])
-                sums[image, caption, region] = total
-
-
-def _spread(keys, queries, gradient, to_keys, to_queries, to_weights, weights):  # type: ignore[no-untyped-def]
-    images, regions, width = keys.shape
-    for image in range(images):
-        for region in range(regions):
-            for caption in range(queries.shape[1]):
-                given = gradient[image, caption, region]
-                for a in range(width):
-                    key, query = keys[image, region, a], queries[image, caption, a]
-                    fit = ONE / (ONE + key * query)
-                    pulled = given * fit
-                    to_weights[image, a] += pulled
-                    pulled *= weights[a] * fit
-                    to_keys[image, region, a] -= pulled * query
-                    to_queries[image, caption, a] -= pulled * key
-
-
-def _share_out(kernel: Callable[..., None], by_image: list[Tensor], shared: list[Tensor]) -> None:
-    """Call the kernel on each thread's share of the images."""
-    threads = min(torch.get_num_threads(), len(by_image[0]))
-    whole = [tensor.detach().numpy() for tensor in shared]
-    shares = list(zip(*(tensor.detach().tensor_split(threads) for tensor in by_image), strict=True))
-    calls = [([part.numpy() for part in share], whole) for share in shares]
-    if threads == 1:
-        kernel(*calls[0][0], *calls[0][1])
-        return
-    for done in [_pool(os.getpid()).submit(kernel, *parts, *rest) for parts, rest in calls]:
-        done.result()
-
-
-@cache
-def _pool(process: int) -> ThreadPoolExecutor:
-    """The threads of this process; a forked one has none of its parent's."""
-    return ThreadPoolExecutor(os.cpu_count(), "additive")
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        sums, queries, weights = ctx.saved_tensors
+        to_sums, to_weights = sums.new_zeros(sums.shape), weights.new_zeros(len(sums), len(weights))
+        pairs = Pairs(ctx.groups, Keys(sums, ctx.decays), weights)
+        to_queries = pairs.scores_back(queries, gradient, to_sums, to_weights)
+        return None, to_sums, None, to_queries, to_weights.sum(dim=0)

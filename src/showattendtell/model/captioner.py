@@ -5,7 +5,9 @@ from torch import Tensor, nn
 
 from showattendtell.model.attention import Attention
 from showattendtell.model.decoder import Decoder
+from showattendtell.model.packing import Packing
 from showattendtell.model.steps import Memory, State, Step
+from showattendtell.model.unroll import all_steps, in_one_go, step_by_step
 from showattendtell.records import Sample, Trace
 from showattendtell.text.vocabulary import START
 
@@ -31,28 +33,26 @@ class Captioner(nn.Module):
             owners: (B,) the image of each caption.
         """
         memory, state = self.begin(regions)
-        return self.unroll(memory.select(owners), state.select(owners), tokens)
+        return self.unroll(memory, state, owners, tokens)
 
-    def unroll(self, memory: Memory, state: State, tokens: Tensor, locations: Tensor | None = None) -> Trace:
-        """As `forward`, from the memory and first state of each caption.
+    def unroll(
+        self, memory: Memory, state: State, owners: Tensor, tokens: Tensor, locations: Tensor | None = None
+    ) -> Trace:
+        """As `forward`, from the memory and first states of the images.
 
         Args:
             locations: (B, T, H) where hard attention is to look; it draws where they are negative.
         """
-        embedded = self.decoder.embed(shift_right(tokens))
-        word_gates = self.decoder.word_gates(embedded)
-        states, glimpses = [], []
-        for step in range(tokens.shape[1]):
-            given = {} if locations is None else {"locations": locations[:, step]}
-            glimpse = self.attention(memory, state, **given)
-            state = self.decoder.advance(word_gates[:, step], glimpse.context, state)
-            states.append(state.hidden)
-            glimpses.append(glimpse)
-        hidden = torch.stack(states, dim=1)
-        *parts, samples = zip(*glimpses, strict=True)
-        context, weights, gates = (torch.stack(part, dim=1) for part in parts)
-        logits = self.decoder.score_words(embedded, hidden, context)
-        return Trace(logits, weights, gates, None if samples[0] is None else _stack(samples))
+        packing = Packing.of(tokens)
+        embedded, word_gates = self.decoder.take_in(packing.pack(shift_right(tokens)))
+        given = (self.attention, self.decoder, packing)
+        if in_one_go(self.attention, self.decoder):
+            course = all_steps(*given, memory, state, word_gates, owners, locations)
+        else:
+            course = step_by_step(*given, memory.select(owners), state.select(owners), word_gates, locations)
+        logits = self.decoder.score_words(embedded, course.hidden, course.context)
+        sample = None if course.sample is None else Sample(*map(packing.pad, course.sample))
+        return Trace(logits, packing.places, packing.pad(course.weights), packing.pad(course.gates), sample)
 
     def begin(self, regions: Tensor) -> tuple[Memory, State]:
         """What is needed of the images, (I, L, D): computed once, then selected by row."""
@@ -61,16 +61,10 @@ class Captioner(nn.Module):
     def step(self, memory: Memory, state: State, tokens: Tensor) -> Step:
         """One word further: the last words (B,) and the state give the next word's log-probabilities."""
         glimpse = self.attention(memory, state)
-        words, which = tokens.unique(return_inverse=True)
-        embedded = self.decoder.embed(words)
-        state = self.decoder.advance(self.decoder.word_gates(embedded)[which], glimpse.context, state)
-        scores = self.decoder.score_words(embedded[which], state.hidden, glimpse.context)
+        embedded, word_gates = self.decoder.take_in(tokens)
+        state = self.decoder.advance(word_gates, glimpse.context, state)
+        scores = self.decoder.score_words(embedded, state.hidden, glimpse.context)
         return Step(scores.log_softmax(dim=-1), state, glimpse.weights, glimpse.gate)
-
-
-def _stack(samples: tuple[Sample, ...]) -> Sample:
-    """Samples of the steps as one, (B, T, H) and (B, T)."""
-    return Sample(*(torch.stack(part, dim=1) for part in zip(*samples, strict=True)))
 
 
 def shift_right(tokens: Tensor) -> Tensor:

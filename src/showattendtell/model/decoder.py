@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.arguments import Fraction, PositiveInt
@@ -42,6 +43,11 @@ class Decoder(nn.Module, ABC):
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens of any shape to their embeddings E y, (..., m)."""
         return self.embedding(tokens)
+
+    def take_in(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """E y (N, m) of tokens (N,), and what `advance` needs of them (N, ...)."""
+        embedded = self.embed(tokens)
+        return embedded, self.word_gates(embedded)
 
     @abstractmethod
     def word_gates(self, embedded: Tensor) -> Tensor:
@@ -126,6 +132,14 @@ class LSTMDecoder(Decoder):
     def embed(self, tokens: Tensor) -> Tensor:
         embedded = super().embed(tokens)
         return embedded * (tokens != START).unsqueeze(-1) if self.zero_first else embedded
+
+    def take_in(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Each word once, however often it stands among the tokens."""
+        if tokens.device.type != "cpu":  # would have to wait for how many words there are
+            return super().take_in(tokens)
+        words, which = tokens.unique(return_inverse=True)
+        embedded, gates = super().take_in(words)
+        return F.embedding(which, embedded), F.embedding(which, gates)
 
     def word_gates(self, embedded: Tensor) -> Tensor:
         """The words' part of the gates' sums, (..., 4n)."""

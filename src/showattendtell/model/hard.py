@@ -68,30 +68,37 @@ class HardAttention(ScoredAttention):
 
     def forward(self, memory: Memory, state: State, locations: Tensor | None = None) -> Glimpse:
         """One step; where `locations` (B, H) is at least 0 it is looked at, elsewhere a location is drawn."""
-        scores = self.temperature * self.scores(memory, state.hidden)
-        log_weights = scores.log_softmax(dim=-1)  # (R, K, H, L)
+        log_weights = (self.temperature * self.scores(memory, state.hidden)).log_softmax(dim=-1)  # (R, K, H, L)
         weights = log_weights.exp()
-        drawn, maps = self._draw(log_weights, locations)
-        log_probability = log_weights.gather(-1, drawn.unsqueeze(-1)).sum(dim=(2, 3))  # (R, K)
-        if memory.expected is not None:
-            expected = memory.expected.unsqueeze(1)
+        expected = None if memory.expected is None else memory.expected.unsqueeze(1)
+        if self.training and self.estimator == "gumbel_st" and locations is None:
+            maps = F.gumbel_softmax(log_weights, tau=self.relaxation, hard=True)
+            drawn = maps.detach().argmax(dim=-1)
+        else:
+            drawn = self.draw(weights, locations)
+            maps = F.one_hot(drawn, weights.shape[-1]).to(weights.dtype)
+        if expected is not None:
             maps = torch.where(expected[..., None, None], weights, maps)
-            log_probability = log_probability.masked_fill(expected, 0.0)
         context, gate = self.gated(self.read(memory, maps), state.hidden)
-        entropy = torch.special.entr(weights).sum(dim=(2, 3))
-        sample = Sample(drawn.flatten(0, 1), log_probability.flatten(), entropy.flatten())
+        sample = Sample(*(part.flatten(0, 1) for part in path_of(log_weights, drawn, expected)))
         return Glimpse(context, weights.mean(dim=2).flatten(0, 1), gate, sample)
 
-    def _draw(self, log_weights: Tensor, given: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Locations (R, K, H) and the maps that look at them alone (R, K, H, L)."""
-        if self.training and self.estimator == "gumbel_st" and given is None:
-            maps = F.gumbel_softmax(log_weights, tau=self.relaxation, hard=True)
-            return maps.detach().argmax(dim=-1), maps
+    def draw(self, weights: Tensor, given: Tensor | None) -> Tensor:
+        """Locations (...) from alpha (..., L), or those that are given where they are not negative."""
         if not self.training and self.test == "argmax":
-            drawn = log_weights.argmax(dim=-1)
+            drawn = weights.argmax(dim=-1)
         else:
-            drawn = torch.multinomial(log_weights.detach().exp().flatten(0, 2), 1).view(log_weights.shape[:3])
-        if given is not None:
-            given = given.view_as(drawn)
-            drawn = torch.where(given >= 0, given, drawn)
-        return drawn, F.one_hot(drawn, log_weights.shape[-1]).to(log_weights.dtype)
+            drawn = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
+        if given is None:
+            return drawn
+        given = given.view_as(drawn)
+        return torch.where(given >= 0, given, drawn)
+
+
+def path_of(log_weights: Tensor, drawn: Tensor, expected: Tensor | None) -> Sample:
+    """The sample of locations (..., H) drawn from log alpha (..., H, L); log p is 0 where `expected` (...)."""
+    log_probability = log_weights.gather(-1, drawn.unsqueeze(-1)).sum(dim=(-2, -1))
+    if expected is not None:
+        log_probability = log_probability.masked_fill(expected, 0.0)
+    entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # of alpha = 0 too it has a gradient
+    return Sample(drawn, log_probability, entropy)

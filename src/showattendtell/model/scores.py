@@ -6,15 +6,16 @@ e (R, K, H, L): H is the number of attention maps, 1 for all scores but the one 
 """
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.arguments import PositiveFloat, PositiveInt
-from showattendtell.model.additive import decay, sum_of_tanh
+from showattendtell.model.additive import AdditiveScores, Keys
 from showattendtell.model.initial import start_small
+from showattendtell.model.loops import Groups
 
 
 class Score(nn.Module, ABC):
@@ -23,11 +24,11 @@ class Score(nn.Module, ABC):
     heads = 1
 
     @abstractmethod
-    def remember(self, regions: Tensor) -> Tensor:
-        """Keys of the regions (R, L, D), R rows of any shape."""
+    def remember(self, regions: Tensor) -> Any:
+        """Keys of the regions (R, L, D): a tensor of R rows of any shape."""
 
     @abstractmethod
-    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
+    def forward(self, keys: Any, hidden: Tensor) -> Tensor:
         """e (R, K, H, L) of the states (R, K, n)."""
 
 
@@ -58,14 +59,18 @@ class AdditiveScore(Score):
         self.query = nn.Linear(hidden_dim, width)
         self.score = nn.Linear(width, 1, bias=False)
 
-    def remember(self, regions: Tensor) -> Tensor:
-        keys = self.key(regions)
+    def remember(self, regions: Tensor) -> Keys:
+        sums = self.key(regions).to(regions.dtype)
         for layer in self.deeper:
-            keys = torch.tanh(layer(keys))
-        return decay(keys)  # (R, L, A)
+            sums = torch.tanh(layer(sums)).to(regions.dtype)
+        return Keys.of(sums)
 
-    def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
-        return sum_of_tanh(keys, decay(self.query(hidden)), self.score.weight.squeeze(0)).unsqueeze(2)
+    def forward(self, keys: Keys, hidden: Tensor) -> Tensor:
+        images, captions = hidden.shape[:2]
+        groups = Groups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)
+        queries, weights = self.query(hidden).flatten(0, 1), self.score.weight.squeeze(0)
+        scores = AdditiveScores.apply(groups, keys.sums, keys.decays, queries, weights) - weights.sum()  # (B, L)
+        return scores.view(images, captions, 1, -1)
 
 
 class DotScore(Score):

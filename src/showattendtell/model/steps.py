@@ -1,6 +1,6 @@
 """What attention and decoder hand to each other at every step."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ class Memory(NamedTuple):
     """
 
     regions: Tensor
-    keys: Tensor
+    keys: Any
     expected: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Memory":
@@ -43,6 +43,16 @@ class Glimpse(NamedTuple):
     context: Tensor
     weights: Tensor
     gate: Tensor
+    sample: Sample | None = None
+
+
+class Course(NamedTuple):
+    """All steps of captions, N words: h (N, n), z (N, D), alpha (N, L), beta (N,), and what was drawn."""
+
+    hidden: Tensor
+    context: Tensor
+    weights: Tensor
+    gates: Tensor
     sample: Sample | None = None
 
 
