@@ -8,12 +8,9 @@ import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
-from showattendtell.batches import (
-    CaptionData,
-    ImageSource,
-    Scene,
-)
+from showattendtell.batches import CaptionData
 from showattendtell.records import Batch, Caption, Dataset, Example
+from showattendtell.splits import ImageSource, Scene
 from showattendtell.text.vocabulary import Vocabulary
 
 CAPTIONS = ((("a", "dog"), ("one", "dog", "runs")), (("two", "cats"),), (("a", "man"), ("he", "sits"), ("old", "man")))

@@ -6,18 +6,13 @@ import torch
 from PIL import Image
 
 from dealt import CAPTIONS, examples_of, numbered, vocabulary
-from showattendtell.batches import (
-    CaptionBatches,
-    CaptionData,
-    ImageBatches,
-    grid_source,
-    pixel_source,
-)
+from showattendtell.batches import CaptionData
 from showattendtell.data.images import open_image
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.records import Caption, Dataset, Example
+from showattendtell.splits import CaptionBatches, ImageBatches, grid_source, pixel_source
 from showattendtell.text.vocabulary import EOS, PAD
 
 

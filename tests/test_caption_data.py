@@ -21,13 +21,13 @@ from showattendtell.batches import (
     BUCKETINGS,
     BucketingName,
     CaptionData,
-    ImageSource,
     read_ahead,
 )
 from showattendtell.bucketing import BatchSize, EpochBatches
 from showattendtell.errors import UserError
 from showattendtell.processes import own_share
 from showattendtell.records import Dataset, Example
+from showattendtell.splits import ImageSource
 
 
 @pytest.mark.filterwarnings("ignore")

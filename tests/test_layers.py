@@ -18,12 +18,13 @@ LAYERS = [
     {"data", "downloads"},
     {"encoder"},
     {"features"},
-    {"bucketing"},
+    {"bucketing", "splits"},
     {"batches"},
     {"model"},
-    {"loss", "decode", "watch"},
+    {"cross_entropy", "decode", "watch"},
+    {"loss"},
     {"metrics"},
-    {"optimize"},
+    {"optimize", "captioning"},
     {"module"},
     {"corpus", "evaluation", "likeness"},
     {"report"},
@@ -39,6 +40,9 @@ LAYERS = [
 PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "itertools", "math", "numba", "numpy", "os"}
 PLAIN |= {"torch", "typing"}
 """What the model may import."""
+
+TRAINING = {"batches", "module", "loggers", "progress", "training", "train"}
+"""What knows Lightning, which takes seconds to import."""
 
 ENTRY_POINTS = LAYERS[-1]
 ALL = [layer for row in LAYERS for layer in row]
@@ -123,6 +127,13 @@ def test_the_model_is_plain_torch_and_knows_nothing_of_files_or_training(module:
 @pytest.mark.parametrize("module", [module for module in MODULES if layer(module) == "metrics"])
 def test_metrics_see_only_words_and_numbers(module: str):
     assert foreign(imports(module)) & {"torch", "pytorch_lightning"} == set()
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if layer(module) not in TRAINING])
+def test_what_only_captions_and_scores_does_not_wait_for_lightning(module: str):
+    assert "pytorch_lightning" not in foreign(imports(module))
+    assert "torchmetrics" not in foreign(imports(module, when_imported=True))
+    assert {layer(other) for other in own(imports(module))} & TRAINING == set()
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if layer(module) == "report"])

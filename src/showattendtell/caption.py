@@ -1,21 +1,31 @@
 """Captions photographs and shows where the model looked."""
 
+from collections.abc import Callable
+
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry import entry_point, leave
 
 
 def run(config: DictConfig) -> None:
+    from showattendtell.report.drawing import drawing
+
+    with drawing() as draw:  # before torch is imported, so that the one need not wait for the other
+        _caption(config, draw)
+
+
+def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
+    """Caption each photograph that can be read; a `UserError` at the end tells of the others."""
     from pathlib import Path
 
     import torch
 
+    from showattendtell.captioning import write_together
     from showattendtell.checkpoint import restore_together
     from showattendtell.config.build import build
     from showattendtell.data.images import find_images, open_image
     from showattendtell.errors import UserError
-    from showattendtell.module import write_together
-    from showattendtell.report.heatmaps import draw_heatmaps, picture_names
+    from showattendtell.report.drawing import picture_names
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
     torch.manual_seed(config.seed)
@@ -34,7 +44,7 @@ def run(config: DictConfig) -> None:
         [[best, *others]] = write_together(modules, seen)
         words, path = vocabulary.decode(best.tokens), Path(config.output) / name
         maps, frame = best.weights.unflatten(1, encoder.grid).numpy(), encoder.preprocessing.crop_box(*photograph.size)
-        draw_heatmaps(photograph, words, maps, best.gates.numpy(), frame, path)
+        draw(photograph, words, maps, best.gates.numpy(), frame, path)
         print(f"{file}: {' '.join(words)}")
         for caption in others:
             print(f"  also: {' '.join(vocabulary.decode(caption.tokens))}")
@@ -47,3 +57,4 @@ main = entry_point("caption", run, positional="images")
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -1,6 +1,5 @@
 """Checkpoints that say what they are: written in training, and all that scoring and captioning need."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,36 +8,35 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
+from showattendtell.captioning import ImageCaptioner
 from showattendtell.config.build import TRUST, build, build_captioner, foreign_targets, settled
 from showattendtell.config.check import find_faults, raise_all
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.loss import HardLoss
-from showattendtell.model.hard import HardAttention
-from showattendtell.module import CARD, CaptioningModule
 from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
 
 FORMAT = 2
 
+CARD = "showattendtell"
+"""A checkpoint's entry that says what the weights mean."""
+
 
 class Restored(NamedTuple):
-    """A trained model ready for use, the configuration it was trained with, what was chosen for it by group, and the
-    file's SHA-256."""
+    """A trained model ready for use, the configuration it was trained with, and what was chosen for it by group."""
 
-    module: CaptioningModule
+    module: ImageCaptioner
     config: DictConfig
     choices: dict[str, str]
-    sha256: str
 
 
 def write_card(
     config: DictConfig, choices: dict[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """What a checkpoint says of itself, in plain numbers, strings, lists and dicts."""
-    return {
+    card = {
         "format": FORMAT,
         "version": __version__,
         "config": OmegaConf.to_container(config, resolve=True),
@@ -47,30 +45,7 @@ def write_card(
         "encoder": encoder.describe(),
         "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
     }
-
-
-def build_module(
-    config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any]
-) -> CaptioningModule:
-    """The model that a training configuration describes, with fresh weights.
-
-    From here on the processor takes subnormal numbers for 0: the alphas of a saturated softmax are such, and would make
-    each step several times slower.
-    """
-    torch.set_flush_denormal(True)
-    captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
-    if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
-        raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
-    return CaptioningModule(
-        encoder,
-        captioner,
-        vocabulary,
-        loss=loss,
-        decoding=build(config.decoding),
-        optimizer=lambda groups: build(config.optimizer, params=groups),
-        schedule=build(config.schedule),
-        card=card,
-    )
+    return {CARD: card}
 
 
 def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | None = None) -> Restored:
@@ -99,18 +74,18 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
         raise_all(find_faults(config))
         encoder = build(settled(config.encoder, weights="random"))
         encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
-        module = build_module(config, encoder, Vocabulary(card["vocabulary"]), card)
+        vocabulary = Vocabulary(card["vocabulary"])
+        captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except (KeyError, TypeError, ValueError) as fault:
         raise UserError(f"{path} was altered since it was written ({fault}); train again") from None
-    module.decoding = decoding
+    module = ImageCaptioner(encoder, captioner, vocabulary, decoding)
     try:
-        module.load_state_dict(state)
+        module.load_state_dict({name: own for name, own in state.items() if not name.startswith("loss.")})
     except RuntimeError as fault:
         raise UserError(
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    return Restored(module.eval().to(_device(device)), config, card["choices"], sha256)
+    return Restored(module.eval().to(_device(device)), config, card["choices"])
 
 
 def restore_together(

@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from showattendtell.batches import CaptionBatches, ImageBatches, ImageSource
+from showattendtell.captioning import ImageCaptioner, write_together
 from showattendtell.data.images import image_size
 from showattendtell.metrics.gaze import Gaze, Look, score_gaze
 from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
-from showattendtell.module import CaptioningModule, write_together
 from showattendtell.processes import gather, own_share
 from showattendtell.records import Example
+from showattendtell.splits import CaptionBatches, ImageBatches, ImageSource
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
@@ -23,7 +23,7 @@ CAPTIONS_AT_A_TIME = 64
 class Writer(NamedTuple):
     """A model and the images of a split as it takes them."""
 
-    module: CaptioningModule
+    module: ImageCaptioner
     images: ImageSource
 
 
@@ -52,14 +52,14 @@ def people_said(examples: Sequence[Example]) -> dict[str, list[str]]:
     }
 
 
-def measure_gaze(module: CaptioningModule, images: ImageSource, examples: Sequence[Example]) -> Gaze | None:
+def measure_gaze(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Gaze | None:
     """How well attention finds what the nouns of people's captions name; None for a data set without boxes."""
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
     return score_gaze(look_at_nouns(module, images, examples))
 
 
-def look_at_nouns(module: CaptioningModule, images: ImageSource, examples: Sequence[Example]) -> Iterator[Look]:
+def look_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[Look]:
     """Where the model looks at each noun that has a box, given the words that people wrote before it."""
     captions = CaptionBatches(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
@@ -72,13 +72,13 @@ def look_at_nouns(module: CaptioningModule, images: ImageSource, examples: Seque
             yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
 
 
-def measure_relations(module: CaptioningModule, images: ImageSource, examples: Sequence[Example]) -> Relations:
+def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
     """How well the model chooses between relations (left, above, ...) where people's captions have one."""
     return score_relations(_choose_relations(module, images, examples))
 
 
 def _choose_relations(
-    module: CaptioningModule, images: ImageSource, examples: Sequence[Example]
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
 ) -> Iterator[tuple[str, str]]:
     """Each relation word of people's captions, and the one that the model finds likeliest in its place."""
     captions = CaptionBatches(examples, module.vocabulary, images)
@@ -94,7 +94,7 @@ def _choose_relations(
 
 @torch.no_grad()
 def _read(
-    module: CaptioningModule, captions: CaptionBatches, numbers: Sequence[int], doing: str
+    module: ImageCaptioner, captions: CaptionBatches, numbers: Sequence[int], doing: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """The logits (T, V) and alpha (T, L) of each of the captions, which the model reads word by word."""
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)

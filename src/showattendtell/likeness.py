@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
-from torchmetrics.functional.multimodal.clip_score import clip_score
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from showattendtell.data.images import open_image
@@ -54,6 +53,8 @@ def measure_likeness(captions: Sequence[str], paths: Sequence[str], clip: Clip, 
     Raises `UserError` for an image that cannot be read.
     """
     model: Any = clip
+    from torchmetrics.functional.multimodal.clip_score import clip_score  # takes seconds
+
     pairs = track(list(zip(captions, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
     scores = [clip_score(pil_to_tensor(open_image(path)).to(device), said, lambda: model) for said, path in pairs]
     return Means("clip_score", np.array([score.item() for score in scores]))

@@ -3,10 +3,10 @@
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.arguments import Fraction, NonNegativeFloat, Probability
+from showattendtell.cross_entropy import cross_entropy
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.records import Trace
@@ -212,9 +212,7 @@ def negative_log_likelihood(trace: Trace, tokens: Tensor, label_smoothing: float
     With label smoothing s the target is 1 - s on the word plus s / V on every word.
     """
     targets = tokens.flatten()[trace.places]
-    words = F.cross_entropy(
-        trace.logits, targets, ignore_index=PAD, reduction="none", label_smoothing=label_smoothing
-    )
+    words = cross_entropy(trace.answers, targets, label_smoothing) * (targets != PAD)
     return trace.at_steps(words).sum(dim=1)
 
 

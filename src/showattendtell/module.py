@@ -1,7 +1,7 @@
 """The LightningModule: the one file where model, loss, decoding and metrics meet."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytorch_lightning as lightning
@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from showattendtell.batches import Scene
+from showattendtell.captioning import ImageCaptioner
 from showattendtell.decode.decoding import Decoding
-from showattendtell.decode.speaker import Speaker
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
@@ -20,22 +19,20 @@ from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
 from showattendtell.processes import gather, rank
-from showattendtell.records import Batch, Generated, Trace
+from showattendtell.records import Batch
+from showattendtell.splits import Scene
 from showattendtell.text.vocabulary import PAD, Vocabulary
 from showattendtell.watch import Figure, WordClasses, pool, watch_maps
 
-CARD = "showattendtell"
-"""The checkpoint's entry that says what the weights mean."""
 
-
-class CaptioningModule(lightning.LightningModule):
+class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     """Trains a captioner; every epoch it captions the validation images on its own and scores what it wrote.
 
     Args:
         encoder: gives regions where the data module gives pixels; its weights travel in the checkpoint either way.
         decoding: how the validation images are captioned.
         optimizer: called with the parameter groups.
-        card: what the checkpoint says about itself, in plain numbers, strings, lists and dicts.
+        card: entries of a checkpoint that say what it is, in plain numbers, strings, lists and dicts.
     """
 
     def __init__(
@@ -49,9 +46,8 @@ class CaptioningModule(lightning.LightningModule):
         schedule: Schedule,
         card: Mapping[str, Any],
     ):
-        super().__init__()
-        self.encoder, self.captioner, self.vocabulary = encoder, captioner, vocabulary
-        self.loss, self.decoding, self.card = loss, decoding, dict(card)
+        super().__init__(encoder, captioner, vocabulary, decoding)
+        self.loss, self.card = loss, dict(card)
         self.make_optimizer, self.schedule = optimizer, schedule
         self._word_classes = WordClasses(vocabulary)
         self._written: dict[str, tuple[list[str], list[tuple[str, ...]]]] = {}
@@ -61,14 +57,6 @@ class CaptioningModule(lightning.LightningModule):
     def selective(self) -> bool:
         """Whether there are attention maps that could move."""
         return self.captioner.attention.selective
-
-    def regions(self, images: Tensor) -> Tensor:
-        """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; with places, float32."""
-        return self.encoder.locate(self.encoder(images) if images.ndim == 4 else images.float())
-
-    def trace(self, images: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
-        """Scores and attention of given captions, each word given the words before it."""
-        return self.captioner(self.regions(images), owners, tokens)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens)
@@ -126,10 +114,6 @@ class CaptioningModule(lightning.LightningModule):
             if of:
                 self.log(f"val/{name}", mean.float())
 
-    def write(self, images: Tensor) -> list[list[Generated]]:
-        """Captions of pixels or grids, written free-running; of each image the best first."""
-        return write_together([self], [images])
-
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
         total = int(self.trainer.estimated_stepping_batches)
@@ -137,15 +121,4 @@ class CaptioningModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[CARD] = self.card
-
-
-def write_together(modules: Sequence[CaptioningModule], images: Sequence[Tensor]) -> list[list[Generated]]:
-    """Captions that several models with one vocabulary write as one, in the way that the first has been given.
-
-    Args:
-        images: the same images as each of the models takes them.
-    """
-    regions = [module.regions(seen) for module, seen in zip(modules, images, strict=True)]
-    speaker = Speaker([module.captioner for module in modules])
-    return modules[0].decoding.write(speaker, regions, modules[0].vocabulary)
+        checkpoint.update(self.card)

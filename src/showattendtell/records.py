@@ -145,21 +145,34 @@ def at_places(values: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
     return padded.index_copy(0, places, values).unflatten(0, shape)
 
 
+class Answers(NamedTuple):
+    """What N words are told by: their scores are W x + b, from x (N, w), W (V, w) and b (V,)."""
+
+    values: Tensor
+    matrix: Tensor
+    bias: Tensor
+
+
 class Trace(NamedTuple):
     """What the captioner said at every step of given captions, and where it looked.
 
-    logits   (N, V) scores of the captions' N words
+    answers  of the captions' N words
     places   (N,) which of the B * T steps they are; the others are padding, where all that follows is 0
     weights  (B, T, L) alpha, each step sums to 1
     gates    (B, T) beta, between 0 and 1
     sample   what hard attention drew
     """
 
-    logits: Tensor
+    answers: Answers
     places: Tensor
     weights: Tensor
     gates: Tensor
     sample: Sample | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """Scores of the words (N, V), computed anew."""
+        return self.answers.values @ self.answers.matrix.T + self.answers.bias
 
     def at_steps(self, values: Tensor) -> Tensor:
         """What belongs to the words (N, ...) at their steps (B, T, ...), 0 elsewhere."""

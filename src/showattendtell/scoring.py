@@ -1,5 +1,6 @@
 """Trained models before the images that they are scored on: what the commands that score share."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +25,13 @@ from showattendtell.report.tables import print_gaze, print_notes, print_relation
 
 
 class Trial(NamedTuple):
-    """Restored models that write together, and the images of a split of a data set as each of them takes them."""
+    """Restored models that write together, and the images of a split of a data set as each of them takes them.
+
+    hashes: SHA-256 of the checkpoints.
+    """
 
     checkpoints: Sequence[str]
+    hashes: Sequence[str]
     models: Sequence[Restored]
     writers: Sequence[Writer]
     dataset: Dataset
@@ -47,7 +52,7 @@ class Trial(NamedTuple):
             "split_sha256": fingerprint(self.examples),
             "images": len(self.examples),
             "checkpoint": self._each(self.checkpoints),
-            "checkpoint_sha256": self._each([model.sha256 for model in self.models]),
+            "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),
             "choices": self._each([model.choices for model in self.models]),
             "config": self._each([OmegaConf.to_container(model.config, resolve=True) for model in self.models]),
@@ -72,6 +77,7 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = restore_together(checkpoints, config.device, decoding, config.attention)
+    hashes = [hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest() for path in checkpoints]
     first, *others = [settled(model.config, dataset=config.dataset, cache=config.cache) for model in models]
     raise_all(find_faults(first))
     dataset = build(first.dataset)
@@ -81,7 +87,7 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
         sources.append(source)
     examples = dataset.split(config.split)
     writers = [Writer(model.module, source(examples)) for model, source in zip(models, sources, strict=True)]
-    return Trial(checkpoints, models, writers, dataset, config.split)
+    return Trial(checkpoints, hashes, models, writers, dataset, config.split)
 
 
 class Scores(NamedTuple):

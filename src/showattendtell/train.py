@@ -9,10 +9,10 @@ def run(config: DictConfig) -> float:
     """The best validation figure of those that `selection` goes by: BLEU-4 in percent, or -log p per word."""
     import pytorch_lightning as lightning
 
-    from showattendtell.checkpoint import build_module, write_card
+    from showattendtell.checkpoint import write_card
     from showattendtell.config.build import build, build_source
     from showattendtell.report.tables import print_dataset
-    from showattendtell.training import build_trainer
+    from showattendtell.training import build_module, build_trainer
 
     lightning.seed_everything(config.seed, verbose=False)
     dataset, encoder = build(config.dataset), build(config.encoder)

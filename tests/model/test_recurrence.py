@@ -189,3 +189,12 @@ def test_an_attention_of_ones_own_is_asked_at_every_step():
     assert in_one_go(SoftAttention(D, N), decoder)
     Captioner(watched, decoder)(torch.randn(3, 9, D), OWNERS, TOKENS)
     assert watched.looks == TOKENS.shape[1]
+
+
+def test_nothing_waits_for_numbers_where_the_processor_does_not_compute(kind):
+    """Tensors on the device "meta" have no numbers: asking for one, or for a shape that depends on one, raises."""
+    learner = Learner(*kind, torch.float32)
+    model, loss = learner.model.to("meta"), learner.loss.to("meta")
+    seen, owners, tokens = (part.detach().to("meta") for part in (learner.regions, OWNERS, TOKENS))
+    loss(model, seen, owners, tokens).total.backward()
+    assert all(parameter.grad is not None for parameter in model.decoder.parameters())

@@ -5,8 +5,8 @@ a step, in between a product and a reciprocal. Nothing of size B x L x A is stor
 reciprocals again. Elsewhere, in other precisions, and where an exponential would not be a number, it is plain torch.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,8 +17,6 @@ from showattendtell.model.loops import Groups, compilable
 
 FURTHEST = 43.0
 """The largest |p| and |q| of which e^-2p and e^-2q are numbers in single precision."""
-TOGETHER = 2**19
-"""The numbers of size B x L x A that torch computes at once on the processor, so that they stay in its cache."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,12 @@ class Pairs:
     def scores(self, queries: Tensor) -> Tensor:
         """e (b, L) of q (b, A)."""
         decays = self._decays(queries)
-        if decays is None:
-            return 2 * torch.cat([fit @ self.weights for _, fit in self._fits(queries)])
         scores = queries.new_empty(len(queries), self.keys.sums.shape[1])
-        self.groups.run(loops.score, len(queries), *decays, self.weights, scores)
+        if decays is not None:
+            self.groups.run(loops.score, len(queries), *decays, self.weights, scores)
+            return scores
+        for images, rows in self.groups.pieces(len(queries)):
+            scores[rows] = 2 * self._fit(images, queries[rows]) @ self.weights
         return scores
 
     def scores_back(self, queries: Tensor, gradient: Tensor, to_sums: Tensor, to_weights: Tensor) -> Tensor:
@@ -78,15 +78,18 @@ class Pairs:
         to_queries = queries.new_zeros(queries.shape)
         decays = self._decays(queries)
         if decays is not None:
-            given = (*decays, self.weights, gradient.contiguous())
-            self.groups.run(loops.score_back, len(queries), *given, to_sums, to_queries, to_weights)
+            from_scores, to = gradient.contiguous(), (to_sums, to_queries, to_weights)
+            self.groups.run(loops.score_back, len(queries), *decays, self.weights, from_scores, *to)
             return to_queries
-        for rows, fit in self._fits(queries):
-            pulled = 2 * gradient[rows].unsqueeze(2) * fit  # (k, L, A)
-            to_weights[0] += pulled.sum(dim=(0, 1))
-            pulled *= 2 * self.weights * (1 - fit)
-            to_sums.index_add_(0, self.groups.owners[rows], pulled)
-            to_queries[rows] = pulled.sum(dim=1)
+        for images, rows in self.groups.pieces(len(queries)):
+            fit, given = self._fit(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)
+            to_weights[0] += 2 * (given.flatten() @ fit.flatten(0, 1))
+            slope = torch.addcmul(fit, fit, fit, value=-1).mul_(given.unsqueeze(2))
+            to_queries[rows] = 4 * self.weights * slope.sum(dim=1)
+            if isinstance(images, slice):
+                to_sums[images] += 4 * self.weights * slope.sum(dim=0)
+            else:
+                to_sums.index_add_(0, images, 4 * self.weights * slope)
         return to_queries
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -95,13 +98,13 @@ class Pairs:
             return None
         return self.keys.decays, decay(queries)
 
-    def _fits(self, queries: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """sigmoid(2 (p + q)) of some captions at a time, (k, L, A)."""
-        captions, sums = len(queries), self.keys.sums
-        number = max(1, TOGETHER // sums[0].numel()) if queries.device.type == "cpu" else captions
-        for first in range(0, captions, number):
-            rows = slice(first, min(first + number, captions))
-            yield rows, torch.sigmoid(2 * (sums[self.groups.owners[rows]] + queries[rows].unsqueeze(1)))
+    def _fit(self, images: slice | Tensor, queries: Tensor) -> Tensor:
+        """sigmoid(2 (p + q)), (k, L, A)."""
+        return (self._doubled[images] + 2 * queries.unsqueeze(1)).sigmoid_()
+
+    @cached_property
+    def _doubled(self) -> Tensor:
+        return 2 * self.keys.sums
 
 
 class AdditiveScores(torch.autograd.Function):

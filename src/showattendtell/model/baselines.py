@@ -49,8 +49,8 @@ class NICDecoder(Decoder):
     def advance(self, word_gates: Tensor, context: Tensor, state: State) -> State:
         return lstm(word_gates + self.hidden_gates(state.hidden), state.cell)
 
-    def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        return self.word_scores(self.dropout(hidden))
+    def answer(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        return self.dropout(hidden)
 
 
 class LogBilinearDecoder(Decoder):
@@ -101,5 +101,5 @@ class LogBilinearDecoder(Decoder):
         window = torch.cat([word_gates, state.cell[:, : -self.embedding_dim]], dim=1)
         return State(self.words(window) + self.image(context), window)
 
-    def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        return self.word_scores(self.dropout(hidden))
+    def answer(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        return self.dropout(hidden)

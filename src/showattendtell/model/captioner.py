@@ -8,7 +8,7 @@ from showattendtell.model.decoder import Decoder
 from showattendtell.model.packing import Packing
 from showattendtell.model.steps import Memory, State, Step
 from showattendtell.model.unroll import all_steps, in_one_go, step_by_step
-from showattendtell.records import Sample, Trace
+from showattendtell.records import Answers, Sample, Trace
 from showattendtell.text.vocabulary import START
 
 
@@ -50,9 +50,10 @@ class Captioner(nn.Module):
             course = all_steps(*given, memory, state, word_gates, owners, locations)
         else:
             course = step_by_step(*given, memory.select(owners), state.select(owners), word_gates, locations)
-        logits = self.decoder.score_words(embedded, course.hidden, course.context)
+        values = self.decoder.answer(embedded, course.hidden, course.context)
+        answers = Answers(values, self.decoder.word_scores.weight, self.decoder.word_scores.bias)
         sample = None if course.sample is None else Sample(*map(packing.pad, course.sample))
-        return Trace(logits, packing.places, packing.pad(course.weights), packing.pad(course.gates), sample)
+        return Trace(answers, packing.places, packing.pad(course.weights), packing.pad(course.gates), sample)
 
     def begin(self, regions: Tensor) -> tuple[Memory, State]:
         """What is needed of the images, (I, L, D): computed once, then selected by row."""

@@ -27,6 +27,7 @@ class Decoder(nn.Module, ABC):
         hidden_dim: n, the width of the state h that attention reads.
     """
 
+    word_scores: nn.Linear
     looks_on = True
     """Whether it reads the context of every step, and not of the first alone."""
 
@@ -58,8 +59,13 @@ class Decoder(nn.Module, ABC):
         """One step, from the word's part (B, ...), z (B, D) and the state before."""
 
     @abstractmethod
+    def answer(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """What `word_scores` scores the next word from, for any number of steps at once: (..., m), (..., n), (..., D)
+        to any last width."""
+
     def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Logits of the next word for any number of steps at once: (..., m), (..., n), (..., D) to (..., V)."""
+        """Logits of the next word (..., V)."""
+        return self.word_scores(self.answer(embedded, hidden, context))
 
 
 def lstm(gates: Tensor, cell: Tensor) -> State:
@@ -148,10 +154,10 @@ class LSTMDecoder(Decoder):
     def advance(self, word_gates: Tensor, context: Tensor, state: State) -> State:
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)
 
-    def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+    def answer(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         parts = [embedded] if self.word_output else []
         if self.hidden_output is not None:
             parts.append(self.hidden_output(self.hidden_dropout(hidden)))
         if self.context_output is not None:
             parts.append(self.context_output(context))
-        return self.word_scores(self.output_dropout(self.activation(torch.stack(parts).sum(dim=0))))
+        return self.output_dropout(self.activation(torch.stack(parts).sum(dim=0)))

@@ -5,7 +5,7 @@ ascending order; those from `count` on take no part.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from itertools import pairwise
@@ -92,20 +92,34 @@ class Groups:
         self.owners, self._images = owners, images
 
     @cached_property
-    def _members(self) -> tuple[Any, Any]:
+    def _members(self) -> tuple[Tensor, Tensor]:
         """Where each image's captions start, and the captions."""
         starts = torch.cat([self.owners.new_zeros(1), self.owners.bincount(minlength=self._images).cumsum(0)])
-        return starts.numpy(), self.owners.argsort(stable=True).numpy()
+        return starts, self.owners.argsort(stable=True)
+
+    def pieces(self, count: int) -> Iterator[tuple[slice | Tensor, slice | Tensor]]:
+        """The first `count` captions as plain torch takes them: images and, in step with them, the rows of captions.
+
+        On the processor an image and its captions, which share its place in the cache; elsewhere all at once, each
+        with its own image.
+        """
+        if self.owners.device.type != "cpu":
+            yield self.owners[:count], slice(0, count)
+            return
+        starts, members = self._members
+        for image, rows in enumerate(members.tensor_split(starts[1:-1])):
+            if len(rows := rows[rows < count]):
+                yield slice(image, image + 1), rows
 
     def run(self, loops: Callable[..., None], count: int, *tensors: Tensor) -> None:
         """Run the loops over all images with the first `count` captions, each thread's share of them at once."""
         arrays = [tensor.detach().numpy() for tensor in tensors]
         threads = min(torch.get_num_threads(), self._images)
         bounds = [self._images * thread // threads for thread in range(threads + 1)]
-        kernel = compiled(loops)
+        kernel, members = compiled(loops), [part.numpy() for part in self._members]
 
         def share(first: int, last: int) -> None:
-            kernel(first, last, *self._members, count, *arrays)
+            kernel(first, last, *members, count, *arrays)
 
         if threads == 1:
             share(*bounds)

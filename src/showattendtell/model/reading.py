@@ -1,7 +1,5 @@
 """What captions read of their images' regions a_i under maps m: z = sum_i m_i a_i."""
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
@@ -20,27 +18,31 @@ class Reading:
         self.groups, self.regions = groups, regions.contiguous()
         self._compiled = compilable(regions)
 
-    @cached_property
-    def _by_caption(self) -> Tensor:
-        """A copy of the regions for each caption, (B, L, D)."""
-        return self.regions[self.groups.owners]
-
     def read(self, maps: Tensor) -> Tensor:
         """z (b, D) of m (b, L)."""
-        if not self._compiled:
-            return (maps.unsqueeze(1) @ self._by_caption[: len(maps)]).squeeze(1)
         contexts = maps.new_zeros(len(maps), self.regions.shape[2])
-        self.groups.run(loops.read, len(maps), self.regions, maps.contiguous(), contexts)
+        if self._compiled:
+            self.groups.run(loops.read, len(maps), self.regions, maps.contiguous(), contexts)
+            return contexts
+        for images, rows in self.groups.pieces(len(maps)):
+            contexts[rows] = _by_image(maps[rows], self.regions[images])
         return contexts
 
     def read_back(self, gradient: Tensor) -> Tensor:
         """m's gradient (b, L) from z's (b, D)."""
-        if not self._compiled:
-            return (self._by_caption[: len(gradient)] @ gradient.unsqueeze(2)).squeeze(2)
         to_maps = gradient.new_empty(len(gradient), self.regions.shape[1])
-        self.groups.run(loops.read_back, len(gradient), self.regions, gradient.contiguous(), to_maps)
+        if self._compiled:
+            self.groups.run(loops.read_back, len(gradient), self.regions, gradient.contiguous(), to_maps)
+            return to_maps
+        for images, rows in self.groups.pieces(len(gradient)):
+            to_maps[rows] = _by_image(gradient[rows], self.regions[images].mT)
         return to_maps
 
     def regions_back(self, maps: Tensor, gradient: Tensor) -> Tensor:
         """The regions' gradient (I, L, D) from m and z's gradient of T steps, (B, T, L) and (B, T, D)."""
         return torch.zeros_like(self.regions).index_add_(0, self.groups.owners, maps.mT @ gradient)
+
+
+def _by_image(rows: Tensor, matrices: Tensor) -> Tensor:
+    """x M of every row x (k, p), with one matrix (1, p, q) for all or one for each (k, p, q)."""
+    return rows @ matrices[0] if len(matrices) == 1 else (rows.unsqueeze(1) @ matrices).squeeze(1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from showattendtell.model.additive import Keys, Pairs
 from showattendtell.model.loops import Groups
 from showattendtell.model.packing import Packing
+from showattendtell.model.precision import without_autocast
 from showattendtell.model.reading import Reading
 
 
@@ -86,7 +87,7 @@ def recur(
         hidden: h before the first word, (B, n), in the packing's order.
         cell: c before the first word, (B, n).
     """
-    with torch.autocast(sums.device.type, enabled=False):
+    with without_autocast(sums.device):
         return Passed(*_Recurrence.apply(plan, sums, regions, word_gates, hidden, cell, *weights))
 
 

@@ -11,6 +11,7 @@ from showattendtell.model.decoder import Decoder, LSTMDecoder
 from showattendtell.model.hard import HardAttention, path_of
 from showattendtell.model.loops import Groups
 from showattendtell.model.packing import Packing
+from showattendtell.model.precision import to_multiply
 from showattendtell.model.recurrence import Look, Plan, Weights, recur
 from showattendtell.model.scores import AdditiveScore
 from showattendtell.model.steps import Course, Memory, State
@@ -118,8 +119,5 @@ def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> Weights:
     readers = [decoder.hidden_gates.weight, score.query.weight, *([] if gate is None else [gate.weight])]
     biases = [score.query.bias, *([] if gate is None else [gate.bias])]
     no_bias = biases[0].new_zeros(len(readers[0]))  # the words' part of the gates has one
-    state, bias, context = torch.cat(readers), torch.cat([no_bias, *biases]), decoder.context_gates.weight
-    if torch.is_autocast_enabled(state.device.type):
-        dtype = torch.get_autocast_dtype(state.device.type)
-        state, bias, context = state.to(dtype), bias.to(dtype), context.to(dtype)
-    return Weights(state, bias, context, temperature * score.score.weight.squeeze(0))
+    matrices = to_multiply(torch.cat(readers), torch.cat([no_bias, *biases]), decoder.context_gates.weight)
+    return Weights(*matrices, temperature * score.score.weight.squeeze(0))

@@ -1,0 +1,53 @@
+"""From images to captions: where encoder, captioner, decoding and vocabulary meet, to write or to be trained."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from showattendtell.decode.decoding import Decoding
+from showattendtell.decode.speaker import Speaker
+from showattendtell.encoder import Encoder
+from showattendtell.model.captioner import Captioner
+from showattendtell.records import Generated, Trace
+from showattendtell.text.vocabulary import Vocabulary
+
+
+class ImageCaptioner(nn.Module):
+    """A captioner with the encoder whose regions it reads and the words that it knows.
+
+    Args:
+        encoder: gives regions where pixels are given.
+        decoding: how captions are written.
+    """
+
+    def __init__(self, encoder: Encoder, captioner: Captioner, vocabulary: Vocabulary, decoding: Decoding):
+        super().__init__()
+        self.encoder, self.captioner, self.vocabulary, self.decoding = encoder, captioner, vocabulary, decoding
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.captioner.parameters()).device
+
+    def regions(self, images: Tensor) -> Tensor:
+        """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; with places, float32."""
+        return self.encoder.locate(self.encoder(images) if images.ndim == 4 else images.float())
+
+    def trace(self, images: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
+        """Scores and attention of given captions, each word given the words before it."""
+        return self.captioner(self.regions(images), owners, tokens)
+
+    def write(self, images: Tensor) -> list[list[Generated]]:
+        """Captions of pixels or grids, written free-running; of each image the best first."""
+        return write_together([self], [images])
+
+
+def write_together(models: Sequence[ImageCaptioner], images: Sequence[Tensor]) -> list[list[Generated]]:
+    """Captions that several models with one vocabulary write as one, in the way that the first has been given.
+
+    Args:
+        images: the same images as each of the models takes them.
+    """
+    regions = [model.regions(seen) for model, seen in zip(models, images, strict=True)]
+    speaker = Speaker([model.captioner for model in models])
+    return models[0].decoding.write(speaker, regions, models[0].vocabulary)

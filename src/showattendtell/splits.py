@@ -1,0 +1,136 @@
+"""What a split gives: its captions and images, a batch at a time, and where the images come from."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from showattendtell.data.augment import Augmentation, AugmentedFiles, tells_sides
+from showattendtell.data.images import ImageFiles, Preprocessing
+from showattendtell.features.store import FeatureStore
+from showattendtell.features.views import draw_views
+from showattendtell.records import Batch, Example
+from showattendtell.text.vocabulary import PAD, Vocabulary
+
+ImageSource = Callable[[Sequence[int]], Tensor]
+"""Positions within a split to what the model takes: (I, L, D) regions or (I, 3, H, W) pixels."""
+
+
+class Source(Protocol):
+    """Where images come from."""
+
+    def __call__(self, examples: Sequence[Example], training: bool = False) -> ImageSource:
+        """The images of the examples: as they are, or where it is for training in views that may be drawn anew."""
+
+
+def grid_source(store: FeatureStore, examples: Sequence[Example], seed: int | None = None) -> ImageSource:
+    """Regions from the store; with a seed of one of the stored views of each image, drawn anew for each batch."""
+    rows = store.rows([example.image for example in examples])
+    if seed is None or store.views == 1:
+        return lambda positions: store[rows[torch.as_tensor(positions)]]
+    sided = np.array([tells_sides(example) for example in examples])
+
+    def read(positions: Sequence[int]) -> Tensor:
+        views = draw_views(store.views, positions, sided[positions], seed)
+        return store.read(rows[torch.as_tensor(positions)], views)
+
+    return read
+
+
+def pixel_source(
+    preprocessing: Preprocessing, examples: Sequence[Example], augmentation: Augmentation | None = None
+) -> ImageSource:
+    """Pixels from the image files, uint8, or views of them; reading raises `UserError` for a file that is broken."""
+    if augmentation:
+        files: ImageFiles = AugmentedFiles(examples, preprocessing, augmentation)
+    else:
+        files = ImageFiles([example.path for example in examples], preprocessing)
+
+    def read(positions: Sequence[int]) -> Tensor:
+        images = [files[position][1] for position in positions]
+        for image in images:
+            if isinstance(image, Exception):
+                raise image
+        return torch.stack(images)  # type: ignore[arg-type]
+
+    return read
+
+
+class Tokens:
+    """The tokens of N captions, one behind the other: 4 bytes a token and 8 a caption."""
+
+    def __init__(self, captions: Iterable[Sequence[int]]):
+        flat, ends = array("i"), array("q", [0])
+        for tokens in captions:
+            flat.extend(tokens)
+            ends.append(len(flat))
+        self._flat, self._ends = np.frombuffer(flat, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, caption: int) -> NDArray[np.int32]:
+        return self._flat[self._ends[caption] : self._ends[caption + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) T of every caption, `<eos>` included."""
+        return np.diff(self._ends)
+
+    def pad(self, captions: Sequence[int]) -> Tensor:
+        """(B, T) the tokens of some of the captions, `<pad>` behind those of the shorter."""
+        rows = [self[caption] for caption in captions]
+        lengths = np.array([len(row) for row in rows])
+        padded = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+        padded[np.arange(lengths.max()) < lengths[:, np.newaxis]] = np.concatenate(rows)
+        return torch.from_numpy(padded)
+
+
+class CaptionBatches(TorchDataset[Batch]):
+    """All captions of a split as tokens; an item is the `Batch` of the captions asked for."""
+
+    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageSource):
+        self.tokens = Tokens(vocabulary.encode(caption.words) for example in examples for caption in example.captions)
+        self.owners = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, captions: list[int]) -> Batch:
+        positions, owners = np.unique(self.owners[captions], return_inverse=True)
+        return Batch(self.images(positions.tolist()), torch.from_numpy(owners), self.tokens.pad(captions))
+
+
+class Scene(NamedTuple):
+    """Images to be captioned, and what people said of each."""
+
+    images: Tensor
+    names: list[str]
+    references: list[list[tuple[str, ...]]]
+
+
+class ImageBatches(TorchDataset[Scene]):
+    """The images of a split in order, `batch_size` at a time."""
+
+    def __init__(self, examples: Sequence[Example], images: ImageSource, batch_size: int):
+        self.examples, self.images, self.batch_size = list(examples), images, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.examples) // self.batch_size)
+
+    def __getitem__(self, index: int) -> Scene:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        positions = range(index * self.batch_size, min((index + 1) * self.batch_size, len(self.examples)))
+        chosen = [self.examples[position] for position in positions]
+        references = [[caption.words for caption in example.captions] for example in chosen]
+        return Scene(self.images(list(positions)), [example.image for example in chosen], references)
