@@ -119,5 +119,6 @@ def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> Weights:
     readers = [decoder.hidden_gates.weight, score.query.weight, *([] if gate is None else [gate.weight])]
     biases = [score.query.bias, *([] if gate is None else [gate.bias])]
     no_bias = biases[0].new_zeros(len(readers[0]))  # the words' part of the gates has one
-    matrices = to_multiply(torch.cat(readers), torch.cat([no_bias, *biases]), decoder.context_gates.weight)
-    return Weights(*matrices, temperature * score.score.weight.squeeze(0))
+    whole, bias = torch.cat(readers), torch.cat([no_bias, *biases])
+    state, bias, context = to_multiply(whole, bias, decoder.context_gates.weight)
+    return Weights(state, bias, context, temperature * score.score.weight.squeeze(0))
