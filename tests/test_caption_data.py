@@ -27,7 +27,7 @@ from showattendtell.bucketing import BatchSize, EpochBatches
 from showattendtell.errors import UserError
 from showattendtell.processes import own_share
 from showattendtell.records import Dataset, Example
-from showattendtell.splits import ImageSource
+from showattendtell.splits import CaptionBatches, ImageSource
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -135,3 +135,31 @@ def test_a_fault_met_while_reading_ahead_is_raised_in_its_turn():
     assert next(reading) == 1
     with pytest.raises(UserError, match="nowhere"):
         next(reading)
+
+
+def test_grids_that_are_held_are_read_once_and_are_the_same():
+    asked: list[int] = []
+
+    def read(positions: list[int]) -> torch.Tensor:
+        asked.extend(positions)
+        return numbered(positions)
+
+    captions = CaptionBatches(examples_of(), vocabulary(), read)
+    wanted = [[0, 4], [5, 2, 1]]
+    before = [captions[batch] for batch in wanted]
+    captions.hold(torch.device("cpu"))
+    asked.clear()
+    for batch, expected in zip(wanted, before, strict=True):
+        for part, same in zip(captions[batch], expected, strict=True):
+            torch.testing.assert_close(part, same)
+    assert not asked
+
+
+def test_training_holds_its_grids_when_it_is_told_to(tmp_path: Path):
+    assert trained_by_lightning(tmp_path, 2, resident=True).trained == trained_by_lightning(tmp_path, 2).trained
+
+
+def test_pixels_are_not_held():
+    captions = CaptionBatches(examples_of(), vocabulary(), lambda positions: torch.zeros(len(positions), 3, 4, 4))
+    with pytest.raises(UserError, match=r"data\.resident=true keeps the grids of a frozen encoder"):
+        captions.hold(torch.device("cpu"))

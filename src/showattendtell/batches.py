@@ -74,6 +74,7 @@ class CaptionData(lightning.LightningDataModule):
         images_together: keep an image's captions in one batch, so that its grid is read and projected once: those that
             have one length, or with bucketing=padded all.
         tokens_per_batch: words of a training batch, padding included, instead of a number of captions.
+        resident: keep the grids of all training images in the memory of the device that trains; they are read once.
     """
 
     def __init__(
@@ -88,10 +89,11 @@ class CaptionData(lightning.LightningDataModule):
         bucketing: BucketingName = "paper",
         images_together: bool = False,
         tokens_per_batch: PositiveInt | None = None,
+        resident: bool = False,
     ):
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
-        self.num_workers = num_workers
+        self.num_workers, self.resident = num_workers, resident
         train, val = dataset.split("train"), dataset.split("val")
         self.train_captions = CaptionBatches(train, vocabulary, source(train, training=True))
         self.val_captions = CaptionBatches(val, vocabulary, source(val))
@@ -106,6 +108,9 @@ class CaptionData(lightning.LightningDataModule):
         self.val_batches = EpochBatches(val_buckets, seed, own_share)
 
     def train_dataloader(self) -> DataLoader[Batch]:
+        if self.resident:
+            assert self.trainer is not None
+            self.train_captions.hold(self.trainer.strategy.root_device)
         return self._loader(self.train_captions, self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
@@ -124,7 +129,7 @@ class CaptionData(lightning.LightningDataModule):
             num_workers=self.num_workers,
             multiprocessing_context=context,
             persistent_workers=bool(self.num_workers),
-            pin_memory=items is not self.val_images and torch.cuda.is_available(),
+            pin_memory=items is not self.val_images and torch.cuda.is_available() and not self.resident,
         )
 
     def state_dict(self) -> dict[str, Any]:

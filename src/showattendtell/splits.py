@@ -12,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.augment import Augmentation, AugmentedFiles, tells_sides
 from showattendtell.data.images import ImageFiles, Preprocessing
+from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.views import draw_views
 from showattendtell.records import Batch, Example
@@ -40,6 +41,28 @@ def grid_source(store: FeatureStore, examples: Sequence[Example], seed: int | No
         return store.read(rows[torch.as_tensor(positions)], views)
 
     return read
+
+
+def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int = 256) -> ImageSource:
+    """The grids of a split's `number` images in the memory of a device, so that none is read or moved again.
+
+    Raises `UserError` where they do not fit into what a GPU has left, or are pixels.
+    """
+    first = images([0])
+    if first.ndim != 3:
+        raise UserError("data.resident=true keeps the grids of a frozen encoder; leave it out with one that is trained")
+    size = number * first.nbytes
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+    if size > free:
+        raise UserError(
+            f"data.resident=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has {free / 1e9:.1f} GB "
+            "left; leave it out, or store fewer bytes with features.dtype=int8"
+        )
+    held = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
+    for start in range(0, number, at_a_time):
+        positions = range(start, min(start + at_a_time, number))
+        held[positions.start : positions.stop] = images(positions)
+    return lambda positions: held[torch.as_tensor(positions, device=device)]
 
 
 def pixel_source(
@@ -100,7 +123,12 @@ class CaptionBatches(TorchDataset[Batch]):
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageSource):
         self.tokens = Tokens(vocabulary.encode(caption.words) for example in examples for caption in example.captions)
         self.owners = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
-        self.images = images
+        self.images, self._num_images, self._held = images, len(examples), False
+
+    def hold(self, device: torch.device) -> None:
+        """Keep all images in the memory of a device."""
+        if not self._held:
+            self.images, self._held = hold(self.images, self._num_images, device), True
 
     def __len__(self) -> int:
         return len(self.tokens)

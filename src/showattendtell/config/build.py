@@ -2,18 +2,19 @@
 
 import copy
 import os
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig
 
-from showattendtell.batches import ImageSource, Source, grid_source, pixel_source
 from showattendtell.config.check import TARGET, find_targets
 from showattendtell.config.compose import config_folder
 from showattendtell.data.augment import Augmentation
@@ -26,6 +27,7 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.initial import initialise_as_released
 from showattendtell.records import Dataset, Example
+from showattendtell.splits import ImageSource, Source, grid_source, pixel_source
 
 TRUST = "SHOWATTENDTELL_TRUST"
 """The environment variable that names packages or targets of the user's own, separated by commas."""
@@ -50,7 +52,8 @@ def foreign_targets(node: Any) -> list[str]:
 @cache
 def _targets_in_conf() -> list[str]:
     files = Path(config_folder()).rglob("*.yaml")
-    return sorted({target for file in files for target in find_targets(OmegaConf.to_container(OmegaConf.load(file)))})
+    named = (re.findall(rf"^ *{TARGET}: *(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files)
+    return sorted(chain.from_iterable(named))
 
 
 def build(node: DictConfig, **objects: Any) -> Any:
@@ -63,12 +66,17 @@ def build(node: DictConfig, **objects: Any) -> Any:
         raise UserError(f"{node._get_full_key(name)} is set by the code; leave it out")
     try:
         return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
-    except (InstantiationException, MisconfigurationException, ValueError) as fault:
+    except (InstantiationException, ValueError) as fault:
         raise UserError(f"{node._get_full_key('')}: {str(fault).strip().splitlines()[0]}") from None
 
 
 def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -> Captioner:
-    """The attention and decoder of a training configuration, with first weights."""
+    """The attention and decoder of a training configuration, with first weights.
+
+    From here on the processor takes subnormal numbers for 0: the alphas of a saturated softmax are such, and would make
+    each step several times slower.
+    """
+    torch.set_flush_denormal(True)
     decoder = build(config.decoder, vocabulary_size=vocabulary_size, region_dim=region_dim)
     attention = build(config.attention, region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
@@ -94,6 +102,8 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
             "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
         )
     store, readable = _open_store(config, dataset, encoder)
+    if store.views > 1 and config.data.get("resident"):
+        raise UserError("data.resident=true keeps one view of each image; leave it out with features.views")
     return _grids(store, config.seed), readable
 
 
