@@ -30,42 +30,44 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, values: Tensor, matrix: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
     ) -> Tensor:
         logits = F.linear(values, matrix, bias)
-        sums, means = [], []
-        for rows in _pieces(logits):
-            piece = logits[rows].to(_at_least_single(logits))
-            sums.append(piece.logsumexp(dim=1))
-            means.append(piece.mean(dim=1) if label_smoothing else sums[-1])
-        normaliser = torch.cat(sums)
-        said = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
+        full = torch.promote_types(logits.dtype, torch.float32)
+        largest = logits.amax(dim=1, keepdim=True).to(full)
+        normaliser, mean = torch.empty_like(largest), torch.empty_like(largest)
+        for rows, room in _pieces(logits, full):
+            if label_smoothing:
+                mean[rows] = logits[rows].mean(dim=1, keepdim=True, dtype=full)
+            powers = torch.sub(logits[rows], largest[rows], out=room).exp_()
+            normaliser[rows] = powers.sum(dim=1, keepdim=True).log_().add_(largest[rows])
         ctx.save_for_backward(values, matrix, logits, normaliser, targets)
         ctx.label_smoothing = label_smoothing
-        nll = normaliser - said
-        return torch.lerp(nll, normaliser - torch.cat(means), label_smoothing) if label_smoothing else nll
+        nll = normaliser - logits.gather(1, targets.unsqueeze(1))
+        return (torch.lerp(nll, normaliser - mean, label_smoothing) if label_smoothing else nll).squeeze(1)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, matrix, logits, normaliser, targets = ctx.saved_tensors
-        to_values, to_matrix = torch.empty_like(values), torch.zeros_like(matrix)
-        to_bias = matrix.new_zeros(len(matrix))
-        for rows in _pieces(logits):
+        to_values, to_matrix = torch.empty_like(values), torch.empty_like(matrix)
+        to_bias, kept = matrix.new_zeros(len(matrix)), 0
+        for rows, room in _pieces(logits, normaliser.dtype):
             given = gradient[rows].unsqueeze(1)
-            pulled = torch.exp(logits[rows] - normaliser[rows].unsqueeze(1)).mul_(given)  # (k, V)
+            pulled = torch.sub(logits[rows], normaliser[rows], out=room).exp_().mul_(given)  # (k, V)
             pulled.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * given)
             if ctx.label_smoothing:
                 pulled -= given * (ctx.label_smoothing / pulled.shape[1])
             pulled = pulled.to(values.dtype)
-            to_values[rows] = pulled @ matrix
-            to_matrix.addmm_(pulled.T, values[rows])
+            torch.mm(pulled, matrix, out=to_values[rows])
+            to_matrix = torch.addmm(to_matrix, pulled.T, values[rows], beta=kept, out=to_matrix)
             to_bias += pulled.sum(dim=0)
+            kept = 1
         return to_values, to_matrix, to_bias, None, None
 
 
-def _pieces(logits: Tensor) -> Iterator[slice]:
-    """Rows that are taken together."""
-    size = max(1, TOGETHER.get(logits.device.type, 2**27) // logits.shape[1])
-    return (slice(first, first + size) for first in range(0, len(logits), size))
-
-
-def _at_least_single(logits: Tensor) -> torch.dtype:
-    return torch.promote_types(logits.dtype, torch.float32)
+def _pieces(logits: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """Rows that are taken together, and room for as many."""
+    number, words = logits.shape
+    size = min(number, max(1, TOGETHER.get(logits.device.type, 2**27) // words))
+    room = logits.new_empty(size, words, dtype=dtype)
+    for first in range(0, number, size):
+        last = min(first + size, number)
+        yield slice(first, last), room[: last - first]

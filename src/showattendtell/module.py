@@ -116,6 +116,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # Lightning unscales, as it clips
         total = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
