@@ -60,6 +60,7 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
         ["attention=hard", "variant=arctic", "attention.score.width=8"],
         ["decoder=nic"],
         ["decoder=log_bilinear", "decoder.window=3"],
+        ["attention=hard", "trainer.precision=bf16-mixed", "data.resident=true"],
     ],
     ids=" ".join,
 )

@@ -91,6 +91,38 @@ def recur(
         return Passed(*_Recurrence.apply(plan, sums, regions, word_gates, hidden, cell, *weights))
 
 
+class OneStep(NamedTuple):
+    """What one step of b captions leaves: h, c, what was read off the h before it (the gates, q and beta, b x (4n + A +
+    G)), z before beta, beta z, e, alpha, the maps, and the regions drawn."""
+
+    hidden: Tensor
+    cell: Tensor
+    read: Tensor
+    seen: Tensor
+    context: Tensor
+    scores: Tensor
+    alpha: Tensor
+    maps: Tensor
+    drawn: Tensor | None
+
+
+class Stored(NamedTuple):
+    """What the backward pass starts from: the inputs, and of all words what their steps left."""
+
+    sums: Tensor
+    regions: Tensor
+    first_hidden: Tensor
+    first_cell: Tensor
+    weights: Weights
+    hidden: Tensor
+    cell: Tensor
+    read: Tensor
+    seen: Tensor
+    context: Tensor
+    alpha: Tensor
+    maps: Tensor
+
+
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -105,90 +137,135 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         given = Weights(*weights)
         pairs, reading = Pairs(plan.groups, Keys(sums, plan.decays), given.score), Reading(plan.groups, regions)
-        width, end = 4 * first_hidden.shape[1], 4 * first_hidden.shape[1] + sums.shape[2]
         hidden, cell, steps = first_hidden, first_cell, []
         for rows, size in zip(plan.packing.steps(), plan.packing.sizes, strict=True):
-            read = _product(hidden[:size], given.state, given.bias)
-            scores = pairs.scores(read[:, width:end])
-            alpha = scores.softmax(dim=1)
-            maps, drawn = plan.look(alpha, rows)
-            seen = reading.read(maps)
-            beta = read[:, end:].sigmoid_()
-            context = beta * seen if beta.shape[1] else seen
-            gates = read[:, :width].add_(word_gates[rows]).add_(_product(context, given.context))
-            admit, forget, output, candidate = gates.chunk(4, dim=1)
-            gates[:, : 3 * len(hidden[0])].sigmoid_()
-            candidate.tanh_()
-            cell = forget * cell[:size] + admit * candidate
-            hidden = output * torch.tanh(cell)
-            steps.append((hidden, cell, read, seen, context, scores, alpha, maps, drawn))
+            step = _advance(plan, pairs, reading, given, word_gates[rows], hidden[:size], cell[:size], rows)
+            hidden, cell = step.hidden, step.cell
+            steps.append(step)
         *parts, draws = zip(*steps, strict=True)
         hidden, cell, read, seen, context, scores, alpha, maps = (torch.cat(part) for part in parts)
-        ctx.plan, ctx.bounds = plan, (width, end)
-        ctx.save_for_backward(
-            sums, regions, first_hidden, first_cell, *weights, hidden, cell, read, seen, context, alpha, maps
-        )
-        if draws[0] is None:
-            return hidden, context, scores, read[:, end:].clone(), None
-        drawn = torch.cat(draws)
-        ctx.mark_non_differentiable(drawn)
-        return hidden, context, scores, read[:, end:].clone(), drawn
+        ctx.plan = plan
+        before = (sums, regions, first_hidden, first_cell, *weights)
+        ctx.save_for_backward(*before, hidden, cell, read, seen, context, alpha, maps)
+        drawn = None if draws[0] is None else torch.cat(draws)
+        if drawn is not None:
+            ctx.mark_non_differentiable(drawn)
+        return hidden, context, scores, read[:, 4 * hidden.shape[1] + sums.shape[2] :].clone(), drawn
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        to_hidden, to_context, to_scores, to_beta, _ = gradients
-        sums, regions, first_hidden, first_cell, *rest = ctx.saved_tensors
-        weights, (hidden, cell, read, seen, context, alpha, maps) = Weights(*rest[:4]), rest[4:]
-        plan, (width, end) = ctx.plan, ctx.bounds
-        packing, units = plan.packing, first_hidden.shape[1]
-        pairs, reading = Pairs(plan.groups, Keys(sums, plan.decays), weights.score), Reading(plan.groups, regions)
-        to_sums, to_score = torch.zeros_like(sums), weights.score.new_zeros(len(sums), len(weights.score))
-        to_read, to_seen = torch.empty_like(read), torch.empty_like(seen)
-        onward, to_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
-        before = _shift(first_hidden, hidden, packing), _shift(first_cell, cell, packing)
-        for rows, size in reversed(list(zip(packing.steps(), packing.sizes, strict=True))):
-            admit, forget, output, candidate = read[rows, :width].chunk(4, dim=1)
-            saturated = torch.tanh(cell[rows])
-            out = onward[:size] + to_hidden[rows]
-            kept = to_cell[:size] + out * output * (1 - saturated**2)
-            to_gates = to_read[rows, :width]
-            to_gates[:, :units] = kept * candidate * admit * (1 - admit)
-            to_gates[:, units : 2 * units] = kept * before[1][rows] * forget * (1 - forget)
-            to_gates[:, 2 * units : 3 * units] = out * saturated * output * (1 - output)
-            to_gates[:, 3 * units :] = kept * admit * (1 - candidate**2)
-            to_cell[:size] = kept * forget
-            pulled = _product(to_gates, weights.context.T) + to_context[rows]
-            beta = read[rows, end:]
-            if beta.shape[1]:
-                by_beta = pulled * seen[rows]
-                by_beta = by_beta if beta.shape[1] > 1 else by_beta.sum(dim=1, keepdim=True)
-                to_read[rows, end:] = (by_beta + to_beta[rows]) * beta * (1 - beta)
-                pulled = pulled * beta
-            to_seen[rows] = pulled
-            to_maps = reading.read_back(pulled)
-            if plan.expected is not None:
-                to_maps = to_maps * plan.expected[:size].unsqueeze(1)
-            inner = alpha[rows] * to_maps
-            given = inner - alpha[rows] * inner.sum(dim=1, keepdim=True) + to_scores[rows]
-            to_read[rows, width:end] = pairs.scores_back(read[rows, width:end], given, to_sums, to_score)
-            onward[:size] = _product(to_read[rows], weights.state.T)
+        inputs, weights, left = ctx.saved_tensors[:4], ctx.saved_tensors[4:8], ctx.saved_tensors[8:]
+        stored = Stored._make([*inputs, Weights._make(weights), *left])
+        going_back = _GoingBack(ctx.plan, stored, *gradients[:4])
+        steps = zip(ctx.plan.packing.steps(), ctx.plan.packing.sizes, strict=True)
+        for rows, size in reversed(list(steps)):
+            going_back.step(rows, size)
+        return None, *going_back.ends(regions=ctx.needs_input_grad[2])
 
-        def in_order(values: Tensor) -> Tensor:
-            return packing.pad(values)[packing.order]
 
-        return (
-            None,
-            to_sums,
-            reading.regions_back(*map(in_order, (maps, to_seen))) if ctx.needs_input_grad[2] else None,
-            to_read[:, :width],
-            onward,
-            to_cell,
-            _outer(to_read, before[0], weights.state.dtype),
-            to_read.sum(dim=0),
-            _outer(to_read[:, :width], context, weights.context.dtype),
-            to_score.sum(dim=0),
-        )
+def _advance(
+    plan: Plan,
+    pairs: Pairs,
+    reading: Reading,
+    weights: Weights,
+    word_gates: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    rows: slice,
+) -> OneStep:
+    """One step of b captions from their h and c (b, n)."""
+    units, width = hidden.shape[1], weights.score.shape[0]
+    read = _product(hidden, weights.state, weights.bias)
+    gates, query, beta = read.split([4 * units, width, read.shape[1] - 4 * units - width], dim=1)
+    scores = pairs.scores(query)
+    alpha = scores.softmax(dim=1)
+    maps, drawn = plan.look(alpha, rows)
+    seen = reading.read(maps)
+    beta.sigmoid_()
+    context = beta * seen if beta.shape[1] else seen
+    gates.add_(word_gates).add_(_product(context, weights.context))
+    gates[:, : 3 * units].sigmoid_()
+    gates[:, 3 * units :].tanh_()
+    admit, forget, output, candidate = gates.chunk(4, dim=1)
+    cell = forget * cell + admit * candidate
+    return OneStep(output * torch.tanh(cell), cell, read, seen, context, scores, alpha, maps, drawn)
+
+
+class _GoingBack:
+    """The gradients, from the last step to the first.
+
+    Args:
+        to_hidden, to_context, to_scores, to_beta: of what the recurrence gave of all words.
+    """
+
+    def __init__(
+        self, plan: Plan, stored: Stored, to_hidden: Tensor, to_context: Tensor, to_scores: Tensor, to_beta: Tensor
+    ):
+        self.plan, self.stored = plan, stored
+        self.to_hidden, self.to_context, self.to_scores, self.to_beta = to_hidden, to_context, to_scores, to_beta
+        sums, weights = stored.sums, stored.weights
+        self.pairs = Pairs(plan.groups, Keys(sums, plan.decays), weights.score)
+        self.reading = Reading(plan.groups, stored.regions)
+        self.to_sums, self.to_score = torch.zeros_like(sums), weights.score.new_zeros(len(sums), len(weights.score))
+        self.to_read, self.to_seen = torch.empty_like(stored.read), torch.empty_like(stored.seen)
+        self.onward, self.to_cell = torch.zeros_like(stored.first_hidden), torch.zeros_like(stored.first_cell)
+        self.hidden_before = _shift(stored.first_hidden, stored.hidden, plan.packing)
+        self.cell_before = _shift(stored.first_cell, stored.cell, plan.packing)
+
+    def step(self, rows: slice, size: int) -> None:
+        """Back over the step that has these rows of all words."""
+        stored, units, width = self.stored, self.stored.hidden.shape[1], len(self.stored.weights.score)
+        to_gates = self._through_gates(rows, size, self.to_read[rows, : 4 * units])
+        to_context = _product(to_gates, stored.weights.context.T) + self.to_context[rows]
+        beta = stored.read[rows, 4 * units + width :]
+        if beta.shape[1]:
+            to_beta = to_context * stored.seen[rows]
+            to_beta = to_beta if beta.shape[1] > 1 else to_beta.sum(dim=1, keepdim=True)
+            self.to_read[rows, 4 * units + width :] = (to_beta + self.to_beta[rows]) * beta * (1 - beta)
+            to_context = to_context * beta
+        self.to_seen[rows] = to_context
+        query = stored.read[rows, 4 * units : 4 * units + width]
+        to_scores = self._through_maps(rows, size, to_context)
+        to_query = self.pairs.scores_back(query, to_scores, self.to_sums, self.to_score)
+        self.to_read[rows, 4 * units : 4 * units + width] = to_query
+        self.onward[:size] = _product(self.to_read[rows], stored.weights.state.T)
+
+    def _through_gates(self, rows: slice, size: int, into: Tensor) -> Tensor:
+        """The gradient of the gates' sums (b, 4n), from that of h and c behind them; it leaves that of the c before."""
+        admit, forget, output, candidate = self.stored.read[rows, : into.shape[1]].chunk(4, dim=1)
+        to_admit, to_forget, to_output, to_candidate = into.chunk(4, dim=1)
+        saturated = torch.tanh(self.stored.cell[rows])
+        out = self.onward[:size] + self.to_hidden[rows]
+        kept = self.to_cell[:size] + out * output * (1 - saturated**2)
+        to_admit[:] = kept * candidate * admit * (1 - admit)
+        to_forget[:] = kept * self.cell_before[rows] * forget * (1 - forget)
+        to_output[:] = out * saturated * output * (1 - output)
+        to_candidate[:] = kept * admit * (1 - candidate**2)
+        self.to_cell[:size] = kept * forget
+        return into
+
+    def _through_maps(self, rows: slice, size: int, to_seen: Tensor) -> Tensor:
+        """The gradient of e (b, L), from that of z."""
+        to_maps = self.reading.read_back(to_seen)
+        if self.plan.expected is not None:
+            to_maps = to_maps * self.plan.expected[:size].unsqueeze(1)
+        alpha = self.stored.alpha[rows]
+        inner = alpha * to_maps
+        return inner - alpha * inner.sum(dim=1, keepdim=True) + self.to_scores[rows]
+
+    def ends(self, regions: bool) -> tuple[Tensor | None, ...]:
+        """The gradients of p, a (where it is asked for), x, the first h and c, and the weights."""
+        stored, weights, packing = self.stored, self.stored.weights, self.plan.packing
+        to_gates = self.to_read[:, : len(weights.context)]
+        to_regions = None
+        if regions:
+            maps, to_seen = (packing.pad(values)[packing.order] for values in (stored.maps, self.to_seen))
+            to_regions = self.reading.regions_back(maps, to_seen)
+        to_state = _outer(self.to_read, self.hidden_before, weights.state.dtype)
+        to_context = _outer(to_gates, stored.context, weights.context.dtype)
+        to_weights = (to_state, self.to_read.sum(dim=0), to_context, self.to_score.sum(dim=0))
+        return self.to_sums, to_regions, to_gates, self.onward, self.to_cell, *to_weights
 
 
 def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
