@@ -20,7 +20,7 @@ def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
 
     import torch
 
-    from showattendtell.captioning import write_together
+    from showattendtell.captioning import Choir
     from showattendtell.checkpoint import restore_together
     from showattendtell.config.build import build
     from showattendtell.data.images import find_images, open_image
@@ -32,7 +32,7 @@ def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else config.checkpoint
     models = restore_together(checkpoints, config.device, build(config.decoding), config.attention)
     modules = [model.module for model in models]
-    vocabulary, encoder = modules[0].vocabulary, modules[0].encoder
+    choir, vocabulary, encoder = Choir(modules), modules[0].vocabulary, modules[0].encoder
     faults = []
     for file, name in zip(files, picture_names(files), strict=True):
         try:
@@ -41,7 +41,7 @@ def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
             faults.append(str(fault))
             continue
         seen = [module.encoder.preprocessing(photograph).unsqueeze(0).to(module.device) for module in modules]
-        [[best, *others]] = write_together(modules, seen)
+        [[best, *others]] = choir.write(seen)
         words, path = vocabulary.decode(best.tokens), Path(config.output) / name
         maps, frame = best.weights.unflatten(1, encoder.grid).numpy(), encoder.preprocessing.crop_box(*photograph.size)
         draw(photograph, words, maps, best.gates.numpy(), frame, path)

@@ -39,15 +39,20 @@ class ImageCaptioner(nn.Module):
 
     def write(self, images: Tensor) -> list[list[Generated]]:
         """Captions of pixels or grids, written free-running; of each image the best first."""
-        return write_together([self], [images])
+        return Choir([self]).write([images])
 
 
-def write_together(models: Sequence[ImageCaptioner], images: Sequence[Tensor]) -> list[list[Generated]]:
-    """Captions that several models with one vocabulary write as one, in the way that the first has been given.
+class Choir:
+    """Models with one vocabulary that write as one, in the way that the first has been given.
 
-    Args:
-        images: the same images as each of the models takes them.
+    Their weights are prepared once: for captions after a change of theirs, make another.
     """
-    regions = [model.regions(seen) for model, seen in zip(models, images, strict=True)]
-    speaker = Speaker([model.captioner for model in models])
-    return models[0].decoding.write(speaker, regions, models[0].vocabulary)
+
+    def __init__(self, models: Sequence[ImageCaptioner]):
+        self._models, self._decoding = tuple(models), models[0].decoding
+        self._speaker = Speaker([model.captioner for model in models], self._decoding.precision)
+
+    def write(self, images: Sequence[Tensor]) -> list[list[Generated]]:
+        """Captions of the same images as each of the models takes them, of each image the best first."""
+        regions = [model.regions(seen) for model, seen in zip(self._models, images, strict=True)]
+        return self._decoding.write(self._speaker, regions, self._models[0].vocabulary)

@@ -125,7 +125,7 @@ class Encoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """(I, 3, H, W), uint8 as the preprocessing leaves them or normalised, to (I, L, D), the grid row by row."""
         seen = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
-        features = self._feature_map(seen)
+        features = self._feature_map(seen.contiguous(memory_format=torch.channels_last))
         pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features
         return pooled.flatten(2).transpose(1, 2)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from showattendtell.captioning import ImageCaptioner, write_together
+from showattendtell.captioning import Choir, ImageCaptioner
 from showattendtell.data.images import image_size
 from showattendtell.metrics.gaze import Gaze, Look, score_gaze
 from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
@@ -34,11 +34,11 @@ def write_captions(writers: Sequence[Writer], examples: Sequence[Example]) -> di
     """
     modules = [writer.module for writer in writers]
     sources = [ImageBatches(examples, writer.images, IMAGES_AT_A_TIME) for writer in writers]
-    written = {}
+    choir, written = Choir(modules), {}
     for index in track(own_share(len(sources[0])), "captioning", console=Console(stderr=True), transient=True):
         scenes = [source[index] for source in sources]
         images = [scene.images.to(module.device) for scene, module in zip(scenes, modules, strict=True)]
-        for name, captions in zip(scenes[0].names, write_together(modules, images), strict=True):
+        for name, captions in zip(scenes[0].names, choir.write(images), strict=True):
             written[name] = [modules[0].vocabulary.decode(caption.tokens) for caption in captions]
     together = gather(written)
     return {example.image: together[example.image] for example in examples}

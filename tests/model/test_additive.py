@@ -32,7 +32,7 @@ def literally(p: Tensor, q: Tensor, u: Tensor, owners: Tensor) -> Tensor:
 
 def scores(p: Tensor, q: Tensor, u: Tensor, owners: Tensor) -> Tensor:
     keys = Keys.of(p)
-    return AdditiveScores.apply(Groups(owners, len(p)), keys.sums, keys.decays, q, u) - u.sum()
+    return AdditiveScores.apply(Groups(owners, len(p)), keys.values, keys.decayed, q, u) - u.sum()
 
 
 def gradients(found: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

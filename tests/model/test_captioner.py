@@ -8,7 +8,7 @@ from torch import Tensor
 from showattendtell.loss import SoftLoss, doubly_stochastic_penalty
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.baselines import NICDecoder
-from showattendtell.model.captioner import Captioner, shift_right
+from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.model.scores import AdditiveScore
 from showattendtell.text.vocabulary import EOS, PAD, START
@@ -75,18 +75,6 @@ def test_gradients_are_those_of_the_equations_written_literally(captioner: Capti
     total.backward()
     for name, parameter in captioner.named_parameters():
         torch.testing.assert_close(hoisted[name], parameter.grad, msg=name)
-
-
-def test_generation_step_by_step_follows_the_same_scores(captioner: Captioner):
-    trace = captioner(REGIONS, OWNERS, TOKENS)
-    log_p = trace.at_steps(trace.logits).log_softmax(dim=-1)
-    memory, state = (part.select(OWNERS) for part in captioner.begin(REGIONS))
-    for step, words in enumerate(shift_right(TOKENS).T):
-        now = captioner.step(memory, state, words)
-        state, spoken = now.state, TOKENS[:, step] != PAD
-        torch.testing.assert_close(now.log_probabilities[spoken], log_p[spoken, step])
-        torch.testing.assert_close(now.weights[spoken], trace.weights[spoken, step])
-        torch.testing.assert_close(now.gate[spoken], trace.gates[spoken, step])
 
 
 def test_annotations_are_projected_once_per_image(captioner: Captioner):

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -28,6 +28,8 @@ class Decoding(ABC):
     prefix: how every caption begins.
     required: words that every caption says.
     forbidden: words that no caption says.
+    precision: in which matrices are multiplied. bfloat16 is faster where the machine has a unit for it; words that are
+        nearly as likely may then change places.
     """
 
     num_captions: PositiveInt = 1
@@ -38,6 +40,7 @@ class Decoding(ABC):
     prefix: str = ""
     required: Sequence[Text] = ()
     forbidden: Sequence[Text] = ()
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @abstractmethod
     def write(self, speaker: Speaker, regions: Sequence[Tensor], vocabulary: Vocabulary) -> list[list[Generated]]:

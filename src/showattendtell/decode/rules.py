@@ -23,48 +23,48 @@ class Rules(NamedTuple):
         required = torch.tensor(self.required, dtype=tokens.dtype, device=tokens.device)
         return ~(tokens.unsqueeze(2) == required).any(dim=1)
 
-    def apply(self, log_probabilities: Tensor, tokens: Tensor) -> Tensor:
-        """log p of the next word (R, V) of the captions (R, t), -inf where the rules forbid the word.
+    def apply(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """log p of the next word (R, V), up to a constant, of captions (R, t); -inf where the rules forbid the word.
 
         `<eos>` has to wait for the words that are required and for the least length; when the last places are needed
         for required words, nothing else may be said. A caption left without any word ends.
         """
         said = tokens.shape[1]
         if said < len(self.prefix):
-            return _only(log_probabilities, self.prefix[said])
-        ending = log_probabilities[:, EOS].clone()
-        log_probabilities[:, list(self.never)] = -torch.inf
+            return _only(scores, self.prefix[said])
+        ending = scores[:, EOS].clone()
+        scores[:, list(self.never)] = -torch.inf
         if said < self.min_length:
-            log_probabilities[:, EOS] = -torch.inf
+            scores[:, EOS] = -torch.inf
         if 0 < self.block_ngrams <= said:
-            log_probabilities.masked_fill_(self._repeated(log_probabilities, tokens), -torch.inf)
+            scores.masked_fill_(self._repeated(scores, tokens), -torch.inf)
         if self.required:
-            self._await(log_probabilities, self.unsaid(tokens), places=self.max_length - said)
+            self._await(scores, self.unsaid(tokens), places=self.max_length - said)
         if said < self.min_length or self.block_ngrams:
-            stuck = log_probabilities.isneginf().all(dim=1)
-            log_probabilities[:, EOS] = torch.where(stuck, ending, log_probabilities[:, EOS])
-        return log_probabilities
+            stuck = scores.isneginf().all(dim=1)
+            scores[:, EOS] = torch.where(stuck, ending, scores[:, EOS])
+        return scores
 
-    def _repeated(self, log_probabilities: Tensor, tokens: Tensor) -> Tensor:
+    def _repeated(self, scores: Tensor, tokens: Tensor) -> Tensor:
         """The words (R, V) that would repeat a run of `block_ngrams` words."""
         runs = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
         begun = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)
         again = (runs[:, :, :-1] == begun).all(dim=2)
-        counts = torch.zeros_like(log_probabilities).scatter_add_(1, runs[:, :, -1], again.to(log_probabilities))
+        counts = torch.zeros_like(scores).scatter_add_(1, runs[:, :, -1], again.to(scores))
         return counts > 0
 
-    def _await(self, log_probabilities: Tensor, unsaid: Tensor, places: int) -> None:
+    def _await(self, scores: Tensor, unsaid: Tensor, places: int) -> None:
         """Keep captions open until the required words are said, and leave places for them."""
         missing = unsaid.sum(dim=1)
-        log_probabilities[:, EOS].masked_fill_(missing > 0, -torch.inf)
+        scores[:, EOS].masked_fill_(missing > 0, -torch.inf)
         required = list(self.required)
-        due = log_probabilities[:, required].masked_fill(~unsaid, -torch.inf)
+        due = scores[:, required].masked_fill(~unsaid, -torch.inf)
         full = ((missing > 0) & (missing >= places)).unsqueeze(1)
-        log_probabilities.masked_fill_(full, -torch.inf)
-        log_probabilities[:, required] = torch.where(full, due, log_probabilities[:, required])
+        scores.masked_fill_(full, -torch.inf)
+        scores[:, required] = torch.where(full, due, scores[:, required])
 
 
-def _only(log_probabilities: Tensor, token: int) -> Tensor:
-    ruled = torch.full_like(log_probabilities, -torch.inf)
-    ruled[:, token] = log_probabilities[:, token]
+def _only(scores: Tensor, token: int) -> Tensor:
+    ruled = torch.full_like(scores, -torch.inf)
+    ruled[:, token] = scores[:, token]
     return ruled

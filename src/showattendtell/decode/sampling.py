@@ -30,15 +30,17 @@ class Sampling(Decoding):
     def write(self, speaker: Speaker, regions: Sequence[Tensor], vocabulary: Vocabulary) -> list[list[Generated]]:
         """`num_captions` draws for each image, the likeliest first; log p is the model's own, without temperature."""
         rules = self.in_tokens(vocabulary)
-        num_images = len(regions[0])
-        thoughts = speaker.begin(regions, self.num_captions)
-        tokens = torch.full((num_images * self.num_captions, 1), START, device=regions[0].device)
+        speech = speaker.before(regions)
+        thoughts = speech.begin()
+        thoughts = thoughts.follow(thoughts.images.repeat_interleave(self.num_captions))
+        rows = torch.arange(len(thoughts.images), device=thoughts.images.device)
+        tokens = torch.full((len(rows), 1), START, device=rows.device)
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
         ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
         while len(steps) < self.max_length and not ended.all():
-            said = speaker.step(thoughts, tokens[:, -1])
+            said = speech.step(thoughts, rows, tokens[:, -1])
             thoughts = said.thoughts
-            allowed = rules.apply(said.log_probabilities, tokens[:, 1:])
+            allowed = rules.apply(said.scores, tokens[:, 1:]) - said.normalisers.unsqueeze(1)
             words = torch.multinomial(self.sharpen(allowed).exp(), 1)
             tokens = torch.cat([tokens, words], dim=1)
             steps.append((allowed.gather(1, words).squeeze(1), said.weights, said.gate))

@@ -1,6 +1,5 @@
 """Greedy and beam search over a batch of images at once, with the attention of every word."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -9,10 +8,12 @@ import torch
 from torch import Tensor
 
 from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
-from showattendtell.decode.beams import Beams, Candidates, caption_of, first_beams, grow, likeliest, side_by_side
+from showattendtell.decode.beams import Beams, first_beams
+from showattendtell.decode.candidates import Candidates, Offer, best_candidates, grow, side_by_side, spoken
 from showattendtell.decode.decoding import Decoding
+from showattendtell.decode.past import Ends, Past
 from showattendtell.decode.rules import Rules
-from showattendtell.decode.speaker import Speaker
+from showattendtell.decode.speaker import Speaker, Speech
 from showattendtell.records import Generated
 from showattendtell.text.vocabulary import EOS, Vocabulary
 
@@ -67,120 +68,80 @@ class BeamSearch(Decoding):
         """
         rules = self.in_tokens(vocabulary)
         shape = (self.groups, len(rules.required) + 1, self.beam_size // self.groups)
-        found = Found(self, len(regions[0]))
-        beams = first_beams(speaker, regions, shape)
+        speech, past = speaker.before(regions), Past()
+        beams = first_beams(speech.begin(), shape)
+        found = Found(self, beams.scores)
         for _ in range(self.max_length):
-            beams = extend(speaker, beams, self, rules, found)
+            beams = extend(speech, beams, self, rules, found, past)
             beams = beams.keep(found.unsettled(beams))
             if not len(beams.images):
                 break
-        return found.best(beams)
+        return found.best(beams, past)
 
 
 class Found:
-    """The best captions of each image and group so far."""
+    """The best captions of each image and group so far.
 
-    def __init__(self, search: BeamSearch, num_images: int):
+    Args:
+        like: log p of captions, a row for each of the I images.
+    """
+
+    def __init__(self, search: BeamSearch, like: Tensor):
         self._search = search
-        self._wanted = -(-search.num_captions // search.groups)
-        self._lists: list[list[list[Generated]]] = [[[] for _ in range(search.groups)] for _ in range(num_images)]
+        wanted = -(-search.num_captions // search.groups)
+        self._ends = Ends.none(like, len(like), search.groups, wanted)
 
-    def merit(self, caption: Generated) -> float:
-        return self._search.merit(caption.log_probability, len(caption.tokens))
-
-    def add(self, beams: Beams) -> None:
-        """Take those of the captions that are better than what is held of their image and group."""
-        length, in_group = beams.tokens.shape[2] - 1, math.prod(beams.scores.shape[2:])
-        scores = beams.scores.flatten(2).tolist()
-        for row, image in enumerate(beams.images.tolist()):
-            for group, kept in enumerate(self._lists[image]):
-                for beam, score in enumerate(scores[row][group]):
-                    worse = len(kept) == self._wanted and self._search.merit(score, length) <= self.merit(kept[-1])
-                    if score > -math.inf and not worse:
-                        kept.append(caption_of(beams, row, group * in_group + beam))
-                        kept.sort(key=self.merit, reverse=True)
-                        del kept[self._wanted :]
+    def add(self, images: Tensor, captions: Candidates, length: int) -> None:
+        """Take those of the images' captions (J, G, ...) that are better than what is held of their group."""
+        scores, parents, words = (part.flatten(2) for part in (captions.scores, captions.parents, captions.words))
+        ends = Ends(self._search.merit(scores, length), scores, torch.full_like(words, length), parents, words)
+        held = self._ends.each(lambda part: part[images]).beside(ends).best(self._ends.words.shape[2])
+        self._ends = Ends(*(whole.index_copy(0, images, part) for whole, part in zip(self._ends, held, strict=True)))
 
     def unsettled(self, beams: Beams) -> Tensor:
         """Images of which an open caption may still enter the best (J,)."""
         reachable = self._search.merit(beams.scores.amax(dim=(2, 3)), self._search.max_length)  # (J, G)
-        worst = [
-            [self.merit(kept[-1]) if len(kept) == self._wanted else -math.inf for kept in self._lists[image]]
-            for image in beams.images.tolist()
-        ]
-        return (reachable > reachable.new_tensor(worst).view_as(reachable)).any(dim=1)
+        return (reachable > self._ends.merits[beams.images, :, -1]).any(dim=1)
 
-    def best(self, still_open: Beams) -> list[list[Generated]]:
+    def best(self, still_open: Beams, past: Past) -> list[list[Generated]]:
         """At the end the best of each image; open captions where too few have ended, or of a shrinking beam where they
         are better."""
-        rest = Found(self._search, len(self._lists))
-        rest.add(still_open)
-        best = []
-        for groups, open_groups in zip(self._lists, rest._lists, strict=True):
-            captions = [caption for pair in zip(groups, open_groups, strict=True) for caption in self._fill(*pair)]
-            best.append(sorted(captions, key=self.merit, reverse=True)[: self._search.num_captions])
-        return best
-
-    def _fill(self, ended: list[Generated], still_open: list[Generated]) -> list[Generated]:
-        together = [*ended, *still_open]
-        return (sorted(together, key=self.merit, reverse=True) if self._search.shrinking else together)[: self._wanted]
+        rest, wanted = Found(self._search, self._ends.scores), self._ends.words.shape[2]
+        rest.add(still_open.images, Candidates.of(still_open), length=still_open.tokens.shape[2] - 1)
+        together = self._ends.beside(rest._ends)
+        chosen = together.best(wanted) if self._search.shrinking else together.first(wanted)
+        of_images = chosen.each(lambda part: part.flatten(1)).best(self._search.num_captions)
+        there = of_images.scores.isfinite()
+        captions = iter(past.tell(of_images.each(lambda part: part[there])))
+        return [[next(captions) for _ in range(number)] for number in there.sum(dim=1).tolist()]
 
 
-def extend(speaker: Speaker, beams: Beams, search: BeamSearch, rules: Rules, found: Found) -> Beams:
+def extend(speech: Speech, beams: Beams, search: BeamSearch, rules: Rules, found: Found, past: Past) -> Beams:
     """One word more. Captions that end within the beam go to `found`; the best that do not end stay open."""
-    said = speaker.step(beams.thoughts, beams.tokens[:, :, -1].flatten())
-    log_p = rules.apply(said.log_probabilities, beams.tokens[:, :, 1:].flatten(0, 1))
-    log_p = log_p.view(*beams.scores.shape, -1)  # (J, G, C + 1, K, V)
+    places = beams.places()
+    parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
+    tokens = beams.tokens.flatten(0, 1)[places]
+    said = speech.step(beams.thoughts.follow(parents), stems, tokens[:, -1])
+    past.add(parents[stems], tokens[:, -1], stems, said)
+    offer = Offer(torch.arange(len(places)).to(places), places, tokens, *said[:2])
+    ended, still_open = choose(beams, offer._replace(scores=rules.apply(said.scores, tokens[:, 1:])), search, rules)
+    found.add(beams.images, ended, length=tokens.shape[1])
+    if search.shrinking:
+        beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))
+    return grow(beams, tokens, said.thoughts, still_open)
+
+
+def choose(beams: Beams, offer: Offer, search: BeamSearch, rules: Rules) -> tuple[Candidates, Candidates]:
+    """The captions that end and those that stay open, (J, G, C + 1, K) each."""
     ended: list[Candidates] = []
     still_open: list[Candidates] = []
+    num_beams = beams.scores.shape[3]
     for group in range(search.groups):
-        penalty = search.diversity * _spoken(still_open, log_p.shape[-1]) if still_open else None
-        candidates = best_candidates(beams, group, log_p[:, group], rules, penalty)
+        penalty = search.diversity * spoken(still_open, offer.scores.shape[1]) if still_open else None
+        candidates = best_candidates(beams, group, offer.of_group(beams, group), rules, penalty)
         ends = candidates.words == EOS
-        within = torch.arange(ends.shape[-1], device=ends.device) < beams.widths.view(-1, 1, 1)
-        ended.append(candidates.best(beams.scores.shape[-1], among=ends & within))
+        within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
+        ended.append(candidates.best(num_beams, among=ends & within))
         followed = within if search.shrinking else True
-        still_open.append(candidates.best(beams.scores.shape[-1], among=~ends & followed))
-    complete = grow(beams, said, side_by_side(ended))
-    found.add(complete)
-    if search.shrinking:
-        beams = beams._replace(widths=beams.widths - complete.scores.isfinite().sum(dim=(1, 2, 3)))
-    return grow(beams, said, side_by_side(still_open))
-
-
-def _spoken(groups: Sequence[Candidates], vocabulary_size: int) -> Tensor:
-    """How often earlier groups say each word at this step, (J, 1, 1, V)."""
-    words = torch.cat([group.words.flatten(1) for group in groups], dim=1)
-    counted = torch.cat([group.scores.flatten(1) for group in groups], dim=1).isfinite()
-    counts = groups[0].scores.new_zeros(len(words), vocabulary_size)
-    return counts.scatter_add_(1, words, counted.to(counts)).view(len(words), 1, 1, -1)
-
-
-def best_candidates(beams: Beams, group: int, log_p: Tensor, rules: Rules, penalty: Tensor | None) -> Candidates:
-    """From log p of a group's next words (J, C + 1, K, V); best first. Twice as many as beams, since half of them may
-    end."""
-    number = 2 * beams.scores.shape[-1]
-    chosen_by = log_p if penalty is None else log_p - penalty
-    if not rules.required:
-        words = likeliest(chosen_by, min(number, log_p.shape[-1]))
-        return _continue(beams, group, words, log_p, chosen_by).best(number)
-    required = torch.tensor(rules.required, device=log_p.device)
-    tokens = beams.tokens.view(*beams.scores.shape, -1)[:, group, ..., 1:]  # (J, C + 1, K, t)
-    unsaid = rules.unsaid(tokens.flatten(0, 2)).view(*log_p.shape[:3], -1)
-    staying, moving = chosen_by.clone(), torch.full_like(chosen_by, -torch.inf)
-    staying[..., required] = chosen_by[..., required].masked_fill(unsaid, -torch.inf)
-    moving[..., required] = chosen_by[..., required].masked_fill(~unsaid, -torch.inf)
-    words = likeliest(staying, min(number, log_p.shape[-1]))
-    stay = _continue(beams, group, words, log_p, staying)
-    move = _continue(beams, group, required.expand_as(unsaid), log_p, moving).next_bank()
-    together = Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True)))
-    return together.best(number)
-
-
-def _continue(beams: Beams, group: int, words: Tensor, log_p: Tensor, chosen_by: Tensor) -> Candidates:
-    """A group's captions, each with each of its words (J, C + 1, K, n), as (J, C + 1, K * n)."""
-    before = beams.scores[:, group].unsqueeze(-1)
-    in_group = before[0].numel()
-    numbers = torch.arange(group * in_group, (group + 1) * in_group, device=words.device).view(before.shape[1:])
-    scores, merits = (before + part.gather(-1, words) for part in (log_p, chosen_by))
-    return Candidates(*(part.flatten(2) for part in (scores, merits, numbers.expand_as(words), words)))
+        still_open.append(candidates.best(num_beams, among=~ends & followed))
+    return side_by_side(ended), side_by_side(still_open)

@@ -2,63 +2,91 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from showattendtell.model.captioner import Captioner
-from showattendtell.model.steps import Memory, State
+from showattendtell.model.narrator import Narration, narrator
+from showattendtell.model.steps import State
 
 
 class Thoughts(NamedTuple):
-    """What each captioner remembers of R images, and its state after the words of R * K captions."""
+    """Each captioner's states after the words of P captions, whose images (P,) ascend."""
 
-    memories: tuple[Memory, ...]
     states: tuple[State, ...]
-
-    def select(self, images: Tensor, captions: Tensor) -> "Thoughts":
-        memories = tuple(memory.select(images) for memory in self.memories)
-        return Thoughts(memories, _select(self.states, captions))
+    images: Tensor
 
     def follow(self, captions: Tensor) -> "Thoughts":
-        """The same images, other captions of them."""
-        return self._replace(states=_select(self.states, captions))
-
-
-def _select(states: tuple[State, ...], captions: Tensor) -> tuple[State, ...]:
-    return tuple(state.select(captions) for state in states)
+        return Thoughts(tuple(state.select(captions) for state in self.states), self.images[captions])
 
 
 class Utterance(NamedTuple):
-    """log p of the next word (R * K, V), the thoughts now, and where they looked: alpha (R * K, L), beta (R * K,)."""
+    """What B captions that continue P stems say next.
 
-    log_probabilities: Tensor
+    scores       (B, V) log p of the next word up to a constant
+    normalisers  (B,) that constant
+    thoughts     of the B captions, now
+    weights      (P, L) alpha
+    gate         (P,) beta
+    """
+
+    scores: Tensor
+    normalisers: Tensor
     thoughts: Thoughts
     weights: Tensor
     gate: Tensor
 
 
-class Speaker:
-    """p of a word is the mean of the captioners' p; alpha and beta are the first captioner's."""
+Precision = Literal["float32", "bfloat16"]
 
-    def __init__(self, captioners: Sequence[Captioner]):
-        self.captioners = tuple(captioners)
 
-    def begin(self, regions: Sequence[Tensor], captions_per_image: int) -> Thoughts:
-        """Before the first word of each image's captions; each captioner sees the images its own way, (I, L, D)."""
-        pairs = zip(self.captioners, regions, strict=True)
-        memories, states = zip(*(captioner.begin(seen) for captioner, seen in pairs), strict=True)
-        images = torch.arange(len(regions[0]), device=regions[0].device)
-        return Thoughts(memories, _select(states, images.repeat_interleave(captions_per_image)))
+class Speech:
+    """What captioners say of images together: p of a word is the mean of theirs; alpha and beta are the first one's."""
 
-    def step(self, thoughts: Thoughts, tokens: Tensor) -> Utterance:
-        """One word further: the last words (R * K,) give log p of the next."""
-        seen = zip(self.captioners, thoughts.memories, thoughts.states, strict=True)
-        steps = [captioner.step(memory, state, tokens) for captioner, memory, state in seen]
-        log_probabilities = steps[0].log_probabilities
+    def __init__(self, narrations: Sequence[Narration], precision: Precision):
+        self._narrations, self._precision = tuple(narrations), precision
+
+    def begin(self) -> Thoughts:
+        """Before the first word, of each image once."""
+        states = tuple(narration.first for narration in self._narrations)
+        return Thoughts(states, torch.arange(len(states[0].hidden), device=states[0].hidden.device))
+
+    def step(self, stems: Thoughts, which: Tensor, tokens: Tensor) -> Utterance:
+        """One word further: captions that continue the stems `which` (B,) by the last words (B,)."""
+        pairs = zip(self._narrations, stems.states, strict=True)
+        with products_in(self._precision, tokens.device):
+            steps = [narration.step(state, stems.images, which, tokens) for narration, state in pairs]
+        scores, normalisers = steps[0].scores, steps[0].normalisers
         if len(steps) > 1:
-            together = torch.stack([step.log_probabilities for step in steps])
-            log_probabilities = together.logsumexp(dim=0) - math.log(len(steps))
-        after = thoughts._replace(states=tuple(step.state for step in steps))
-        return Utterance(log_probabilities, after, steps[0].weights, steps[0].gate)
+            scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
+            normalisers = torch.full_like(normalisers, math.log(len(steps)))
+        thoughts = Thoughts(tuple(step.state for step in steps), stems.images[which])
+        return Utterance(scores, normalisers, thoughts, steps[0].weights, steps[0].gate)
+
+
+class Speaker:
+    """One captioner, or several that speak as one, for as long as their weights stay as they are.
+
+    Args:
+        precision: in which matrices are multiplied.
+    """
+
+    def __init__(self, captioners: Sequence[Captioner], precision: Precision = "float32"):
+        self._precision = precision
+        device = next(captioners[0].parameters()).device
+        with products_in(precision, device):
+            self._narrators = [narrator(captioner) for captioner in captioners]
+
+    def before(self, regions: Sequence[Tensor]) -> Speech:
+        """Before images, which each captioner sees in its own way (I, L, D)."""
+        with products_in(self._precision, regions[0].device):
+            narrations = [narrate(seen) for narrate, seen in zip(self._narrators, regions, strict=True)]
+        return Speech(narrations, self._precision)
+
+
+def products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Matrices are multiplied in bfloat16, or else as they are elsewhere."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

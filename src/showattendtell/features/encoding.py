@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 from showattendtell.data.images import ImageFiles
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
+from showattendtell.features.engines import Computed, Engine, EngineName, start_engine
 from showattendtell.features.plan import Encoded
 from showattendtell.features.views import view_of
 
@@ -21,6 +23,7 @@ class ImageEncoding:
     """Encodes batches of images; an `Encode` that may be handed to another process.
 
     paths: of the images, by name.
+    engine, precision: what computes, and in which numbers.
     readers: processes that read files; 0 reads them here.
     """
 
@@ -28,6 +31,8 @@ class ImageEncoding:
     paths: Mapping[str, str]
     views: int
     skip_unreadable: bool
+    engine: EngineName = "torch"
+    precision: Computed = "float32"
     readers: int = 0
 
     def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
@@ -45,19 +50,20 @@ class ImageEncoding:
         positions = iter(range(len(files)))
         in_batches = [[next(positions) for _ in images] for images in batches]
         readers = self.readers if len(batches) > 1 else 0
-        return iter(DataLoader(files, batch_sampler=in_batches, collate_fn=_collate, num_workers=readers))
+        pinned = torch.cuda.is_available()
+        return iter(
+            DataLoader(files, batch_sampler=in_batches, collate_fn=_collate, num_workers=readers, pin_memory=pinned)
+        )
 
     def _encode(self, pixels: Tensor, images: Sequence[str]) -> Tensor:
         """(N, views, L, D), float32"""
         if not images:
             return torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
-        device = next(self.encoder.parameters()).device
-        with torch.inference_mode():
-            grids = [
-                self.encoder(view_of(pixels, images, view).to(device, memory_format=torch.channels_last)).cpu()
-                for view in range(self.views)
-            ]
-        return torch.stack(grids, dim=1)
+        return torch.stack([self._run(view_of(pixels, images, view)) for view in range(self.views)], dim=1)
+
+    @cached_property
+    def _run(self) -> Engine:
+        return start_engine(self.encoder, self.engine, self.precision)
 
 
 class Read(NamedTuple):
@@ -77,7 +83,7 @@ def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> Read:
 @contextmanager
 def on_gpu(encoder: Encoder) -> Iterator[None]:
     """The encoder on the graphics processor, and back."""
-    encoder.to("cuda")
+    encoder.to("cuda").to(memory_format=torch.channels_last)
     try:
         yield
     finally:

@@ -30,7 +30,11 @@ BATCH_SIZE = 32
 MANIFEST, PLAN = "store.json", "plan.json"
 
 Settings = Mapping[str, Any]
-"""All that decides the values of the grids: what `Encoder.describe` says, `dtype` and `views`."""
+"""All that decides the values of the grids: what `Encoder.describe` says, `dtype` and `views`; and what is not
+`USUAL`."""
+
+USUAL: Settings = {"precision": "float32"}
+"""Settings that stand only in the stores where they are other than this."""
 
 
 class Manifest(BaseModel):
@@ -149,7 +153,7 @@ def write_whole(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
 def refuse_difference(path: Path, made_with: Settings, expected: Settings) -> None:
     """Raise a `UserError` that names the first setting in which the two differ."""
     for key in {**made_with, **expected}:
-        ours, theirs = expected.get(key), made_with.get(key)
+        ours, theirs = (settings.get(key, USUAL.get(key)) for settings in (expected, made_with))
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
             refuse_difference(path, theirs, ours)
         elif ours != theirs:

@@ -40,7 +40,9 @@ def _about(store: FeatureStore) -> tuple[str, str]:
     rows, columns = store.settings["grid"]
     views = f", {store.views} views" if store.views > 1 else ""
     skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
-    return f"{len(store):,}{skipped}", f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}{views}"
+    computed = f", computed in {store.settings['precision']}" if "precision" in store.settings else ""
+    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}{views}{computed}"
+    return f"{len(store):,}{skipped}", grid
 
 
 def _state(found: Found) -> str:

@@ -21,17 +21,35 @@ FURTHEST = 43.0
 
 @dataclass(frozen=True)
 class Keys:
-    """p of images' regions (I, L, A), and e^-2p where the compiled loops take it."""
+    """Of images' regions (I, L, A): e^-2p where the compiled loops take it, or else p. Either has p's gradient."""
 
-    sums: Tensor
-    decays: Tensor | None
+    values: Tensor
+    decayed: bool
 
     @classmethod
     def of(cls, sums: Tensor) -> "Keys":
-        return cls(sums, decay(sums.detach().contiguous()) if within_reach(sums) else None)
+        return cls(_Decayed.apply(sums), True) if within_reach(sums) else cls(sums, False)
 
     def __getitem__(self, rows: Tensor) -> "Keys":
-        return Keys(self.sums[rows], None if self.decays is None else self.decays[rows])
+        return Keys(self.values[rows], self.decayed)
+
+    @property
+    def sums(self) -> Tensor:
+        """p."""
+        return self.values.log() / -2 if self.decayed else self.values
+
+
+class _Decayed(torch.autograd.Function):
+    """e^-2p. What comes back to it is p's gradient already, as `Pairs.scores_back` gives it."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Tensor) -> Tensor:
+        return decay(sums.contiguous())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
 
 
 def within_reach(sums: Tensor) -> bool:
@@ -62,7 +80,7 @@ class Pairs:
     def scores(self, queries: Tensor) -> Tensor:
         """e (b, L) of q (b, A)."""
         decays = self._decays(queries)
-        scores = queries.new_empty(len(queries), self.keys.sums.shape[1])
+        scores = queries.new_empty(len(queries), self.keys.values.shape[1])
         if decays is not None:
             self.groups.run(loops.score, len(queries), *decays, self.weights, scores)
             return scores
@@ -94,9 +112,9 @@ class Pairs:
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """e^-2p and e^-2q, where the compiled loops take them."""
-        if self.keys.decays is None or not within_reach(queries):
+        if not self.keys.decayed or not within_reach(queries):
             return None
-        return self.keys.decays, decay(queries)
+        return self.keys.values, decay(queries)
 
     def _fit(self, images: slice | Tensor, queries: Tensor) -> Tensor:
         """sigmoid(2 (p + q)), (k, L, A)."""
@@ -111,18 +129,16 @@ class AdditiveScores(torch.autograd.Function):
     """The scores of one step."""
 
     @staticmethod
-    def forward(
-        ctx: Any, groups: Groups, sums: Tensor, decays: Tensor | None, queries: Tensor, weights: Tensor
-    ) -> Tensor:
-        ctx.groups, ctx.decays = groups, decays
-        ctx.save_for_backward(sums, queries, weights)
-        return Pairs(groups, Keys(sums, decays), weights).scores(queries)
+    def forward(ctx: Any, groups: Groups, keys: Tensor, decayed: bool, queries: Tensor, weights: Tensor) -> Tensor:
+        ctx.groups, ctx.decayed = groups, decayed
+        ctx.save_for_backward(keys, queries, weights)
+        return Pairs(groups, Keys(keys, decayed), weights).scores(queries)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        sums, queries, weights = ctx.saved_tensors
-        to_sums, to_weights = sums.new_zeros(sums.shape), weights.new_zeros(len(sums), len(weights))
-        pairs = Pairs(ctx.groups, Keys(sums, ctx.decays), weights)
+        keys, queries, weights = ctx.saved_tensors
+        to_sums, to_weights = keys.new_zeros(keys.shape), weights.new_zeros(len(keys), len(weights))
+        pairs = Pairs(ctx.groups, Keys(keys, ctx.decayed), weights)
         to_queries = pairs.scores_back(queries, gradient, to_sums, to_weights)
         return None, to_sums, None, to_queries, to_weights.sum(dim=0)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from showattendtell.model.attention import Attention
 from showattendtell.model.decoder import Decoder
 from showattendtell.model.packing import Packing
-from showattendtell.model.steps import Memory, State, Step
+from showattendtell.model.steps import Memory, State
 from showattendtell.model.unroll import all_steps, in_one_go, step_by_step
 from showattendtell.records import Answers, Sample, Trace
 from showattendtell.text.vocabulary import START
@@ -58,14 +58,6 @@ class Captioner(nn.Module):
     def begin(self, regions: Tensor) -> tuple[Memory, State]:
         """What is needed of the images, (I, L, D): computed once, then selected by row."""
         return self.attention.remember(regions), self.decoder.start(regions)
-
-    def step(self, memory: Memory, state: State, tokens: Tensor) -> Step:
-        """One word further: the last words (B,) and the state give the next word's log-probabilities."""
-        glimpse = self.attention(memory, state)
-        embedded, word_gates = self.decoder.take_in(tokens)
-        state = self.decoder.advance(word_gates, glimpse.context, state)
-        scores = self.decoder.score_words(embedded, state.hidden, glimpse.context)
-        return Step(scores.log_softmax(dim=-1), state, glimpse.weights, glimpse.gate)
 
 
 def shift_right(tokens: Tensor) -> Tensor:

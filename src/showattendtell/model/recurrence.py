@@ -35,14 +35,14 @@ class Plan(NamedTuple):
 
     packing   the words' order
     groups    the images of the captions in this order
-    decays    e^-2p of the images' regions, (I, L, A)
+    decayed   whether the keys are e^-2p, or p
     look      from alpha (b, L) and the step's rows among the N words to where is looked
     expected  (B,) whether z is an expectation, through which a gradient reaches alpha; None: for all captions
     """
 
     packing: Packing
     groups: Groups
-    decays: Tensor | None
+    decayed: bool
     look: Callable[[Tensor, slice], Look] = at_all
     expected: Tensor | None = None
 
@@ -73,7 +73,7 @@ class Passed(NamedTuple):
 
 
 def recur(
-    plan: Plan, sums: Tensor, regions: Tensor, word_gates: Tensor, hidden: Tensor, cell: Tensor, weights: Weights
+    plan: Plan, keys: Tensor, regions: Tensor, word_gates: Tensor, hidden: Tensor, cell: Tensor, weights: Weights
 ) -> Passed:
     """All steps of the captions.
 
@@ -81,14 +81,14 @@ def recur(
         i, f, o, g = x + W_h h + W_z z        c' = sig(f) c + sig(i) tanh(g)  h' = sig(o) tanh(c')
 
     Args:
-        sums: p, (I, L, A).
+        keys: p or e^-2p, (I, L, A), with p's gradient.
         regions: a, (I, L, D).
         word_gates: x, (N, 4n).
         hidden: h before the first word, (B, n), in the packing's order.
         cell: c before the first word, (B, n).
     """
-    with without_autocast(sums.device):
-        return Passed(*_Recurrence.apply(plan, sums, regions, word_gates, hidden, cell, *weights))
+    with without_autocast(keys.device):
+        return Passed(*_Recurrence.apply(plan, keys, regions, word_gates, hidden, cell, *weights))
 
 
 class OneStep(NamedTuple):
@@ -109,7 +109,7 @@ class OneStep(NamedTuple):
 class Stored(NamedTuple):
     """What the backward pass starts from: the inputs, and of all words what their steps left."""
 
-    sums: Tensor
+    keys: Tensor
     regions: Tensor
     first_hidden: Tensor
     first_cell: Tensor
@@ -128,7 +128,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any,
         plan: Plan,
-        sums: Tensor,
+        keys: Tensor,
         regions: Tensor,
         word_gates: Tensor,
         first_hidden: Tensor,
@@ -136,7 +136,7 @@ class _Recurrence(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor | None, ...]:
         given = Weights(*weights)
-        pairs, reading = Pairs(plan.groups, Keys(sums, plan.decays), given.score), Reading(plan.groups, regions)
+        pairs, reading = Pairs(plan.groups, Keys(keys, plan.decayed), given.score), Reading(plan.groups, regions)
         hidden, cell, steps = first_hidden, first_cell, []
         for rows, size in zip(plan.packing.steps(), plan.packing.sizes, strict=True):
             step = _advance(plan, pairs, reading, given, word_gates[rows], hidden[:size], cell[:size], rows)
@@ -145,12 +145,12 @@ class _Recurrence(torch.autograd.Function):
         *parts, draws = zip(*steps, strict=True)
         hidden, cell, read, seen, context, scores, alpha, maps = (torch.cat(part) for part in parts)
         ctx.plan = plan
-        before = (sums, regions, first_hidden, first_cell, *weights)
+        before = (keys, regions, first_hidden, first_cell, *weights)
         ctx.save_for_backward(*before, hidden, cell, read, seen, context, alpha, maps)
         drawn = None if draws[0] is None else torch.cat(draws)
         if drawn is not None:
             ctx.mark_non_differentiable(drawn)
-        return hidden, context, scores, read[:, 4 * hidden.shape[1] + sums.shape[2] :].clone(), drawn
+        return hidden, context, scores, read[:, 4 * hidden.shape[1] + keys.shape[2] :].clone(), drawn
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -204,10 +204,10 @@ class _GoingBack:
     ):
         self.plan, self.stored = plan, stored
         self.to_hidden, self.to_context, self.to_scores, self.to_beta = to_hidden, to_context, to_scores, to_beta
-        sums, weights = stored.sums, stored.weights
-        self.pairs = Pairs(plan.groups, Keys(sums, plan.decays), weights.score)
+        keys, weights = stored.keys, stored.weights
+        self.pairs = Pairs(plan.groups, Keys(keys, plan.decayed), weights.score)
         self.reading = Reading(plan.groups, stored.regions)
-        self.to_sums, self.to_score = torch.zeros_like(sums), weights.score.new_zeros(len(sums), len(weights.score))
+        self.to_sums, self.to_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         self.to_read, self.to_seen = torch.empty_like(stored.read), torch.empty_like(stored.seen)
         self.onward, self.to_cell = torch.zeros_like(stored.first_hidden), torch.zeros_like(stored.first_cell)
         self.hidden_before = _shift(stored.first_hidden, stored.hidden, plan.packing)

@@ -69,7 +69,7 @@ class AdditiveScore(Score):
         images, captions = hidden.shape[:2]
         groups = Groups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)
         queries, weights = self.query(hidden).flatten(0, 1), self.score.weight.squeeze(0)
-        scores = AdditiveScores.apply(groups, keys.sums, keys.decays, queries, weights) - weights.sum()  # (B, L)
+        scores = AdditiveScores.apply(groups, keys.values, keys.decayed, queries, weights) - weights.sum()  # (B, L)
         return scores.view(images, captions, 1, -1)
 
 

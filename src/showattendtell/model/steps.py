@@ -14,7 +14,7 @@ class State(NamedTuple):
     cell: Tensor
 
     def select(self, rows: Tensor) -> "State":
-        return State(self.hidden[rows], self.cell[rows])
+        return State(self.hidden.index_select(0, rows), self.cell.index_select(0, rows))
 
 
 class Memory(NamedTuple):
@@ -57,9 +57,17 @@ class Course(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One generated step: log p of every word (B, V), the new state, alpha (B, L) and beta (B,)."""
+    """One step of B captions that are being written, which continue P stems.
 
-    log_probabilities: Tensor
+    scores       (B, V) log p of the next word, up to a constant
+    normalisers  (B,) that constant
+    state        of the captions, behind their last words
+    weights      (P, L) alpha
+    gate         (P,) beta
+    """
+
+    scores: Tensor
+    normalisers: Tensor
     state: State
     weights: Tensor
     gate: Tensor

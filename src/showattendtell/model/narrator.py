@@ -1,0 +1,168 @@
+"""Captions that are being written: what attention and decoder make of the words so far, a word at a time.
+
+Where a captioner looks depends on all words but the last. So captions of an image that differ in their last word alone,
+as beams often do, are one *stem* with one look. B captions continue P stems.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from showattendtell.model.additive import Pairs
+from showattendtell.model.attention import SoftAttention
+from showattendtell.model.captioner import Captioner
+from showattendtell.model.decoder import LSTMDecoder
+from showattendtell.model.likelihood import normalisers
+from showattendtell.model.loops import Groups
+from showattendtell.model.precision import to_multiply, without_autocast
+from showattendtell.model.reading import Reading
+from showattendtell.model.steps import Glimpse, State, Step
+from showattendtell.model.unroll import in_one_go, weights_of
+
+
+class Narration:
+    """What a captioner says of images (I, L, D), without gradients.
+
+    Args:
+        words: the matrix of the words' scores, as `transposed` makes it.
+    """
+
+    def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
+        self.attention, self.decoder = captioner.attention, captioner.decoder
+        self.memory, first = captioner.begin(regions)
+        self.first = State(*(part.to(regions.dtype) for part in first))
+        self._images = torch.arange(len(regions), device=regions.device)
+        self._words, self._room = words, regions.new_empty(0, words.shape[1])
+
+    def step(self, state: State, images: Tensor, stems: Tensor, tokens: Tensor) -> Step:
+        """One word further; the scores are overwritten by the next step.
+
+        Args:
+            state: of the stems, (P, n).
+            images: (P,) the image of each, ascending.
+            stems: (B,) which of them each caption continues.
+            tokens: (B,) its last word.
+        """
+        glimpse = self.look(state, images)
+        context = glimpse.context.index_select(0, stems)
+        embedded, word_gates = self.decoder.take_in(tokens)
+        state = self.decoder.advance(word_gates, context, state.select(stems))
+        scores = self.score(self.decoder.answer(embedded, state.hidden, context))
+        return Step(*scores, state, glimpse.weights, glimpse.gate)
+
+    def look(self, state: State, images: Tensor) -> Glimpse:
+        """Attention takes as many stems of every image: the last of each stands for those that it lacks."""
+        present, counts = images.unique_consecutive(return_counts=True)
+        if 2 * len(present) <= len(self._images):
+            self.memory = self.memory.select(torch.searchsorted(self._images, present))
+            self._images = present
+        places = torch.searchsorted(self._images, present)
+        number, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
+        grid = torch.zeros(len(self._images), len(number), dtype=torch.long, device=images.device)
+        grid[places] = starts.unsqueeze(1) + torch.minimum(number, counts.unsqueeze(1) - 1)
+        glimpse = self.attention(self.memory, state.select(grid.flatten()))
+        within = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
+        rows = places.repeat_interleave(counts) * len(number) + within
+        return Glimpse(glimpse.context[rows], glimpse.weights[rows], glimpse.gate[rows])
+
+    def score(self, answers: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the next word (B, V) and their normalisers (B,)."""
+        if len(self._room) < len(answers):
+            self._room = self._room.new_empty(len(answers), self._room.shape[1])
+        scores, answers = self._room[: len(answers)], answers.to(self._words.dtype)
+        if scores.dtype == answers.dtype:
+            torch.mm(answers, self._words, out=scores)
+        else:
+            scores.copy_(answers @ self._words)
+        return scores, normalisers(scores, self.decoder.word_scores.bias)
+
+
+class Matrices(NamedTuple):
+    """Soft attention's and the LSTM's, as `transposed` makes them.
+
+    state       (n, 4n + A + G) from h to the gates' sums i, f, o, g, to the query and to the G sums of beta
+    state_bias  (4n + A + G,)
+    context     (D, 4n) from beta z to the gates' sums
+    word        (m, 4n) from E y to the gates' sums
+    word_bias   (4n,)
+    score       u, (A,)
+    """
+
+    state: Tensor
+    state_bias: Tensor
+    context: Tensor
+    word: Tensor
+    word_bias: Tensor
+    score: Tensor
+
+    @classmethod
+    def of(cls, attention: SoftAttention, decoder: LSTMDecoder) -> "Matrices":
+        merged = weights_of(attention, decoder)
+        state, context, word = map(transposed, (merged.state, merged.context, decoder.read_word.weight))
+        bias = merged.bias.to(merged.score.dtype)
+        return cls(state, bias, context, word, decoder.read_word.bias, merged.score)
+
+
+class SoftNarration(Narration):
+    """Soft attention by the additive score and the LSTM, with one product of h and no more looks than stems."""
+
+    def __init__(self, captioner: Captioner, matrices: Matrices, words: Tensor, regions: Tensor):
+        super().__init__(captioner, words, regions)
+        self._matrices = matrices
+
+    def step(self, state: State, images: Tensor, stems: Tensor, tokens: Tensor) -> Step:
+        with without_autocast(tokens.device):
+            glimpse, gates = self._look(state.hidden, images)
+            words, which = tokens.unique(return_inverse=True)
+            embedded = self.decoder.embed(words)
+            word_gates = _product(embedded, self._matrices.word).add_(self._matrices.word_bias)
+            gates = gates.index_select(0, stems).add_(word_gates.index_select(0, which))
+            state = lstm_in_place(gates, state.cell.index_select(0, stems))
+            parts = embedded.index_select(0, which), state.hidden, glimpse.context.index_select(0, stems)
+            return Step(*self.score(self.decoder.answer(*parts)), state, glimpse.weights, glimpse.gate)
+
+    def _look(self, hidden: Tensor, images: Tensor) -> tuple[Glimpse, Tensor]:
+        """And what h and z give to the gates' sums, (P, 4n)."""
+        (regions, keys, _), matrices = self.memory, self._matrices
+        groups, width = Groups(images, len(regions)), matrices.context.shape[1]
+        read = _product(hidden, matrices.state).add_(matrices.state_bias)
+        gates, query, beta = read.tensor_split([width, width + len(matrices.score)], dim=1)
+        weights = Pairs(groups, keys, matrices.score).scores(query).softmax(dim=1)
+        context, gate = Reading(groups, regions).read(weights), weights.new_ones(len(weights))
+        if beta.shape[1]:
+            context *= beta.sigmoid_()
+            gate = beta.mean(dim=1)
+        return Glimpse(context, weights, gate), gates.add_(_product(context, matrices.context))
+
+
+def lstm_in_place(gates: Tensor, cell: Tensor) -> State:
+    """The LSTM's step from the gates' sums (B, 4n), which it overwrites, and the cells (B, n)."""
+    width = cell.shape[1]
+    admit, forget, output = gates[:, : 3 * width].sigmoid_().chunk(3, dim=1)
+    cell = gates[:, 3 * width :].tanh_().mul_(admit).addcmul_(forget, cell)
+    return State(torch.tanh(cell).mul_(output), cell)
+
+
+@torch.no_grad()
+def narrator(captioner: Captioner) -> Callable[[Tensor], Narration]:
+    """What makes of regions (I, L, D) a narration, for as long as the captioner's weights stay as they are."""
+    attention, decoder = captioner.attention, captioner.decoder
+    words = transposed(decoder.word_scores.weight)
+    if words.device.type == "cpu" and in_one_go(attention, decoder):
+        if isinstance(attention, SoftAttention) and isinstance(decoder, LSTMDecoder):
+            return partial(SoftNarration, captioner, Matrices.of(attention, decoder), words)
+    return partial(Narration, captioner, words)
+
+
+def transposed(matrix: Tensor) -> Tensor:
+    """In the precision of an autocast, and laid out so that products with few rows take the least time."""
+    [multiplied] = to_multiply(matrix.T)
+    return multiplied.contiguous()
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """In the precision of the matrix."""
+    return (rows.to(matrix.dtype) @ matrix).to(rows.dtype)
