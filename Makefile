@@ -33,11 +33,11 @@ check: setup  ## lint, format and types
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 
-bench: setup  ## the speed figures of the README
+bench: setup  ## every speed figure, each beside its goal (under 10 minutes)
 	$(RUN) -m benchmarks
 
 lock: setup  ## write requirements.lock anew from pyproject.toml
-	$(RUN) -m uv pip compile pyproject.toml --extra clip --extra dev --extra weights --universal --python-version 3.11 \
+	$(RUN) -m uv pip compile pyproject.toml --extra clip --extra dev --extra onnx --extra weights --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
 clean:  ## remove .venv and what the runs wrote
