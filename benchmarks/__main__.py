@@ -23,7 +23,7 @@ BUDGETS = {
     "gpu_step": 5,
     "generation": 70,
     "extraction": 60,
-    "startup": 40,
+    "startup": 50,
     "decoding": 14,
     "features": 24,
     "loader": 25,
