@@ -12,7 +12,7 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 LAYERS = [
-    {"errors", "arguments", "processes"},
+    {"errors", "arguments", "processes", "files", "random_states"},
     {"records"},
     {"text"},
     {"data", "downloads"},
@@ -28,8 +28,9 @@ LAYERS = [
     {"corpus", "evaluation", "likeness"},
     {"report"},
     {"config"},
-    {"loggers", "progress"},
-    {"checkpoint", "training"},
+    {"loggers", "stopping", "checkpoint"},
+    {"progress", "keeping"},
+    {"resuming", "training"},
     {"scoring"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "demo"}
     | {"cli"},

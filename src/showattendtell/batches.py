@@ -1,5 +1,6 @@
 """Captions and images in batches, and the Lightning data module that deals them out."""
 
+import signal
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,9 +70,8 @@ def pixel_source(
 ) -> ImageSource:
     """Pixels from the image files, uint8, or views of them; reading raises `UserError` for a file that is broken."""
     if augmentation:
-        files: ImageFiles = AugmentedFiles(examples, preprocessing, augmentation)
-    else:
-        files = ImageFiles([example.path for example in examples], preprocessing)
+        return AugmentedFiles(examples, preprocessing, augmentation)
+    files = ImageFiles([example.path for example in examples], preprocessing)
 
     def read(positions: Sequence[int]) -> Tensor:
         images = [files[position][1] for position in positions]
@@ -123,9 +123,15 @@ class CaptionBatches(TorchDataset[Batch]):
         self.tokens = Tokens(vocabulary.encode(caption.words) for example in examples for caption in example.captions)
         self.owners = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images = images
+        self._names = [example.image for example in examples]
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def name(self, caption: int) -> str:
+        """A caption by its image and its number among that image's, counted from 0: `dog.jpg#4`."""
+        owner = self.owners[caption]
+        return f"{self._names[owner]}#{caption - np.searchsorted(self.owners, owner)}"
 
     def __getitem__(self, captions: list[int]) -> Batch:
         positions, owners = np.unique(self.owners[captions], return_inverse=True)
@@ -161,11 +167,14 @@ class ImageBatches(TorchDataset[Scene]):
 class EagerLoader(DataLoader[Item]):
     """Reads the next batches while the present one is used: in its workers, or in a thread where it has none.
 
-    Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`.
+    Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`. A pass takes a number
+    from torch's random ones as it begins, and the rest of a pass none, for the pass has taken it.
     """
 
     def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
-        batches = super().__iter__()
+        resumes = isinstance(self.sampler, EpochBatches) and self.sampler.resumes
+        with torch.random.fork_rng(devices=[], enabled=resumes):
+            batches = super().__iter__()
         yield from batches if self.num_workers else read_ahead(batches, READ_AHEAD)
 
 
@@ -179,6 +188,18 @@ def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
             yield item
     finally:
         thread.shutdown(cancel_futures=True)
+
+
+LAST_WISHES = 30
+"""Seconds that a worker goes on when it is told to stop."""
+
+
+def outlive_signals(worker: int) -> None:
+    """Let a worker read on when a terminal or a scheduler stops the whole group of processes: the one that trains ends
+    it, after the step that it is in."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(LAST_WISHES))
 
 
 class CaptionData(lightning.LightningDataModule):
@@ -241,7 +262,11 @@ class CaptionData(lightning.LightningDataModule):
         ]
 
     def _loader(self, items: TorchDataset, sampler: EpochBatches | range) -> DataLoader:
-        """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there."""
+        """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there.
+
+        Workers get their seeds from a generator of their own: they are started once a run, also where one goes on, and
+        what they took from torch's random numbers would be missing there.
+        """
         context = "fork" if self.num_workers else None
         return EagerLoader(
             items,
@@ -251,7 +276,13 @@ class CaptionData(lightning.LightningDataModule):
             multiprocessing_context=context,
             persistent_workers=bool(self.num_workers),
             pin_memory=items is not self.val_images and torch.cuda.is_available(),
+            generator=torch.Generator() if self.num_workers else None,
+            worker_init_fn=outlive_signals if self.num_workers else None,
         )
+
+    def name_batch(self, number: int) -> list[str]:
+        """The captions of one of the present epoch's batches to train on."""
+        return [self.train_captions.name(caption) for caption in self.train_batches.batch(number)]
 
     def state_dict(self) -> dict[str, Any]:
         """How far training is: the epoch, how many of its batches have been trained on, and how many it has."""

@@ -1,20 +1,25 @@
 """Checkpoints that say what they are: written in training, and all that scoring and captioning need."""
 
 import hashlib
+import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from showattendtell import __version__
 from showattendtell.config.build import TRUST, build, build_captioner, foreign_targets, settled
 from showattendtell.config.check import find_faults, raise_all
+from showattendtell.config.entry import Chosen
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
+from showattendtell.files import whole_file
 from showattendtell.loss import HardLoss
 from showattendtell.model.hard import HardAttention
 from showattendtell.module import CARD, CaptioningModule
@@ -22,6 +27,37 @@ from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
 
 FORMAT = 2
+
+BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint with all its content or not at all.
+
+    Lightning's own may leave half of it where it writes to another disk than that of its temporary files, and does not
+    wait until the disk has it.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Raises `UserError` where it cannot be written; what was there stays.
+
+        Args:
+            storage_options: `keep`, the name that what was there gets.
+        """
+        file = Path(path)
+        try:
+            with whole_file(file, (storage_options or {}).get("keep")) as stream:
+                torch.save(checkpoint, stream)
+        except (OSError, RuntimeError) as fault:
+            cause = fault if isinstance(fault, OSError) else fault.__context__  # torch has an error of its own
+            if not isinstance(cause, OSError):
+                raise
+            raise UserError(
+                f"{file} cannot be written ({cause.strerror}); what was saved before is whole, and with room the run "
+                "goes on from there with resume=true"
+            ) from None
 
 
 class Restored(NamedTuple):
@@ -35,18 +71,25 @@ class Restored(NamedTuple):
 
 
 def write_card(
-    config: DictConfig, choices: dict[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
+    config: DictConfig, chosen: Chosen, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """What a checkpoint says of itself, in plain numbers, strings, lists and dicts."""
     return {
         "format": FORMAT,
         "version": __version__,
-        "config": OmegaConf.to_container(config, resolve=True),
-        "choices": choices,
+        "config": plain_settings(config),
+        "choices": chosen.choices,
+        "arguments": chosen.arguments,
         "vocabulary": list(vocabulary.words),
         "encoder": encoder.describe(),
         "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
     }
+
+
+def plain_settings(config: DictConfig) -> dict[str, Any]:
+    """A training configuration without what only says from where it goes on."""
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    return {name: value for name, value in settings.items() if name != "resume"}
 
 
 def build_module(
@@ -139,19 +182,43 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def find_damage(file: Path) -> str:
+    """What is wrong with a checkpoint, by the CRC-32 that torch writes of each of its parts and does not look at again;
+    empty where it is whole."""
+    try:
+        with zipfile.ZipFile(file) as parts:
+            broken = parts.testzip()
+    except Exception as fault:  # zipfile has no one error for what is no archive
+        return getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+    return f"the checksum of {broken} is wrong" if broken else ""
+
+
+def load(file: Path, mmap: bool = False) -> dict[str, Any]:
+    """What is in a checkpoint, to be read from the file when it is used with `mmap`; nothing in it is executed.
+
+    Raises `UserError` for one that is none of ours.
+    """
+    try:
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+    except Exception as fault:  # torch has no one error for a file that is not its own
+        raise _damaged(file, type(fault).__name__) from None
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
+        raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
+    return checkpoint
+
+
+def _damaged(file: Path, reason: str) -> UserError:
+    return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
+
+
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if file.is_dir():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if not file.is_file():
         raise UserError(f"the checkpoint {file} does not exist; training writes runs/.../best.ckpt")
-    try:
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as fault:  # torch has no one error for a file that is not its own
-        raise UserError(
-            f"{file} is damaged or no checkpoint ({type(fault).__name__}); take last.ckpt or train again"
-        ) from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
-        raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
+    if damage := find_damage(file):
+        raise _damaged(file, damage)
+    checkpoint = load(file)
     card = checkpoint[CARD]
     if card.get("format") != FORMAT:
         raise UserError(

@@ -14,7 +14,6 @@ from showattendtell.batches import Scene
 from showattendtell.decode.decoding import Decoding
 from showattendtell.decode.speaker import Speaker
 from showattendtell.encoder import Encoder
-from showattendtell.errors import UserError
 from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
@@ -22,10 +21,13 @@ from showattendtell.optimize import Schedule, parameter_groups
 from showattendtell.processes import gather, rank
 from showattendtell.records import Batch, Generated, Trace
 from showattendtell.text.vocabulary import PAD, Vocabulary
-from showattendtell.watch import Figure, WordClasses, pool, watch_maps
+from showattendtell.watch import Figure, RunningMeans, WordClasses, pool, pool_processes, watch_maps
 
 CARD = "showattendtell"
 """The checkpoint's entry that says what the weights mean."""
+
+TRAINED = "trained"
+"""That of the figures over the part of the epoch that has been trained on."""
 
 
 class CaptioningModule(lightning.LightningModule):
@@ -55,6 +57,7 @@ class CaptioningModule(lightning.LightningModule):
         self.make_optimizer, self.schedule = optimizer, schedule
         self._word_classes = WordClasses(vocabulary)
         self._written: dict[str, tuple[list[str], list[tuple[str, ...]]]] = {}
+        self._trained = RunningMeans()
         self._figures: defaultdict[str, list[Figure]] = defaultdict(list)
 
     @property
@@ -72,26 +75,32 @@ class CaptioningModule(lightning.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens)
-        total = loss.total
-        if not total.isfinite():
-            raise UserError("the loss is no longer a number; lower optimizer.lr and train again")
-        captions, words = len(batch.tokens), int((batch.tokens != PAD).sum())
-        self.log("train/loss", total, on_epoch=True, on_step=False, prog_bar=True, batch_size=captions)
-        self.log("train/nll_per_word", loss.nll * captions / words, on_epoch=True, on_step=False, batch_size=words)
+        captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
+        self._trained.add("loss", loss.total, captions)
+        self._trained.add("nll_per_word", loss.nll * captions / words, words)
         for name, figure in loss.figures.items():
-            self.log(f"train/{name}", figure, on_epoch=True, on_step=False, batch_size=captions)
+            self._trained.add(name, figure, captions)
         if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._log_gradients(loss)
-        return total
+            self._watch_gradients(loss)
+        return loss.total
 
-    def _log_gradients(self, loss: Loss) -> None:
+    def _watch_gradients(self, loss: Loss) -> None:
         """The norm of each term's gradient, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
         for name, term in loss.terms.items():
             if term.requires_grad:
                 parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
                 norm = torch.nn.utils.get_total_norm([part for part in parts if part is not None])
-                self.log(f"train/gradient_norm_{name}", norm, on_epoch=True, on_step=False, batch_size=1)
+                self._trained.add(f"gradient_norm_{name}", norm)
+
+    def log_training(self) -> None:
+        """Log the epoch's figures of training.
+
+        Lightning would gather them itself, but a checkpoint of its does not have them, and an epoch that goes on from
+        one would lack the steps before.
+        """
+        self._log_figures("train", self._trained.figures())
+        self._trained.clear()
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):
@@ -108,7 +117,8 @@ class CaptioningModule(lightning.LightningModule):
             self._figures[f"beta_{name}"].append(figure)
 
     def on_validation_epoch_end(self) -> None:
-        self._log_figures()
+        self._log_figures("val", {name: pool(figures) for name, figures in self._figures.items()})
+        self._figures.clear()
         hypotheses, references = zip(*gather(self._written).values(), strict=True)
         self._written = {}
         scores = bleu(hypotheses, references)
@@ -116,15 +126,10 @@ class CaptioningModule(lightning.LightningModule):
         self.log("val/bleu4_with_penalty", 100 * scores.with_penalty[3])
         self.log("val/distinct_captions", float(len({tuple(words) for words in hypotheses})))
 
-    def _log_figures(self) -> None:
-        """The validation captions' figures over all processes, of which some may have had no batch."""
-        own = {name: pool(figures) for name, figures in self._figures.items()}
-        self._figures.clear()
-        by_process = list(gather({str(rank()): own}).values())
-        for name in dict.fromkeys(name for figures in by_process for name in figures):
-            mean, of = pool(figures[name] for figures in by_process if name in figures)
+    def _log_figures(self, stage: str, own: dict[str, Figure]) -> None:
+        for name, (mean, of) in pool_processes(own).items():
             if of:
-                self.log(f"val/{name}", mean.float())
+                self.log(f"{stage}/{name}", mean.float(), prog_bar=(stage, name) == ("train", "loss"))
 
     def write(self, images: Tensor) -> list[list[Generated]]:
         """Captions of pixels or grids, written free-running; of each image the best first."""
@@ -138,6 +143,12 @@ class CaptioningModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint[CARD] = self.card
+        checkpoint[TRAINED] = {name: tuple(figure) for name, figure in pool_processes(self._trained.figures()).items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if rank() == 0:  # it has what all had
+            figures = {name: Figure(*figure) for name, figure in checkpoint[TRAINED].items()}
+            self._trained.resume(figures, self.device)
 
 
 def write_together(modules: Sequence[CaptioningModule], images: Sequence[Tensor]) -> list[list[Generated]]:

@@ -1,22 +1,27 @@
 """The Lightning Trainer of a run: what it logs, what it keeps, when it stops."""
 
 import logging
+import sys
 import warnings
 from pathlib import Path
 
 import pytorch_lightning as lightning
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
+from showattendtell.batches import CaptionData
+from showattendtell.checkpoint import BEST, WholeCheckpoints
 from showattendtell.config.build import build
 from showattendtell.errors import UserError
-from showattendtell.loggers import chosen_loggers
-from showattendtell.progress import EpochReport, GazeReport, build_monitor
+from showattendtell.keeping import BestCheckpoint, LastCheckpoint
+from showattendtell.loggers import MetricsFile, chosen_loggers
+from showattendtell.module import CaptioningModule
+from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
+from showattendtell.stopping import TERMINATED, FiniteLoss, Notice
 
 QUIET = (
-    r"Experiment logs directory .* exists and is not empty",  # Hydra keeps the run's configuration there
     r"Checkpoint directory .* exists and is not empty",
     r"Found \d+ module\(s\) in eval mode",  # the frozen encoder
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
@@ -37,12 +42,17 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
-    csv, monitor = CSVLogger(folder, name="", version=""), build_monitor(config)
-    keep = ModelCheckpoint(
-        folder, "best", monitor.metric, mode=monitor.mode, save_last=True, enable_version_counter=False
-    )
-    stop = build(config.early_stopping, monitor=monitor.metric, mode=monitor.mode)
-    callbacks: list[Callback] = [GazeReport(), keep, stop, EpochReport(csv, monitor)]
+    csv, monitor = MetricsFile(folder), build_monitor(config)
+    best = BestCheckpoint(folder, Path(BEST).stem, monitor.metric, mode=monitor.mode, enable_version_counter=False)
+    callbacks: list[Callback] = [
+        GazeReport(),
+        TrainingFigures(),
+        FiniteLoss(folder),
+        build(config.early_stopping, monitor=monitor.metric, mode=monitor.mode),
+        EpochReport(csv, monitor),
+        LastCheckpoint(folder, config.checkpoint_every, Notice()),
+        best,
+    ]
     console = Console(stderr=True)
     if console.is_terminal:
         callbacks.append(RichProgressBar())
@@ -51,9 +61,18 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         default_root_dir=folder,
         logger=[csv, *chosen_loggers(config, folder)],
         callbacks=callbacks,
+        plugins=[WholeCheckpoints()],
         enable_progress_bar=console.is_terminal,
         enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    return trainer, keep
+    return trainer, best
+
+
+def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData, checkpoint: Path | None) -> None:
+    """Train, from the checkpoint on if there is one; a SIGTERM before the first step ends it as a later one does."""
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SIGTERMException:
+        sys.exit(TERMINATED)
