@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
 from showattendtell.batches import ImageSource
-from showattendtell.checkpoint import build_module
+from showattendtell.checkpoint import build_module, plain_settings
 from showattendtell.config.build import build
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
@@ -67,7 +67,7 @@ def small_run(
     dataset = Dataset("small", {"train": examples_of(range(IMAGES)), "val": examples_of(range(4))})
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-    card = {"format": 2, "config": OmegaConf.to_container(config, resolve=True), "arguments": []}
+    card = {"format": 2, "config": plain_settings(config), "arguments": []}
     module = build_module(config, Grids(), vocabulary, card)  # type: ignore[arg-type]
     trainer, _ = build_trainer(config, folder)
     trainer.callbacks = [*callbacks, *trainer.callbacks]

@@ -28,8 +28,10 @@ def whole_file(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
         if keep and path.exists():
             path.replace(keep)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as fault:
         unfinished.unlink(missing_ok=True)
+        if isinstance(fault, OSError):
+            fault.filename = str(path)  # writing does not tell it
         raise
     _sync(path.parent)
 

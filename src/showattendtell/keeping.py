@@ -57,9 +57,8 @@ class LastCheckpoint(Callback):
         self._written = time.monotonic()
         self._notice.listen()
         trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._figures.items()})
-        if trainer.ckpt_path is None and rank() == 0:  # those of another run that was in this folder
-            for name in (LAST, PREVIOUS):
-                (self._folder / name).unlink(missing_ok=True)
+        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._remove_useless(trainer.ckpt_path)
 
     def on_train_batch_start(self, *_: Any) -> None:
         self._draw_on()
@@ -88,6 +87,13 @@ class LastCheckpoint(Callback):
         self._write(trainer)
         if rank() == 0:
             (self._folder / PREVIOUS).unlink(missing_ok=True)
+
+    def _remove_useless(self, start: str | Path | None) -> None:
+        """What another run has left in this folder; and a last checkpoint that is damaged, for it would soon be the
+        previous one."""
+        useful = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
+        for name in {LAST, PREVIOUS} - useful:
+            (self._folder / name).unlink(missing_ok=True)
 
     @staticmethod
     def _between_steps(trainer: lightning.Trainer) -> bool:

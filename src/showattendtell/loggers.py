@@ -37,6 +37,9 @@ class MetricsFile(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.rows.append({**metrics, "step": step})
 
+    def finalize(self, status: str) -> None:
+        """Every row is written when it is logged."""
+
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """The run's configuration is beside the file already."""
 

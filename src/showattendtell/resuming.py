@@ -29,6 +29,9 @@ MAY_DIFFER = {
 }
 """Settings that say where things are, who works on them and who is told, with all that is in them."""
 
+DEFAULT = "its default"
+"""Stands for a setting that a configuration does not state."""
+
 LOCK = ".lock"
 
 
@@ -58,13 +61,14 @@ def find_start(config: DictConfig, folder: Path, root: Path | None) -> Start:
         return _go_on(Path(config.resume).expanduser(), config)
     if not config.resume and "SLURM_RESTART_COUNT" not in os.environ:
         return Start(folder)
-    if root is None:
-        return _go_on(folder, config) if _checkpoints(folder) else _begin(folder, folder)
-    same = [run for run in _runs(root) if not _differences(config, run.card)]
+    if _checkpoints(folder):
+        return _go_on(folder, config)
+    same = [run for run in _runs(root) if not _differences(config, run.card)] if root else []
     found = next((run for run in same if not run.finished), same[0] if same else None)
     if found is None:
-        return _begin(folder, root)
-    shutil.rmtree(folder)
+        print(f"{root or folder} has no run of these settings to go on with; a new one begins in {folder}")
+        return Start(folder)
+    _discard(folder)
     return _go_on(found.folder, config)
 
 
@@ -107,11 +111,6 @@ def refuse_other_data(start: Start, card: Mapping[str, Any]) -> None:
             raise UserError(f"{start.folder} was trained with {what}; give it what it had, or leave resume out")
 
 
-def _begin(folder: Path, root: Path) -> Start:
-    print(f"{root} has no run of these settings to go on with; a new one begins in {folder}")
-    return Start(folder)
-
-
 def _go_on(folder: Path, config: DictConfig) -> Start:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
@@ -124,6 +123,13 @@ def _go_on(folder: Path, config: DictConfig) -> Start:
     if not start.finished:
         print(f"{folder} goes on after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
     return start
+
+
+def _discard(folder: Path) -> None:
+    """Remove the folder of a run that does not begin, in which Hydra has written the configuration."""
+    shutil.rmtree(folder / "config", ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -194,9 +200,9 @@ def _read(file: Path) -> tuple[Start, Mapping[str, Any]]:
 def _differences(config: DictConfig, card: Mapping[str, Any]) -> list[str]:
     """`setting=VALUE instead of VALUE` for each that the configuration has otherwise than the run."""
     ours, theirs = dict(_leaves("", plain_settings(config))), dict(_leaves("", card["config"]))
-    names = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+    names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
     return [
-        f"{name}={shown(ours.get(name))} instead of {shown(theirs.get(name))}"
+        f"{name}={shown(ours.get(name, DEFAULT))} instead of {shown(theirs.get(name, DEFAULT))}"
         for name in names
         if name not in MAY_DIFFER and not any(name.startswith(f"{outer}.") for outer in MAY_DIFFER)
     ]

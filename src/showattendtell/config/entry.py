@@ -83,11 +83,15 @@ def run_folder() -> Path:
 
 
 def search_root() -> Path | None:
-    """The folder in which earlier runs of the same command are; None where the user named this run's folder."""
+    """The folder in which earlier runs of the same command are, a sweep's with their sweeps; None where the user named
+    this run's folder."""
     config, folder = HydraConfig.get(), run_folder()
-    if config.mode == RunMode.MULTIRUN:
-        return folder.parent.parent
-    return None if any(line.startswith("hydra.run.dir=") for line in config.overrides.hydra) else folder.parent
+    is_sweep = config.mode == RunMode.MULTIRUN
+    setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
+    is_named = any(line.startswith(setting) for line in config.overrides.hydra)
+    if is_sweep:
+        return folder.parent if is_named else folder.parent.parent
+    return None if is_named else folder.parent
 
 
 class Chosen(NamedTuple):
