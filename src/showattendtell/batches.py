@@ -167,14 +167,19 @@ class ImageBatches(TorchDataset[Scene]):
 class EagerLoader(DataLoader[Item]):
     """Reads the next batches while the present one is used: in its workers, or in a thread where it has none.
 
-    Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`. A pass takes a number
-    from torch's random ones as it begins, and the rest of a pass none, for the pass has taken it.
+    Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`.
+
+    torch's loader takes a seed for its workers from the random numbers that dropout is drawn from too: at every pass, or
+    once a run if it keeps its workers. This one takes it at every pass, and for the rest of a pass that was begun in
+    another process none, so that neither workers nor an interruption change what is drawn.
     """
 
+    generator: torch.Generator
+
     def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
-        resumes = isinstance(self.sampler, EpochBatches) and self.sampler.resumes
-        with torch.random.fork_rng(devices=[], enabled=resumes):
-            batches = super().__iter__()
+        if not (isinstance(self.sampler, EpochBatches) and self.sampler.resumes):
+            self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+        batches = super().__iter__()
         yield from batches if self.num_workers else read_ahead(batches, READ_AHEAD)
 
 
@@ -262,11 +267,7 @@ class CaptionData(lightning.LightningDataModule):
         ]
 
     def _loader(self, items: TorchDataset, sampler: EpochBatches | range) -> DataLoader:
-        """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there.
-
-        Workers get their seeds from a generator of their own: they are started once a run, also where one goes on, and
-        what they took from torch's random numbers would be missing there.
-        """
+        """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there."""
         context = "fork" if self.num_workers else None
         return EagerLoader(
             items,
@@ -276,7 +277,7 @@ class CaptionData(lightning.LightningDataModule):
             multiprocessing_context=context,
             persistent_workers=bool(self.num_workers),
             pin_memory=items is not self.val_images and torch.cuda.is_available(),
-            generator=torch.Generator() if self.num_workers else None,
+            generator=torch.Generator(),
             worker_init_fn=outlive_signals if self.num_workers else None,
         )
 
