@@ -167,6 +167,37 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
         assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
 
 
+class Event:
+    """Stands for a GPU's: the number is there when it is waited for."""
+
+    def __init__(self, waits: list[str]):
+        self._waits = waits
+
+    def synchronize(self) -> None:
+        self._waits.append("waited")
+
+
+@pytest.mark.parametrize(("every", "steps"), [(60, 9), (0, 8)], ids=["in the next step", "before it is saved"])
+def test_the_loss_of_a_gpu_is_looked_at_a_step_later_and_before_anything_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, steps: int
+):
+    waits: list[str] = []
+    monkeypatch.setattr("showattendtell.stopping._send", lambda loss: (loss, Event(waits)))
+    trained: list[int] = []
+
+    class Count(Callback):
+        def on_before_backward(self, trainer: lightning.Trainer, *_: Any) -> None:
+            trained.append(trainer.global_step)
+
+    config = small_config(f"checkpoint_every={every}")
+    with pytest.raises(UserError, match="the loss of step 8 is nan"):
+        small_run(config, tmp_path, callbacks=[Poison(7, float("nan")), Count()])
+    assert len(trained) == len(waits) + (every == 60) == steps
+    place = json.loads((tmp_path / NOT_FINITE).read_text())
+    assert (place["epoch"], place["batch"], place["step"]) == (2, 3, 8)
+    assert all(value.isfinite().all() for value in read(tmp_path / LAST)["state_dict"].values())
+
+
 def test_the_captions_that_are_told_are_those_that_were_trained_on(tmp_path: Path):
     poison = Poison(3, float("nan"))
     with pytest.raises(UserError):

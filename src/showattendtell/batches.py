@@ -169,7 +169,7 @@ class EagerLoader(DataLoader[Item]):
 
     Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`.
 
-    torch's loader takes a seed for its workers from the random numbers that dropout is drawn from too: at every pass, or
+    torch's loader takes a seed for its workers from the random numbers that dropout takes from as well: every pass, or
     once a run if it keeps its workers. This one takes it at every pass, and for the rest of a pass that was begun in
     another process none, so that neither workers nor an interruption change what is drawn.
     """
