@@ -28,6 +28,9 @@ REQUEUE = signal.SIGUSR1
 INTERRUPTED, TERMINATED = 130, 143
 """Exit status after Ctrl-C, and after the other signals, as shells tell them."""
 
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""To a terminal, in which a progress bar has hidden it."""
+
 NOT_FINITE = "not-finite.json"
 
 
@@ -49,6 +52,8 @@ class Notice:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if number == self.signal == signal.SIGINT:
+            if os.isatty(2):
+                os.write(2, SHOW_CURSOR)
             os._exit(INTERRUPTED)
         self.signal = signal.Signals(number)
         if number == signal.SIGINT:
