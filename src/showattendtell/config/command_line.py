@@ -26,7 +26,7 @@ SUPPLIED = {
     "logger": ("save_dir",),
     "trainer": (
         *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
-        *("use_distributed_sampler", "num_sanity_val_steps"),
+        *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
     ),
 }
 """Arguments of a part that the code gives to it, and that are no settings therefore."""
