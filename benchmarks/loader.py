@@ -27,7 +27,7 @@ from showattendtell.loss import SoftLoss
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
-from showattendtell.records import Batch, Caption, Dataset, Example
+from showattendtell.records import Batch, Caption, Dataset, Example, Part
 from showattendtell.splits import grid_source
 from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 
@@ -46,7 +46,8 @@ class Learner(lightning.LightningModule):
         attention, decoder = SoftAttention(REGION_DIM, WIDTH), LSTMDecoder(VOCABULARY_SIZE, REGION_DIM, WIDTH, WIDTH)
         self.captioner, self.loss = Captioner(attention, decoder), SoftLoss()
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, part: Part[Batch], index: int) -> Tensor:
+        batch = part.content
         return self.loss(self.captioner, batch.images.float(), batch.owners, batch.tokens).total
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -98,7 +99,7 @@ def train(data: CaptionData, folder: Path) -> Waiting:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    captions = next(iter(data.train_batches))
+    captions = next(iter(data.train_batches)).content
     started = time.perf_counter()
     data.train_captions[captions]
     reading = time.perf_counter() - started

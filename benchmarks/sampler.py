@@ -10,8 +10,7 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.bucketing import BatchSize, Bucketing, EpochBatches, Ints, LengthBuckets, RoundRobin, Windows
-from showattendtell.processes import own_share
+from showattendtell.bucketing import BatchSize, Bucketing, Ints, LengthBuckets, RoundRobin, WholeBatches, Windows
 
 SIZES = (40_000, 160_000, 600_000)
 """Captions; COCO has 616,000."""
@@ -63,7 +62,7 @@ def measure(options: Namespace) -> Measured:
 
 def plan(way: Way, lengths: Ints, owners: Ints) -> Planned:
     started = time.perf_counter()
-    batches = EpochBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0, own_share)
+    batches = WholeBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0)
     set_up = time.perf_counter()
     epoch = list(batches)
     planned = time.perf_counter()
@@ -101,7 +100,7 @@ def make_table(planned: dict[tuple[int, str], Planned]) -> Table:
 def peak_memory(way: Way, lengths: Ints, owners: Ints) -> float:
     """MB at the most while a sampler is set up and dealt from, beyond the lengths and owners themselves."""
     tracemalloc.start()
-    for _ in EpochBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0, own_share):
+    for _ in WholeBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
 from showattendtell.batches import CaptionData
-from showattendtell.records import Batch, Caption, Dataset, Example
+from showattendtell.records import Batch, Caption, Dataset, Example, Part
 from showattendtell.splits import ImageSource, Scene
 from showattendtell.text.vocabulary import Vocabulary
 
@@ -61,11 +61,12 @@ class Recorder(lightning.LightningModule):
         self.validated: list[Words] = []
         self.scenes: list[str] = []
 
-    def training_step(self, batch: Batch, index: int) -> None:
+    def training_step(self, part: Part[Batch], index: int) -> None:
         if self.steps == self.interrupted:
             raise KeyboardInterrupt
         self.steps += 1
-        self.trained.setdefault(self.current_epoch, []).append([tuple(tokens.tolist()) for tokens in batch.tokens])
+        own = [tuple(tokens.tolist()) for tokens in part.content.tokens] if part.weight else []
+        self.trained.setdefault(self.current_epoch, []).append(own)
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):

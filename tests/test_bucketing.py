@@ -3,21 +3,33 @@
 import math
 from collections import Counter
 from itertools import groupby
+from random import Random
+from typing import TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from showattendtell import processes
-from showattendtell.bucketing import BatchSize, Bucketing, EpochBatches, Ints, LengthBuckets, RoundRobin, Windows
-from showattendtell.processes import even_share, own_share
+from showattendtell import bucketing, processes
+from showattendtell.bucketing import (
+    BatchSize,
+    Bucketing,
+    EpochBatches,
+    Ints,
+    LengthBuckets,
+    RoundRobin,
+    SharedBatches,
+    WholeBatches,
+    Windows,
+)
 
 LENGTHS = np.random.default_rng(0).integers(3, 9, size=101)
 FOUR = BatchSize(4)
 ONE_LENGTH = [LengthBuckets, RoundRobin]
 ALL = [*ONE_LENGTH, Windows]
 Batches = list[list[int]]
+Item = TypeVar("Item")
 
 
 def batches_of(
@@ -27,12 +39,12 @@ def batches_of(
     lengths: Ints = LENGTHS,
     owners: Ints | None = None,
     seed: int = 0,
-) -> EpochBatches:
+) -> WholeBatches:
     owners = np.arange(len(lengths)) // 5 if owners is None else owners
-    return EpochBatches(kind(lengths, owners, size, together), seed, own_share)
+    return WholeBatches(kind(lengths, owners, size, together), seed)
 
 
-def epoch_of(batches: EpochBatches, epoch: int) -> Batches:
+def epoch_of(batches: WholeBatches, epoch: int) -> Batches:
     batches.set_epoch(epoch)
     return list(batches)
 
@@ -231,46 +243,52 @@ def test_an_epoch_that_has_ended_leaves_nothing_out_of_the_next():
     assert epoch_of(resumed, 2) == epoch_of(undisturbed, 2)
 
 
-def shares_of(batches: EpochBatches, world: int) -> list[Batches]:
+def shares_of(batches: EpochBatches[Item], world: int) -> list[list[Item]]:
     """What each of `world` processes has of the epoch."""
     shares = []
     for rank in range(world):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(processes, "rank", lambda rank=rank: rank)
-            patch.setattr(processes, "world_size", lambda: world)
+            for module in (processes, bucketing):
+                patch.setattr(module, "world_size", lambda: world)
             assert len(batches) == len(list(batches))
             shares.append(list(batches))
     return shares
 
 
-@given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL))
-def test_processes_lose_nothing_and_have_as_many_batches_in_training(
-    num_captions: int, world: int, kind: type[Bucketing]
+@given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL), st.integers(1, 9))
+def test_processes_have_a_part_of_every_batch_and_lose_and_repeat_nothing_in_training(
+    num_captions: int, world: int, kind: type[Bucketing], size: int
 ):
-    buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(3), False)
-    alone = list(EpochBatches(buckets, 0, own_share))
-    shares, steps = shares_of(EpochBatches(buckets, 0, even_share), world), -(-len(alone) // world)
-    assert {len(share) for share in shares} == {steps}
-    taken = [shares[step % world][step // world] for step in range(steps * world)]
-    assert taken[: len(alone)] == alone
-    assert all(batch in alone for batch in taken)
+    buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(size), False)
+    alone = list(WholeBatches(buckets, 0))
+    shares = shares_of(SharedBatches(buckets, 0), world)
+    assert {len(share) for share in shares} == {len(alone)}
+    for batch, *parts in zip(alone, *shares, strict=True):
+        assert [caption for part in parts if part.weight for caption in part.content] == batch
+        sizes = {len(part.content) if part.weight else 0 for part in parts}
+        assert max(sizes) - min(sizes) <= 1
+        assert all(len(part.content) >= 1 and part.whole == len(batch) for part in parts)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.randoms())
+def test_the_mean_over_processes_of_their_weighted_means_is_the_mean_over_the_batch(
+    num_captions: int, world: int, dice: Random
+):
+    values = [dice.random() for _ in range(num_captions)]
+    buckets = LengthBuckets(np.full(num_captions, 3), np.arange(num_captions), BatchSize(num_captions), False)
+    parts = [share[0] for share in shares_of(SharedBatches(buckets, 0), world)]
+    means = [part.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
+    assert sum(means) / world == pytest.approx(sum(values) / num_captions)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL))
 def test_processes_repeat_nothing_in_validation(num_captions: int, world: int, kind: type[Bucketing]):
     buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(3), False)
-    alone = list(EpochBatches(buckets, 0, own_share))
-    shares = shares_of(EpochBatches(buckets, 0, own_share), world)
+    alone = list(WholeBatches(buckets, 0))
+    shares = shares_of(WholeBatches(buckets, 0), world)
     assert sorted(batch for share in shares for batch in share) == sorted(alone)
     assert all(share == alone[rank::world] for rank, share in enumerate(shares))
-
-
-@pytest.mark.parametrize(("number", "world", "shares"), [(5, 2, [[0, 2, 4], [1, 3, 0]]), (1, 3, [[0], [0], [0]])])
-def test_even_shares_worked_by_hand(monkeypatch: pytest.MonkeyPatch, number: int, world: int, shares: list[list[int]]):
-    monkeypatch.setattr(processes, "world_size", lambda: world)
-    for rank, share in enumerate(shares):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
-        assert even_share(number) == share
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -278,7 +296,7 @@ def test_a_batch_is_found_again_by_its_number(kind: type[Bucketing]):
     batches = batches_of(kind)
     for epoch in (0, 3):
         dealt = epoch_of(batches, epoch)
-        assert [batches.batch(number) for number in range(len(dealt))] == dealt
+        assert [batches.item(number) for number in range(len(dealt))] == dealt
 
 
 def test_a_pass_is_the_rest_of_one_in_the_epoch_that_was_interrupted_only():

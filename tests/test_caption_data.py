@@ -23,9 +23,8 @@ from showattendtell.batches import (
     CaptionData,
     read_ahead,
 )
-from showattendtell.bucketing import BatchSize, EpochBatches
+from showattendtell.bucketing import BatchSize, WholeBatches
 from showattendtell.errors import UserError
-from showattendtell.processes import own_share
 from showattendtell.records import Dataset, Example
 from showattendtell.splits import CaptionBatches, ImageSource
 
@@ -58,10 +57,11 @@ def test_the_data_module_trains_on_the_batches_asked_for(
     data = caption_data(examples_of(), bucketing=bucketing, images_together=together, **size)
     captions, room = data.train_captions, BatchSize(2, size.get("tokens_per_batch"))
     buckets = BUCKETINGS[bucketing](captions.tokens.lengths, captions.owners, room, together)
-    expected = [captions[batch] for batch in EpochBatches(buckets, 3, own_share)]
-    for batch, other in zip(data.train_dataloader(), expected, strict=True):
-        for part, same in zip(batch, other, strict=True):
-            torch.testing.assert_close(part, same)
+    expected = [captions[batch] for batch in WholeBatches(buckets, 3)]
+    for part, other in zip(data.train_dataloader(), expected, strict=True):
+        assert (part.weight, part.whole) == (1, len(other.tokens))
+        for tensor, same in zip(part.content, other, strict=True):
+            torch.testing.assert_close(tensor, same)
 
 
 def test_only_the_images_to_train_on_are_asked_for_as_such():
@@ -95,16 +95,16 @@ class Report(Callback):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_processes_share_the_epochs_batches_and_have_as_many_of_them(tmp_path: Path):
-    """Of six batches four processes have two each, and the last two the first two again; two captions are validated
-    on by nobody twice."""
-    alone = trained_by_lightning(tmp_path, epochs=2, batch_size=1)
+def test_processes_share_every_batch_and_have_as_many_of_them(tmp_path: Path):
+    """A batch of one process is four times as large, and some have none of a batch's one to three captions of a length;
+    nobody validates on what another one does."""
+    alone = trained_by_lightning(tmp_path, epochs=2, batch_size=4)
     trainer = trainer_of(tmp_path, 2, Report(tmp_path), devices=4, strategy="ddp_fork")
     trainer.fit(Learner(), caption_data(examples_of(), batch_size=1))
     parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(4)]
     for epoch, batches in alone.trained.items():
         shares = [part["trained"][epoch] for part in parts]
-        assert [shares[step % 4][step // 4] for step in range(8)] == batches + batches[:2]
+        assert [[caption for part in step for caption in part] for step in zip(*shares, strict=True)] == batches
     validated = [caption for part in parts for caption in part["validated"]]
     assert sorted(validated) == sorted(alone.validated)
 

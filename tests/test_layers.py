@@ -32,6 +32,7 @@ LAYERS = [
     {"loggers", "stopping", "checkpoint"},
     {"progress", "keeping"},
     {"resuming", "training"},
+    {"launching"},
     {"scoring"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "demo"}
     | {"cli"},
@@ -42,7 +43,8 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
-TRAINING = {"batches", "module", "loggers", "progress", "stopping", "keeping", "resuming", "training", "train"}
+TRAINING = {"batches", "module", "loggers", "progress", "stopping", "keeping", "resuming", "training", "launching"}
+TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 
 ENTRY_POINTS = LAYERS[-1]

@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.batches import BUCKETINGS
-from showattendtell.bucketing import BatchSize, EpochBatches
+from showattendtell.bucketing import BatchSize, WholeBatches
 from showattendtell.config.build import build, build_captioner
 from showattendtell.config.command_line import check_command
 from showattendtell.config.entry import compose
@@ -19,7 +19,6 @@ from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.model.hard import HardAttention
 from showattendtell.optimize import GravesRMSprop
-from showattendtell.processes import own_share
 from showattendtell.progress import build_monitor
 from showattendtell.text.vocabulary import EOS, START
 
@@ -214,7 +213,7 @@ def test_lengths_are_drawn_or_visited_in_turn():
 
     def visited(variant: str) -> list[int]:
         bucketing = BUCKETINGS[settings("data", variant).get("bucketing", "paper")]
-        batches = EpochBatches(bucketing(lengths, np.arange(120), BatchSize(4), False), 1, own_share)
+        batches = WholeBatches(bucketing(lengths, np.arange(120), BatchSize(4), False), 1)
         return [int(lengths[batch[0]]) for batch in batches]
 
     turns = [visited("arctic")[start : start + 3] for start in range(0, 30, 3)]

@@ -4,6 +4,7 @@ import signal
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import pytorch_lightning as lightning
@@ -12,11 +13,20 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.arguments import NonNegativeInt, PositiveInt
-from showattendtell.bucketing import BatchSize, Bucketing, EpochBatches, LengthBuckets, RoundRobin, Windows
+from showattendtell.bucketing import (
+    BatchSize,
+    Bucketing,
+    EpochBatches,
+    LengthBuckets,
+    RoundRobin,
+    SharedBatches,
+    WholeBatches,
+    Windows,
+)
 from showattendtell.errors import UserError
-from showattendtell.processes import even_share, own_share
-from showattendtell.records import Batch, Dataset
-from showattendtell.splits import CaptionBatches, ImageBatches, Source
+from showattendtell.processes import own_share, world_size
+from showattendtell.records import Batch, Dataset, Part
+from showattendtell.splits import CaptionBatches, CaptionParts, ImageBatches, Source
 from showattendtell.text.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
@@ -80,21 +90,21 @@ class CaptionData(lightning.LightningDataModule):
     """Training captions in batches; for validation the captions (for the loss) and the images (to be captioned).
 
     A checkpoint that is written in mid-epoch knows which batches have been trained on, and training goes on with those
-    that are left. Where several processes train, each has a share of the batches and all have the same number: if that
-    leaves some with one too few, they train once more on one of the epoch's first. Validation repeats no batch.
+    that are left. Where several processes train, a batch is as many times as large and each has its part of it: the
+    epoch is that of one process with such batches. In validation each batch is some process's.
 
     Args:
         dataset: the examples; its splits `train` and `val` are used.
         vocabulary: turns words into tokens.
         source: gives the images of a list of examples.
-        batch_size: captions a training step.
+        batch_size: captions a training step, of each process.
         generation_batch_size: images captioned at a time.
         num_workers: processes that read images; 0 where the grids are in a store.
         bucketing: what a training batch is: paper, captions of one length, which is drawn at random; round_robin, the
             same with the lengths in turn; padded, captions of nearly one length.
         images_together: keep an image's captions in one batch, so that its grid is read and projected once: those that
             have one length, or with bucketing=padded all.
-        tokens_per_batch: words of a training batch, padding included, instead of a number of captions.
+        tokens_per_batch: words of a training batch, padding included, of each process, instead of a number of captions.
         resident: keep the grids of all training images in the memory of the device that trains; they are read once.
     """
 
@@ -120,19 +130,29 @@ class CaptionData(lightning.LightningDataModule):
         self.val_captions = CaptionBatches(val, vocabulary, source(val))
         self.val_images = ImageBatches(val, source(val), generation_batch_size)
 
-        def bucketed(captions: CaptionBatches, kind: type[Bucketing], size: BatchSize) -> Bucketing:
-            return kind(captions.tokens.lengths, captions.owners, size, images_together)
+        self._seed, self._images_together = seed, images_together
+        self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
 
-        train_buckets = bucketed(self.train_captions, BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch))
-        val_buckets = bucketed(self.val_captions, LengthBuckets, BatchSize(batch_size))
-        self.train_batches = EpochBatches(train_buckets, seed, even_share)
-        self.val_batches = EpochBatches(val_buckets, seed, own_share)
+    @cached_property
+    def train_batches(self) -> SharedBatches:
+        """Known as soon as the number of processes is."""
+        processes = world_size()
+        size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
+        return SharedBatches(self._bucketed(self.train_captions, self._kind, size), self._seed)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    @cached_property
+    def val_batches(self) -> WholeBatches:
+        size = BatchSize(self._size.captions)
+        return WholeBatches(self._bucketed(self.val_captions, LengthBuckets, size), self._seed)
+
+    def _bucketed(self, captions: CaptionBatches, kind: type[Bucketing], size: BatchSize) -> Bucketing:
+        return kind(captions.tokens.lengths, captions.owners, size, self._images_together)
+
+    def train_dataloader(self) -> DataLoader[Part[Batch]]:
         if self.resident:
             assert self.trainer is not None
             self.train_captions.hold(self.trainer.strategy.root_device)
-        return self._loader(self.train_captions, self.train_batches)
+        return self._loader(CaptionParts(self.train_captions), self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
         return [
@@ -156,8 +176,8 @@ class CaptionData(lightning.LightningDataModule):
         )
 
     def name_batch(self, number: int) -> list[str]:
-        """The captions of one of the present epoch's batches to train on."""
-        return [self.train_captions.name(caption) for caption in self.train_batches.batch(number)]
+        """This process's captions of one of the present epoch's batches to train on."""
+        return [self.train_captions.name(caption) for caption in self.train_batches.item(number).content]
 
     def state_dict(self) -> dict[str, Any]:
         """How far training is: the epoch, how many of its batches have been trained on, and how many it has."""

@@ -5,14 +5,18 @@ same in every epoch, for Lightning counts the batches once; who is in a batch is
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
+from showattendtell.processes import own_part, own_share, world_size
+from showattendtell.records import Part
+
 Ints = NDArray[np.int64]
+Item = TypeVar("Item")
 
 WINDOW = 50
 """Batches that `Windows` cuts from one window."""
@@ -136,16 +140,11 @@ def _cut(lengths: Ints, size: BatchSize) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-class EpochBatches(Sampler[list[int]]):
-    """The batches of this process, each a list of captions; they depend on the seed and the epoch alone.
+class EpochBatches(Sampler[Item], ABC):
+    """What this process has of an epoch's batches; they depend on the seed and the epoch alone."""
 
-    Args:
-        share: which of a number of batches are this process's.
-    """
-
-    def __init__(self, bucketing: Bucketing, seed: int, share: Callable[[int], Sequence[int]]):
+    def __init__(self, bucketing: Bucketing, seed: int):
         self.bucketing, self.seed, self.epoch = bucketing, seed, 0
-        self._share = share
         self._done: dict[int, int] = {}
 
     def set_epoch(self, epoch: int) -> None:
@@ -163,19 +162,47 @@ class EpochBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """A whole epoch's batches, also where it is resumed: Lightning counts on from those that it has had."""
-        return len(self._share(len(self.bucketing.bounds)))
+        return len(self._numbers())
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Item]:
         yield from self._from(self._done.pop(self.epoch, 0))
 
-    def batch(self, number: int) -> list[int]:
-        """One of the epoch's batches, counted from 0."""
+    def item(self, number: int) -> Item:
+        """One of the epoch's, counted from 0."""
         return next(self._from(number))
 
-    def _from(self, first: int) -> Iterator[list[int]]:
+    def _from(self, first: int) -> Iterator[Item]:
         rng = np.random.default_rng([self.seed, self.epoch])
         captions = self.bucketing.arrange(rng)
         bounds = self.bucketing.bounds[self.bucketing.order(rng)]
-        for number in self._share(len(bounds))[first:]:
+        for number in self._numbers()[first:]:
             start, stop = bounds[number]
-            yield captions[start:stop].tolist()
+            yield self._item(captions[start:stop].tolist())
+
+    @abstractmethod
+    def _numbers(self) -> range:
+        """Of the epoch's batches, which are dealt here."""
+
+    @abstractmethod
+    def _item(self, captions: list[int]) -> Item: ...
+
+
+class WholeBatches(EpochBatches[list[int]]):
+    """Every batch is some process's."""
+
+    def _numbers(self) -> range:
+        return own_share(len(self.bucketing.bounds))
+
+    def _item(self, captions: list[int]) -> list[int]:
+        return captions
+
+
+class SharedBatches(EpochBatches[Part[list[int]]]):
+    """Every process has its part of every batch, so that all have as many steps, and of captions of like length."""
+
+    def _numbers(self) -> range:
+        return range(len(self.bucketing.bounds))
+
+    def _item(self, captions: list[int]) -> Part[list[int]]:
+        own, whole = own_part(captions), len(captions)
+        return Part(own or captions[:1], len(own) * world_size() / whole, whole)

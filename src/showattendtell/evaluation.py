@@ -1,6 +1,6 @@
 """Captions and attention of a trained model over the images of a split."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from showattendtell.captioning import Choir, ImageCaptioner
 from showattendtell.data.images import image_size
-from showattendtell.metrics.gaze import Gaze, Look, score_gaze
+from showattendtell.metrics.gaze import Gaze, Look, compare, score_gaze
 from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
-from showattendtell.processes import gather, own_share
+from showattendtell.processes import gather, own_part, own_share, rank
 from showattendtell.records import Example
 from showattendtell.splits import CaptionBatches, ImageBatches, ImageSource
 
@@ -35,7 +35,9 @@ def write_captions(writers: Sequence[Writer], examples: Sequence[Example]) -> di
     modules = [writer.module for writer in writers]
     sources = [ImageBatches(examples, writer.images, IMAGES_AT_A_TIME) for writer in writers]
     choir, written = Choir(modules), {}
-    for index in track(own_share(len(sources[0])), "captioning", console=Console(stderr=True), transient=True):
+    for index in track(
+        own_share(len(sources[0])), "captioning", console=Console(stderr=True, quiet=rank() > 0), transient=True
+    ):
         scenes = [source[index] for source in sources]
         images = [scene.images.to(module.device) for scene, module in zip(scenes, modules, strict=True)]
         for name, captions in zip(scenes[0].names, choir.write(images), strict=True):
@@ -56,14 +58,16 @@ def measure_gaze(module: ImageCaptioner, images: ImageSource, examples: Sequence
     """How well attention finds what the nouns of people's captions name; None for a data set without boxes."""
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
-    return score_gaze(look_at_nouns(module, images, examples))
+    own = [compare(look) for look in look_at_nouns(module, images, examples)]
+    return score_gaze([glance for glances in gather({str(rank()): own}).values() for glance in glances])
 
 
 def look_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[Look]:
-    """Where the model looks at each noun that has a box, given the words that people wrote before it."""
+    """Where the model looks at each noun that has a box, given the words that people wrote before it; where several
+    processes run, at this one's."""
     captions = CaptionBatches(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
-    told = [number for number, nouns in enumerate(phrases) if nouns]
+    told = own_part([number for number, nouns in enumerate(phrases) if nouns])
     for number, _, weights in _read(module, captions, told, "looking"):
         alpha = weights.cpu().numpy()
         width, height = image_size(examples[captions.owners[number]].path)
@@ -98,7 +102,13 @@ def _read(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """The logits (T, V) and alpha (T, L) of each of the captions, which the model reads word by word."""
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
-    for start in track(starts, doing, console=Console(stderr=True), transient=True):
+    for start in _watched(starts, doing):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
         traces = module.trace(*(part.to(module.device) for part in captions[together]))
         yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)
+
+
+def _watched(work: range, doing: str) -> Iterable[int]:
+    """With a progress bar on a terminal, by the first process."""
+    console = Console(stderr=True)
+    return track(work, doing, console=console, transient=True, disable=not console.is_terminal or rank() > 0)

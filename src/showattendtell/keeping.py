@@ -16,7 +16,7 @@ from showattendtell.checkpoint import LAST, PREVIOUS
 from showattendtell.config.entry import as_argument
 from showattendtell.errors import UserError
 from showattendtell.files import whole_file
-from showattendtell.processes import gather, rank
+from showattendtell.processes import any_process, gather, rank
 from showattendtell.random_states import random_states, set_random_states
 from showattendtell.stopping import Notice
 
@@ -107,13 +107,15 @@ class LastCheckpoint(Callback):
         if not self._between_steps(trainer):
             return
         due = time.monotonic() - self._written >= self._seconds
-        if trainer.strategy.reduce_boolean_decision(due or self._notice.signal is not None, all=False):
+        if any_process(due or self._notice.signal is not None):
             self._write(trainer)
-        self._stop_if_told(trainer)
+        if any_process(self._notice.signal is not None):
+            self._stop(trainer)
 
     def on_validation_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        if self._is_kept:  # else the step that validation came into is not at its end
-            self._stop_if_told(trainer)
+        """Processes have different numbers of these batches, and each stops for itself."""
+        if self._notice.signal and self._is_kept:  # else the step that validation came into is not at its end
+            self._stop(trainer)
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._finished = True
@@ -143,15 +145,14 @@ class LastCheckpoint(Callback):
         trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
         self._written = time.monotonic()
 
-    def _stop_if_told(self, trainer: lightning.Trainer) -> None:
-        if trainer.strategy.reduce_boolean_decision(self._notice.signal is not None, all=False):
-            if rank() == 0:
-                print(
-                    f"stopped after step {trainer.global_step}, which is saved; go on with\n"
-                    f"  python -m showattendtell.train {as_argument('resume', self._folder)}",
-                    file=sys.stderr,
-                )
-            self._notice.obey()
+    def _stop(self, trainer: lightning.Trainer) -> None:
+        if rank() == 0:
+            print(
+                f"stopped after step {trainer.global_step}, which is saved; go on with\n"
+                f"  python -m showattendtell.train {as_argument('resume', self._folder)}",
+                file=sys.stderr,
+            )
+        self._notice.obey()
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]

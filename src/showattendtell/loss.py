@@ -9,6 +9,7 @@ from showattendtell.arguments import Fraction, NonNegativeFloat, Probability
 from showattendtell.cross_entropy import cross_entropy
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
+from showattendtell.processes import mean_over_processes
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import PAD
 
@@ -51,11 +52,25 @@ class SoftLoss(nn.Module):
         super().__init__()
         self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
 
-    def forward(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
-        """`tokens` (B, T) are the targets with `<pad>` behind `<eos>`; padded steps count nowhere."""
+    def forward(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        owners: Tensor,
+        tokens: Tensor,
+        weight: float = 1.0,
+        whole: int | None = None,
+    ) -> Loss:
+        """Of a batch, or of a process's part of it: the mean over processes of `weight` times a term is the batch's.
+
+        Args:
+            tokens: (B, T) the targets with `<pad>` behind `<eos>`; padded steps count nowhere.
+            weight, whole: those of the `Part`; a batch that is all here needs neither.
+        """
         trace = captioner(regions, owners, tokens)
         nll = negative_log_likelihood(trace, tokens, self.label_smoothing).mean()
-        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, tokens != PAD), regions.shape[1])
+        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
+        penalty = self.over_batch(penalties, regions.shape[1], whole or len(tokens))
         return Loss(
             nll,
             {"likelihood": nll, "attention": self.attention_weight * penalty},
@@ -63,9 +78,9 @@ class SoftLoss(nn.Module):
             trace,
         )
 
-    def over_batch(self, penalties: Tensor, num_regions: int) -> Tensor:
-        """The captions' doubly stochastic penalties (B,) as the batch's, before its weight."""
-        return penalties.mean() if self.penalty_mean == "captions" else penalties.sum() / num_regions
+    def over_batch(self, penalties: Tensor, num_regions: int, num_captions: int) -> Tensor:
+        """The captions' doubly stochastic penalties (B,) as the batch's of `num_captions`, before its weight."""
+        return penalties.mean() * (1 if self.penalty_mean == "captions" else num_captions / num_regions)
 
 
 class HardLoss(SoftLoss):
@@ -79,7 +94,8 @@ class HardLoss(SoftLoss):
         reinforce_arctic  the first with r / T and its b, (r / T - b) / 10, and the last two terms summed over the batch
         gumbel_st         -r - entropy_weight * H[s], differentiated through a relaxation of the draws
 
-    where r, b and r_i in the second terms are constants. b <- decay * b + (1 - decay) * mean(r) after each mini-batch.
+    where r, b and r_i in the second terms are constants. b <- decay * b + (1 - decay) * mean(r) after each mini-batch,
+    the mean over all processes.
 
     Args:
         attention_weight: lambda, the weight of the doubly stochastic penalty.
@@ -109,19 +125,28 @@ class HardLoss(SoftLoss):
         self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
         self.register_buffer("baseline", torch.tensor(0.0))
 
-    def forward(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
+    def forward(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        owners: Tensor,
+        tokens: Tensor,
+        weight: float = 1.0,
+        whole: int | None = None,
+    ) -> Loss:
         """N samples of every caption of the batch; the gradient's mean is that of -L_s (but for gumbel_st's)."""
         attention = captioner.attention
         if not isinstance(attention, HardAttention):
             raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
+        num_samples = attention.samples * (whole or len(tokens))
         owners, tokens = owners.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
-            return self._try_all_regions(captioner, regions, owners, tokens)
+            return self._try_all_regions(captioner, regions, owners, tokens, num_samples)
         trace = captioner(regions, owners, tokens)
         nll = negative_log_likelihood(trace, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
-        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1])
+        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1], num_samples)
         if attention.estimator == "gumbel_st":
             return self._loss(trace, nll, penalty, entropy.mean())
         released = attention.estimator == "reinforce_arctic"
@@ -134,9 +159,9 @@ class HardLoss(SoftLoss):
             "advantage_std": advantage.std(correction=0),
         }
         if self.training:
-            self.baseline.mul_(self.decay).add_((1 - self.decay) * reward.mean())
-        over_batch = torch.sum if released else torch.mean
-        return self._loss(trace, nll, penalty, over_batch(entropy), -over_batch(advantage * path), figures)
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(weight * reward.mean()))
+        of = num_samples if released else 1
+        return self._loss(trace, nll, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
 
     def _advantage(self, reward: Tensor, attention: HardAttention) -> Tensor:
         """How much better than expected each sample did (N * B,)."""
@@ -147,7 +172,9 @@ class HardLoss(SoftLoss):
         advantage = reward - self.baseline
         return advantage / 10 if attention.estimator == "reinforce_arctic" else advantage
 
-    def _try_all_regions(self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Loss:
+    def _try_all_regions(
+        self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor, num_captions: int
+    ) -> Loss:
         """At one step of each caption, drawn uniformly, every region is tried; the other steps are drawn."""
         memory, state = captioner.begin(regions)
         mask = tokens != PAD
@@ -170,7 +197,7 @@ class HardLoss(SoftLoss):
             return (weights.detach() * values.view_as(weights)).sum(dim=1)
 
         reinforce = mask.sum(dim=1) * (weights * nll.detach()).sum(dim=1)
-        penalty = self.over_batch(expected(penalties), num_regions)
+        penalty = self.over_batch(expected(penalties), num_regions, num_captions)
         return self._loss(trace, expected(nll), penalty, expected(entropy).mean(), reinforce.mean())
 
     def _loss(

@@ -17,8 +17,8 @@ from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
-from showattendtell.processes import gather, rank
-from showattendtell.records import Batch
+from showattendtell.processes import gather, mean_over_processes, rank
+from showattendtell.records import Batch, Part
 from showattendtell.splits import Scene
 from showattendtell.text.vocabulary import PAD, Vocabulary
 from showattendtell.watch import Figure, RunningMeans, WordClasses, pool, pool_processes, watch_maps
@@ -61,25 +61,31 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """Whether there are attention maps that could move."""
         return self.captioner.attention.selective
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
-        loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens)
-        captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
+    def training_step(self, part: Part[Batch], index: int) -> Tensor:
+        """The loss of a part of a batch, so weighted that the mean over processes is that of the batch."""
+        batch, weight, whole = part
+        loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens, weight, whole)
+        if weight:
+            self._watch(loss, batch.tokens)
+        if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self._watch_gradients(loss, weight)
+        return weight * loss.total
+
+    def _watch(self, loss: Loss, tokens: Tensor) -> None:
+        captions, words = len(tokens), (tokens != PAD).sum()
         self._trained.add("loss", loss.total, captions)
         self._trained.add("nll_per_word", loss.nll * captions / words, words)
         for name, figure in loss.figures.items():
             self._trained.add(name, figure, captions)
-        if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._watch_gradients(loss)
-        return loss.total
 
-    def _watch_gradients(self, loss: Loss) -> None:
+    def _watch_gradients(self, loss: Loss, weight: float) -> None:
         """The norm of each term's gradient, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
         for name, term in loss.terms.items():
             if term.requires_grad:
                 parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-                norm = torch.nn.utils.get_total_norm([part for part in parts if part is not None])
-                self._trained.add(f"gradient_norm_{name}", norm)
+                whole = [mean_over_processes(weight * part) for part in parts if part is not None]
+                self._trained.add(f"gradient_norm_{name}", torch.nn.utils.get_total_norm(whole))
 
     def log_training(self) -> None:
         """Log the epoch's figures of training.

@@ -1,13 +1,22 @@
 """Work that is divided among the processes of a run; a run of one process does it all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+
+from showattendtell.errors import UserError
 
 Item = TypeVar("Item")
+
+PATIENCE = timedelta(minutes=10)
+"""How long the others wait for a process that does not answer."""
 
 
 def rank() -> int:
@@ -24,10 +33,11 @@ def own_share(number: int) -> range:
     return range(rank(), number, world_size())
 
 
-def even_share(number: int) -> list[int]:
-    """As `own_share`, and as many for every process: one that would come short takes another's from the start again."""
-    rounds = -(-number // world_size())
-    return [piece % number for piece in range(rank(), rounds * world_size(), world_size())]
+def own_part(items: list[Item]) -> list[Item]:
+    """Those of the items that are this process's, which follow each other; the processes' numbers differ by one at the
+    most, and with fewer items than processes some have none."""
+    start, stop = (len(items) * number // world_size() for number in (rank(), rank() + 1))
+    return items[start:stop]
 
 
 def gather(own: dict[str, Item]) -> dict[str, Item]:
@@ -35,8 +45,54 @@ def gather(own: dict[str, Item]) -> dict[str, Item]:
     if not dist.is_initialized():
         return own
     parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, own)
+    dist.all_gather_object(parts, own, group=_messages(dist.group.WORLD))
     return {name: item for part in parts for name, item in part.items()}
+
+
+def any_process(says: bool) -> bool:
+    """Whether any of the processes says so; no process waits for its GPU."""
+    if not dist.is_initialized():
+        return says
+    said = torch.tensor(int(says))
+    dist.all_reduce(said, dist.ReduceOp.MAX, group=_messages(dist.group.WORLD))
+    return bool(said)
+
+
+def mean_over_processes(value: Tensor) -> Tensor:
+    """The mean of what each process gives."""
+    if not dist.is_initialized():
+        return value
+    total = value.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def agree(decide: Callable[[], Item]) -> Item:
+    """What the first process decides, for all of them, which end with it where it meets a `UserError`."""
+    decided: dict[str, Item] = {}
+    with ending_together():
+        if rank() == 0:
+            decided["first"] = decide()
+    return gather(decided)["first"]
+
+
+@contextmanager
+def ending_together() -> Iterator[None]:
+    """Where a process meets a `UserError` or the operating system's, the first raises it, and the others exit with
+    status 2 and without a word."""
+    if not dist.is_initialized():
+        yield
+        return
+    met: dict[str, UserError | OSError] = {}
+    try:
+        yield
+    except (UserError, OSError) as fault:
+        met[str(rank())] = fault
+    all_met = list(gather(met).values())
+    if all_met and rank() == 0:
+        raise all_met[0]
+    if all_met:
+        raise SystemExit(2)
 
 
 @contextmanager
@@ -50,3 +106,9 @@ def together() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+@cache
+def _messages(world: Any) -> Any:
+    """All processes, talking by their processors."""
+    return world if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo", timeout=PATIENCE)

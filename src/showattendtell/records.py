@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from showattendtell.errors import UserError, did_you_mean
 
@@ -122,6 +122,23 @@ class Batch(NamedTuple):
     images: Tensor
     owners: Tensor
     tokens: Tensor
+
+
+Content = TypeVar("Content")
+
+
+class Part(NamedTuple, Generic[Content]):
+    """What one of several processes has of a training batch; one process alone has all of it.
+
+    content  its captions, or those with their images
+    weight   what their mean counts in the mean over processes, so that this is the mean over the batch: 0 where the
+             batch has a caption less than there are processes, and another's stands in
+    whole    captions of the batch
+    """
+
+    content: Content
+    weight: float
+    whole: int
 
 
 class Sample(NamedTuple):

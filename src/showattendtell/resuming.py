@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from showattendtell.errors import UserError, listed
 from showattendtell.files import UNFINISHED
 from showattendtell.keeping import BestCheckpoint, LastCheckpoint
 from showattendtell.loggers import METRICS
+from showattendtell.processes import ending_together, rank
 from showattendtell.stopping import NOT_FINITE
 
 MAY_DIFFER = {
@@ -86,11 +87,21 @@ def recall(arguments: list[str]) -> list[str]:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in the folder, and remove what a killed one had not written to its end.
+    """Keep other runs from training in the folder, and remove what a killed one had not written to its end.
 
-    Raises `UserError` where another one trains in it. The kernel gives the lock back whatever becomes of this process,
-    and those that are forked from it do not have it.
+    Raises `UserError` where another one trains in it.
     """
+    with ExitStack() as locks:
+        with ending_together():
+            if rank() == 0:
+                locks.enter_context(_locked(folder))
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The kernel gives the lock back whatever becomes of this process, and those that are forked from it do not have
+    it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as file:
         try:

@@ -15,7 +15,7 @@ from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.views import draw_views
-from showattendtell.records import Batch, Example
+from showattendtell.records import Batch, Example, Part
 from showattendtell.text.vocabulary import PAD, Vocabulary
 
 ImageSource = Callable[[Sequence[int]], Tensor]
@@ -141,6 +141,16 @@ class CaptionBatches(TorchDataset[Batch]):
     def __getitem__(self, captions: list[int]) -> Batch:
         positions, owners = np.unique(self.owners[captions], return_inverse=True)
         return Batch(self.images(positions.tolist()), torch.from_numpy(owners), self.tokens.pad(captions))
+
+
+class CaptionParts(TorchDataset[Part[Batch]]):
+    """This process's parts of batches of captions."""
+
+    def __init__(self, captions: CaptionBatches):
+        self._captions = captions
+
+    def __getitem__(self, part: Part[list[int]]) -> Part[Batch]:
+        return Part(self._captions[part.content], part.weight, part.whole)
 
 
 class Scene(NamedTuple):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -21,12 +22,16 @@ from torch import Tensor
 from showattendtell.batches import CaptionData
 from showattendtell.errors import UserError
 from showattendtell.files import whole_file
+from showattendtell.processes import rank
 
 REQUEUE = signal.SIGUSR1
 """What schedulers send some time before they stop a job."""
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit status after Ctrl-C, and after the other signals, as shells tell them."""
+
+ONE_KEY = 1.0
+"""Seconds within which an interrupt that comes again is the same key, from the terminal and from the launcher."""
 
 SHOW_CURSOR = b"\x1b[?25h\n"
 """To a terminal, in which a progress bar has hidden it."""
@@ -43,6 +48,7 @@ class Notice:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._came = 0.0
 
     def listen(self) -> None:
         """Take the signals from now on; Lightning gives them back at the end."""
@@ -51,13 +57,13 @@ class Notice:
                 signal.signal(number, self._take)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if number == self.signal == signal.SIGINT:
+        if number == self.signal == signal.SIGINT and time.monotonic() - self._came > ONE_KEY:
             if os.isatty(2):
                 os.write(2, SHOW_CURSOR)
             os._exit(INTERRUPTED)
-        self.signal = signal.Signals(number)
-        if number == signal.SIGINT:
+        if number == signal.SIGINT != self.signal and rank() == 0:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
+        self.signal, self._came = signal.Signals(number), time.monotonic()
 
     @property
     def status(self) -> int:
@@ -65,7 +71,7 @@ class Notice:
 
     def obey(self) -> None:
         """End the process; under SLURM, which sends SIGUSR1 where it is asked to, have the job start again."""
-        if self.signal == REQUEUE and SLURMEnvironment.detect():
+        if self.signal == REQUEUE and SLURMEnvironment.detect() and rank() == 0:
             requeue()
         sys.exit(self.status)
 

@@ -5,36 +5,45 @@ from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import as_argument, chosen, entry_point, run_folder, search_root
+from showattendtell.config.entry import as_argument, chosen, entry_point, is_first_process, run_folder, search_root
 
 
 def run(config: DictConfig) -> float:
     """The best validation figure of those that `selection` goes by: BLEU-4 in percent, or -log p per word."""
+    from showattendtell.launching import launch
+
+    return launch(train, config)
+
+
+def train(config: DictConfig) -> float:
+    """In one process, or in each of several that train as one."""
     import pytorch_lightning as lightning
 
     from showattendtell.checkpoint import write_card
     from showattendtell.config.build import build, build_source
+    from showattendtell.processes import agree, ending_together
     from showattendtell.report.tables import print_dataset
     from showattendtell.resuming import find_start, held, refuse_other_data
     from showattendtell.training import build_module, build_trainer, fit
 
     lightning.seed_everything(config.seed, verbose=False)
-    start = find_start(config, run_folder(), search_root())
+    start = agree(lambda: find_start(config, run_folder(), search_root()))
     if start.finished:
         print(f"{start.folder} is finished")
         return tell_best(start.folder, start.best)
     with held(start.folder):
-        dataset, encoder = build(config.dataset), build(config.encoder)
-        source, dataset = build_source(config, dataset, encoder)
-        sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
-        vocabulary = build(config.vocabulary, captions=sentences)
-        print_dataset(dataset, vocabulary)
+        with ending_together():
+            dataset, encoder = build(config.dataset), build(config.encoder)
+            source, dataset = build_source(config, dataset, encoder)
+            sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
+            vocabulary = build(config.vocabulary, captions=sentences)
+            print_dataset(dataset, vocabulary)
 
-        data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-        card = write_card(config, chosen(), vocabulary, encoder, dataset)
-        refuse_other_data(start, card)
-        module = build_module(config, encoder, vocabulary, card)
-        trainer, best = build_trainer(config, start.folder)
+            data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
+            card = write_card(config, chosen(), vocabulary, encoder, dataset)
+            refuse_other_data(start, card)
+            module = build_module(config, encoder, vocabulary, card)
+            trainer, best = build_trainer(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
     return tell_best(start.folder, best.best_model_score)
 
@@ -49,16 +58,17 @@ def tell_best(folder: Path, score: SupportsFloat | None) -> float:
     return float(score)
 
 
-def recalled(arguments: list[str]) -> list[str]:
-    """With the folder of a run as `resume`, that run's arguments and those that are given besides."""
-    if not any(argument.startswith("resume=") for argument in arguments):
-        return arguments
-    from showattendtell.resuming import recall
+def expanded(arguments: list[str]) -> list[str]:
+    """With the folder of a run as `resume`, that run's arguments and those that are given besides; in a process that is
+    not the first, with no folder of its own."""
+    if any(argument.startswith("resume=") for argument in arguments):
+        from showattendtell.resuming import recall
 
-    return recall(arguments)
+        arguments = recall(arguments)
+    return arguments if is_first_process() else [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
 
 
-main = entry_point("train", run, expand=recalled)
+main = entry_point("train", run, expand=expanded)
 
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as lightning
+import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
@@ -24,6 +25,7 @@ from showattendtell.loggers import MetricsFile, chosen_loggers
 from showattendtell.loss import HardLoss
 from showattendtell.model.hard import HardAttention
 from showattendtell.module import CaptioningModule
+from showattendtell.processes import rank
 from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
 from showattendtell.stopping import TERMINATED, FiniteLoss, Notice
 from showattendtell.text.vocabulary import Vocabulary
@@ -34,9 +36,17 @@ QUIET = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     r"The number of training batches .* is smaller than the logging interval",  # figures are logged per epoch
     r"The '.*_dataloader' does not have many workers",  # grids are read from memory
+    r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs what all have
     r"You're resuming from a checkpoint that ended before the epoch ended",  # CaptionData has the batches that are left
 )
 """Warnings of Lightning that are no news here."""
+
+
+def quieten() -> None:
+    """Let Lightning tell what is news."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for message in QUIET:
+        warnings.filterwarnings("ignore", message)
 
 
 def build_module(
@@ -63,14 +73,9 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     of the figure that the run selects by."""
     if config.trainer.get("limit_val_batches") == 0:
         raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
-    if config.trainer.get("devices", 1) not in (1, "1", "auto") or config.trainer.get("num_nodes", 1) != 1:
-        raise UserError("training on several devices is not built yet; leave trainer.devices and num_nodes at 1")
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    for message in QUIET:
-        warnings.filterwarnings("ignore", message)
     csv, monitor = MetricsFile(folder), build_monitor(config)
     best = BestCheckpoint(folder, Path(BEST).stem, monitor.metric, mode=monitor.mode, enable_version_counter=False)
-    with _telling_refusals(config.early_stopping):
+    with telling_refusals(config.early_stopping):
         stop = build(config.early_stopping, monitor=monitor.metric, mode=monitor.mode)
     callbacks: list[Callback] = [
         GazeReport(),
@@ -84,7 +89,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     console = Console(stderr=True)
     if console.is_terminal:
         callbacks.append(RichProgressBar())
-    with _telling_refusals(config.trainer):
+    with telling_refusals(config.trainer):
         trainer = build(
             config.trainer,
             default_root_dir=folder,
@@ -100,7 +105,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
 
 
 @contextmanager
-def _telling_refusals(node: DictConfig) -> Iterator[None]:
+def telling_refusals(node: DictConfig) -> Iterator[None]:
     """What Lightning refuses in its own way, as a `UserError`."""
     try:
         yield
@@ -109,7 +114,12 @@ def _telling_refusals(node: DictConfig) -> Iterator[None]:
 
 
 def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData, checkpoint: Path | None) -> None:
-    """Train, from the checkpoint on if there is one; a SIGTERM before the first step ends it as a later one does."""
+    """Train, from the checkpoint on if there is one; a SIGTERM before the first step ends it as a later one does.
+
+    Each process draws random numbers of its own from here on.
+    """
+    if rank():
+        lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:

@@ -123,7 +123,7 @@ def test_cells_inside_are_those_whose_centre_a_box_contains(seed: int):
 def test_scores_are_means_over_words_and_by_kind_the_commonest_first():
     hit = Look(peaked(0, 1), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
     miss = Look(peaked(0, 0), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
-    gaze = score_gaze([hit._replace(kind="animals"), hit, miss, hit._replace(kind="")])
+    gaze = score_gaze([compare(look) for look in (hit._replace(kind="animals"), hit, miss, hit._replace(kind=""))])
     assert gaze.model == (3 / 4, pytest.approx((0.3 * 3 + 0.1) / 4), 4)
     assert gaze.uniform == (pytest.approx(1 / 8), pytest.approx(1 / 8), 4)
     assert list(gaze.by_kind.items()) == [

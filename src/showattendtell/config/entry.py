@@ -50,7 +50,7 @@ def entry_point(
     def task(config: DictConfig) -> Any:
         with telling_errors():
             raise_all(find_faults(config))
-            with execution_whitelist(list(find_targets(OmegaConf.to_container(config, resolve=True)))):
+            with trusting(config):
                 return run(config)
 
     def main() -> None:
@@ -66,6 +66,13 @@ def entry_point(
             hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
     return main
+
+
+@contextmanager
+def trusting(config: DictConfig) -> Iterator[None]:
+    """Let all be built that the configuration names: it is the user's own."""
+    with execution_whitelist(list(find_targets(OmegaConf.to_container(config, resolve=True)))):
+        yield
 
 
 def leave() -> None:
@@ -95,6 +102,11 @@ def run_folder() -> Path:
     """The folder that Hydra made for this run, as the user would type it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def is_first_process() -> bool:
+    """Of those that torchrun or SLURM has started, before they have met."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
 
 
 def search_root() -> Path | None:

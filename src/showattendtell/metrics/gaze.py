@@ -1,7 +1,7 @@
 """Does attention look where people see the thing that a word names?"""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,9 +68,8 @@ class Gaze(NamedTuple):
     by_kind: Mapping[str, Score]
 
 
-def score_gaze(looks: Iterable[Look]) -> Gaze:
+def score_gaze(glances: Sequence[Glance]) -> Gaze:
     """The scores over all words. A thing outside of what the model sees counts; no map finds it."""
-    glances = [compare(look) for look in looks]
     kinds = Counter(glance.kind for glance in glances if glance.kind).most_common()
     return Gaze(
         model=_mean([glance.model for glance in glances]),

@@ -1,0 +1,193 @@
+"""The processes that train as one: who starts them, and how they end."""
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import NamedTuple, NoReturn
+
+import pytorch_lightning as lightning
+import torch.distributed as dist
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import setup_globals
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from showattendtell.config.build import build
+from showattendtell.config.check import TARGET
+from showattendtell.config.entry import telling_errors, trusting
+from showattendtell.errors import UserError
+from showattendtell.processes import PATIENCE, rank
+from showattendtell.training import quieten, telling_refusals
+
+Train = Callable[[DictConfig], float]
+
+SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
+"""What is passed on to the processes that are started here."""
+
+LAST_WISHES = 60
+"""Seconds that they have to save and end."""
+
+GO_ON = "what was saved before is whole, and the same command with resume=true goes on from there"
+
+
+class DataParallel(DDPStrategy):
+    """Lightning's: every process has the whole model, and the mean of all their gradients is what each goes by."""
+
+    def __init__(self) -> None:
+        super().__init__(timeout=PATIENCE, gradient_as_bucket_view=True)
+
+
+class LostProcessError(UserError):
+    """Another process of the run is no longer there."""
+
+
+def launch(train: Train, config: DictConfig) -> float:
+    """What `train` returns: of this process, where it is one of those that torchrun or SLURM has started or the only
+    one, else of as many as the configuration has devices, which are started here."""
+    quieten()
+    started = _started_elsewhere()
+    if started:
+        return _take_part(train, _arranged(config, started))
+    if config.trainer.get("num_nodes", 1) != 1:
+        raise UserError(
+            f"trainer.num_nodes={config.trainer.num_nodes} needs torchrun on each machine, or SLURM, which tell the "
+            "number themselves; docs/training.md has the commands"
+        )
+    number = _num_devices(config.trainer)
+    return train(config) if number == 1 else _start(train, _arranged(config, Group(number, 1)))
+
+
+class Group(NamedTuple):
+    """The processes of a run: how many on each machine, and on how many."""
+
+    devices: int
+    nodes: int
+
+
+def _started_elsewhere() -> Group | None:
+    """By torchrun, or by SLURM's srun as several tasks."""
+    if TorchElasticEnvironment.detect():
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        return Group(devices, int(os.environ["WORLD_SIZE"]) // devices)
+    if SLURMEnvironment.detect() and int(os.environ["SLURM_NTASKS"]) > 1:
+        nodes = int(os.environ["SLURM_NNODES"])
+        return Group(int(os.environ["SLURM_NTASKS"]) // nodes, nodes)
+    return None
+
+
+def _num_devices(trainer: DictConfig) -> int:
+    """As Lightning counts what `devices` says: a number, a list, `auto` or -1."""
+    devices = OmegaConf.to_container(trainer).get("devices", 1)  # type: ignore[union-attr]
+    with telling_refusals(trainer):
+        number = lightning.Trainer(
+            accelerator=trainer.get("accelerator", "auto"),
+            devices=devices,
+            plugins=[LightningEnvironment()],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).num_devices
+    if number == 1 and devices == "auto":
+        print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
+    return number
+
+
+def _arranged(config: DictConfig, group: Group) -> DictConfig:
+    """The configuration for a group of processes. Raises `UserError` where it asks for another one."""
+    config = config.copy()
+    OmegaConf.set_struct(config, False)
+    given = config.trainer.get("devices", 1)
+    asked = len(given) if isinstance(given, ListConfig) else given
+    if asked not in (1, "auto", -1, "-1", group.devices, str(group.devices)):
+        raise UserError(
+            f"trainer.devices={given}, and {group.devices} processes were started on this machine; leave it out"
+        )
+    if not isinstance(given, ListConfig):
+        config.trainer.devices = group.devices
+    config.trainer.num_nodes = group.nodes
+    if config.trainer.get("strategy", "auto") == "auto":
+        config.trainer.strategy = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
+    return config
+
+
+def _take_part(train: Train, config: DictConfig) -> float:
+    """What `train` returns in this process of a group, of which the first alone prints.
+
+    Raises `LostProcessError` where another one is gone.
+    """
+    with telling_refusals(config.trainer):
+        strategy = build(config.trainer, logger=False, enable_progress_bar=False, enable_model_summary=False).strategy
+    with _noticing_losses():
+        strategy.setup_environment()
+        with redirect_stdout(sys.stdout if rank() == 0 else None):
+            result = train(config)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return result
+
+
+@contextmanager
+def _noticing_losses() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as fault:  # gloo has no error of its own
+        if not isinstance(fault, dist.DistError) and "gloo" not in str(fault):
+            raise
+        raise LostProcessError(f"another process of this run has ended or does not answer; {GO_ON}") from None
+
+
+def _start(train: Train, config: DictConfig) -> float:
+    """What `train` returns in the first of the processes, which end with this one: it passes on its signals."""
+    number = config.trainer.devices if isinstance(config.trainer.devices, int) else len(config.trainer.devices)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // number)))
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    agent = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=number,
+        run_id=str(os.getpid()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        signals_to_handle=SIGNALS,
+        shutdown_timeout=LAST_WISHES,
+    )
+    try:
+        return float(elastic_launch(agent, _work)(train, config, HydraConfig.instance().cfg)[0])
+    except SignalException as notice:
+        sys.exit(128 + notice.sigval)
+    except ChildFailedError as fault:
+        _tell(fault, number)
+
+
+def _work(train: Train, config: DictConfig, hydra: DictConfig) -> float:
+    """In a process that was started here, with what Hydra knew of the run."""
+    setup_globals()
+    HydraConfig.instance().set_config(hydra)
+    quieten()
+    try:
+        with telling_errors(), trusting(config):
+            try:
+                return _take_part(train, config)
+            except LostProcessError:
+                sys.exit(2)  # which one, and why, is told by the process that has started them
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def _tell(fault: ChildFailedError, number: int) -> NoReturn:
+    """Of a process that could not tell itself why it has ended, or with the status that it has ended with."""
+    place, failure = fault.get_first_failure()
+    if failure.exitcode > 0:
+        sys.exit(failure.exitcode)
+    name = signal.Signals(-failure.exitcode).name
+    raise UserError(f"process {place + 1} of {number} was ended by {name}; {GO_ON}") from None
