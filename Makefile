@@ -37,7 +37,8 @@ bench: setup  ## the speed figures of the README
 	$(RUN) -m benchmarks
 
 lock: setup  ## write requirements.lock anew from pyproject.toml
-	$(RUN) -m uv pip compile pyproject.toml --extra clip --extra dev --extra weights --universal --python-version 3.11 \
+	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
+	  --extra clip --extra dev --extra joblib --extra ray --extra slurm --extra weights \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
 clean:  ## remove .venv and what the runs wrote
