@@ -1,6 +1,7 @@
 """A command that imports nothing heavy: what a run of it does says its seed."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ def run(config: DictConfig) -> float:
     elif seed == BROKEN:
         raise ZeroDivisionError("there is something wrong here")
     elif seed == KILLED:
-        os.kill(os.getpid(), 9)
+        os.kill(os.getpid(), signal.SIGKILL)
     elif seed == STOPPED:
         sys.exit(143)
     elif seed == WAITING:
@@ -34,7 +35,7 @@ def run(config: DictConfig) -> float:
         time.sleep(120)
     elif seed == NOTIFIED and not (folder / "notified").exists():
         (folder / "notified").touch()
-        os.kill(os.getpid(), 10)
+        os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(120)
     return seed + 0.5
 

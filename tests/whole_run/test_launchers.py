@@ -3,7 +3,6 @@
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ from showattendtell.features.collection import find_stores, verify
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]
+OWN_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+"""Ray tells nobody of these tests, and listens to them alone."""
 SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """The light command in a process group of its own, with all that it keeps in `folder`."""
-    own = {"SHOWATTENDTELL_CACHE": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    own = {"SHOWATTENDTELL_CACHE": str(folder), **OWN_RAY}
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     line = [sys.executable, light.__file__, "-m", *arguments]
@@ -83,10 +85,11 @@ ENDS = {
     ],
 )
 def test_runs_go_on_at_once_and_beside_failing_ones(
-    tmp_path: Path, launcher: str, settings: list[str], threads: str, others: list[int]
+    tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]
 ):
     seeds = [light.MEETING[0], light.FAULTY, *others, light.MEETING[1]]
-    done = sweep(tmp_path, f"hydra/launcher={launcher}", *settings, f"seed={','.join(map(str, seeds))}")
+    line = [f"hydra/launcher={launcher}", *settings, f"seed={','.join(map(str, seeds))}"]
+    done = sweep(tmp_path, *line, RAY_TMPDIR=str(short_folder))
     assert done.returncode == 2
     assert "Traceback" not in done.stdout + done.stderr
     assert f"error: {len(seeds) - 2} of {len(seeds)} runs failed:" in done.stderr
@@ -104,9 +107,9 @@ def test_runs_go_on_at_once_and_beside_failing_ones(
 def test_runs_in_turn_go_on_after_one_that_failed_in_another_batch(tmp_path: Path):
     done = sweep(tmp_path, "seed=8,2,9", "hydra.sweeper.max_batch_size=1")
     assert done.returncode == 2
-    assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": "a seed of 2 is a fault; take another"}
+    assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light.FAULTY]}
     assert "seed 9 in" in done.stdout
-    assert said(run_folders(tmp_path)[1]) == "error: a seed of 2 is a fault; take another\n"
+    assert said(run_folders(tmp_path)[1]) == f"error: {ENDS[light.FAULTY]}\n"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -135,36 +138,21 @@ def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_agai
     seeds = f"seed={light.NOTIFIED},8,{light.FAULTY}"
     path = f"{commands}:{os.environ['PATH']}"
     done = sweep(tmp_path, "hydra/launcher=submitit_slurm", *line, seeds, PATH=path)
-    assert results(done) == {
-        "seed=7": "7.5",
-        "seed=8": "8.5",
-        "seed=2": "a seed of 2 is a fault; take another",
-    }
+    assert done.returncode == 2
+    assert results(done) == {"seed=7": "7.5", "seed=8": "8.5", "seed=2": ENDS[light.FAULTY]}
     runs = run_folders(tmp_path)
     assert all("with 3 threads" in said(run) for run in runs)
     assert (commands / "requeued").read_text() == f"{slurm.JOB}_0\n"
-    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", (commands / "sbatch.sh").read_text(), re.MULTILINE))
-    assert (
-        options.items()
-        >= {
-            "array": "0-2%3",
-            "cpus-per-task": "3",
-            "gpus-per-node": "2",
-            "job-name": "train",
-            "mem": "16GB",
-            "nodes": "1",
-            "ntasks-per-node": "1",
-            "partition": "gpu",
-            "signal": "USR1@90",
-            "time": "90",
-        }.items()
-    )
+    options = slurm.options(commands)
+    expected = {"array": "0-2%3", "cpus-per-task": "3", "gpus-per-node": "2", "job-name": "train", "mem": "16GB"}
+    expected |= {"nodes": "1", "ntasks-per-node": "1", "partition": "gpu", "signal": "USR1@90", "time": "90"}
+    assert {name: options[name] for name in expected} == expected
     assert options["output"].startswith(str(runs[0].parent / ".submitit"))
 
 
 def train(folder: Path, *arguments: str, **environment: str) -> None:
     """Small trainings, whose stored grids and drawings are kept in `folder`."""
-    own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", **OWN_RAY}
     line = [sys.executable, "-m", "showattendtell.train", *TINY, *arguments]
     done = subprocess.run(line, cwd=folder, env={**os.environ, **own, **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -183,30 +171,48 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A Ray cluster of two processors, started elsewhere than sweeps are; the environment in which it is found."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    elsewhere, files = tmp_path / "elsewhere", Path(tempfile.mkdtemp(prefix="ray"))  # a socket's path has to be short
+def cluster(tmp_path: Path, short_folder: Path) -> Iterator[str]:
+    """The address of a Ray cluster of two processors, started elsewhere than sweeps are."""
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    options = ["--head", "--block", f"--port={port}", "--num-cpus=2", "--object-store-memory=80000000"]
-    options += ["--include-dashboard=false", f"--temp-dir={files}", "--disable-usage-stats"]
-    environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    address, dashboard = free_ports(2)
+    options = ["--head", "--block", f"--port={address}", "--num-cpus=2", "--object-store-memory=80000000"]
+    options += ["--include-dashboard=false", f"--dashboard-port={dashboard}", f"--temp-dir={short_folder}"]
     process = subprocess.Popen(
         [Path(sys.executable).with_name("ray"), "start", *options],
         cwd=elsewhere,
-        env={**os.environ, **environment, "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")},
+        env={**os.environ, **OWN_RAY, "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert any("Ray runtime started" in line for line in process.stdout)
-        yield {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
+        yield f"127.0.0.1:{address}"
     finally:
         process.terminate()
-        process.wait()
-        shutil.rmtree(files)
+        process.communicate()
+    wait_until(lambda: not any(str(short_folder) in line for line in command_lines()))
     assert not list(elsewhere.iterdir())
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For sockets, whose paths are 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        yield Path(folder)
+
+
+def free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [server.getsockname()[1] for server in servers]
+
+
+def command_lines() -> Iterator[str]:
+    """Those of all processes."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield file.read_text(errors="replace")
 
 
 @pytest.mark.slow
@@ -214,7 +220,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
 def test_trainings_at_once_share_one_store_and_leave_what_each_would_alone(
     tmp_path: Path, alone: dict[str, torch.Tensor], launcher: str, request: pytest.FixtureRequest
 ):
-    environment = request.getfixturevalue("cluster") if launcher == "ray" else {}
+    environment = {"RAY_ADDRESS": request.getfixturevalue("cluster")} if launcher == "ray" else {}
     train(tmp_path, "-m", f"hydra/launcher={launcher}", "seed=1,2", **environment)
     first, second = map(weights, run_folders(tmp_path))
     assert first.keys() == second.keys() == alone.keys()
