@@ -1,19 +1,23 @@
-"""Opening a data set in Karpathy's JSON with five captions an image, at the sizes of Flickr8k, Flickr30k and COCO."""
+"""Opening a data set in Karpathy's JSON with five captions an image, at the sizes of Flickr8k, Flickr30k and COCO.
+
+Each size is opened in a process of its own. `a doubling` is what the seconds are multiplied by where the images double,
+as from the row above: 2 is growth in proportion.
+"""
 
 import json
-import multiprocessing
-import random
 import time
-from concurrent.futures import ProcessPoolExecutor
-from itertools import accumulate
+from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from rich.console import Console
+import numpy as np
 from rich.table import Table
 
-from benchmarks.machine import describe_machine
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.memory import apart, can_measure, memory
+from benchmarks.frame.script import CannotRunError, Measured, main
+from benchmarks.frame.timing import PROPORTION, a_doubling
 from showattendtell.data.coco import read_coco
 
 SIZES = (8_000, 30_000, 120_000)
@@ -31,13 +35,25 @@ class Opened(NamedTuple):
     kept: float
 
 
-def main() -> None:
-    """Each size in a process of its own, since a process never tells a lower peak again."""
+def measure(options: Namespace) -> Measured:
+    if not can_measure():
+        raise CannotRunError("memory is counted by Linux's /proc")
     with TemporaryDirectory() as place:
         folder = Path(place)
         make_images(folder, max(SIZES))
-        opened = [open_apart(folder, write_captions(folder, size)) for size in SIZES]
-    print_table(opened)
+        images = describe_images(max(SIZES))
+        opened = [apart(open_data_set, folder, write_captions(folder, images[:size])) for size in SIZES]
+    factor = a_doubling([row.images for row in opened], [row.seconds for row in opened])
+    last = opened[-1]
+    return Measured(
+        [make_table(opened)],
+        [
+            Figure("images of a data set doubled: time to open it", factor, better="lower", goal=PROPORTION),
+            Figure("120,000 images: peak memory", last.peak, "MB", "lower"),
+            Figure("120,000 images: memory that is kept", last.kept, "MB", "lower"),
+            Figure("120,000 images: opening", last.seconds, "s", "lower"),
+        ],
+    )
 
 
 def make_images(folder: Path, number: int) -> None:
@@ -54,35 +70,35 @@ def describe_place(index: int) -> dict[str, Any]:
     return {"filepath": folder, "filename": f"COCO_{folder}_{index:012d}.jpg"}
 
 
-def write_captions(folder: Path, number: int) -> Path:
-    """8 to 13 of 9,000 words a caption, common ones more often (Zipf), with all fields that Karpathy's file has."""
-    draw = random.Random(0)
-    words = [f"word{rank}" for rank in range(VOCABULARY_SIZE)]
-    frequencies = list(accumulate(1 / rank for rank in range(1, VOCABULARY_SIZE + 1)))
+def describe_images(number: int) -> list[dict[str, Any]]:
+    """All fields that Karpathy's file has; 8 to 13 of 9,000 words a caption, common ones more often (Zipf)."""
+    rng = np.random.default_rng(0)
+    frequencies = 1 / np.arange(1, VOCABULARY_SIZE + 1)
+    lengths = rng.integers(8, 14, 5 * number)
+    ranks = rng.choice(VOCABULARY_SIZE, lengths.sum(), p=frequencies / frequencies.sum())
+    ends = lengths.cumsum()
 
     def sentence(index: int) -> dict[str, Any]:
-        tokens = draw.choices(words, cum_weights=frequencies, k=draw.randint(8, 13))
+        tokens = [f"word{rank}" for rank in ranks[ends[index] - lengths[index] : ends[index]]]
         return {"tokens": tokens, "raw": f"{' '.join(tokens).capitalize()}.", "imgid": index // 5, "sentid": index}
 
-    images = [
+    return [
         {
             **describe_place(index),
             "split": ("val", "test", *["restval"] * 6, *["train"] * 17)[index % 25],
             "sentids": list(range(5 * index, 5 * index + 5)),
-            "sentences": [sentence(number) for number in range(5 * index, 5 * index + 5)],
+            "sentences": [sentence(caption) for caption in range(5 * index, 5 * index + 5)],
             "imgid": index,
             "cocoid": index,
         }
         for index in range(number)
     ]
-    path = folder / f"dataset_{number}.json"
+
+
+def write_captions(folder: Path, images: list[dict[str, Any]]) -> Path:
+    path = folder / f"dataset_{len(images)}.json"
     path.write_text(json.dumps({"images": images, "dataset": "coco"}))
     return path
-
-
-def open_apart(folder: Path, captions: Path) -> Opened:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(open_data_set, folder, captions).result()
 
 
 def open_data_set(folder: Path, captions: Path) -> Opened:
@@ -95,22 +111,17 @@ def open_data_set(folder: Path, captions: Path) -> Opened:
     return Opened(len(examples), num_captions, seconds, memory("VmHWM") - before, memory("VmRSS") - before)
 
 
-def memory(kind: str) -> float:
-    """MB of this process, as Linux tells it: `VmRSS` now, `VmHWM` at its highest."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind)]
-    return int(line.split()[1]) / 1024
-
-
-def print_table(opened: list[Opened]) -> None:
+def make_table(opened: list[Opened]) -> Table:
     table = Table(title="opening a data set in Karpathy's JSON, all images on disk", title_justify="left")
-    for column in ("images", "captions", "seconds", "µs a caption", "peak MB", "kept MB"):
+    for column in ("images", "captions", "seconds", "a doubling", "µs a caption", "peak MB", "kept MB"):
         table.add_column(column, justify="right")
-    for images, captions, seconds, peak, kept in opened:
+    for before, row in zip([None, *opened], opened, strict=False):
+        images, captions, seconds, peak, kept = row
+        factor = f"x {a_doubling((before.images, images), (before.seconds, seconds)):.2f}" if before else ""
         each = f"{1e6 * seconds / captions:.1f}"
-        table.add_row(f"{images:,}", f"{captions:,}", f"{seconds:.2f}", each, f"{peak:.0f}", f"{kept:.0f}")
-    table.caption = describe_machine()
-    Console(highlight=False).print(table)
+        table.add_row(f"{images:,}", f"{captions:,}", f"{seconds:.2f}", factor, each, f"{peak:.0f}", f"{kept:.0f}")
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

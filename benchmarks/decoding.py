@@ -1,28 +1,27 @@
-"""From JPEG files to the encoder's square of pixels: which way is fastest, and how far it is from Pillow's."""
+"""From JPEG files to the encoder's square of pixels: which way is fastest, and how far its pixels are from Pillow's.
 
-import os
+The photographs are drawn by code, unless a folder of JPEGs is named. Ways take turns, each with all photographs.
+"""
+
 import statistics
-import time
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
 from PIL import Image, ImageFilter
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from benchmarks.machine import describe_machine
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.script import CannotRunError, Measured, main
+from benchmarks.frame.timing import interleave, medians
 from showattendtell.data.images import Preprocessing, image_size, read_pixels
 
-PHOTOGRAPHS = "SHOWATTENDTELL_PHOTOGRAPHS"
-"""The environment variable that names a folder of JPEGs to decode instead of drawn ones."""
-
-IMAGES, WIDTH, HEIGHT, REPEATS = 30, 500, 375, 7
+IMAGES, WIDTH, HEIGHT = 20, 500, 375
 PREPROCESSING = Preprocessing(256, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 Way = Callable[[Path], Tensor]
@@ -38,10 +37,7 @@ def draw_photograph(rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(levels.clip(0, 255).astype(np.uint8)).filter(ImageFilter.SMOOTH)
 
 
-def find_photographs(folder: Path) -> list[Path]:
-    """JPEGs of the folder that the environment names, or ones that are drawn now."""
-    if PHOTOGRAPHS in os.environ:
-        return sorted(Path(os.environ[PHOTOGRAPHS]).glob("*.jpg"))[:IMAGES]
+def draw_photographs(folder: Path) -> list[Path]:
     rng = np.random.default_rng(0)
     for number in range(IMAGES):
         draw_photograph(rng).save(folder / f"{number}.jpg", quality=90)
@@ -82,56 +78,68 @@ def ours_float(path: Path) -> Tensor:
     return PREPROCESSING.normalise(ours(path))
 
 
+USUAL, OURS = "Pillow and torchvision, float", "ours"
 WAYS: dict[str, Way] = {
-    "Pillow, float": pillow_float,
-    "Pillow": pillow,
-    "Pillow, torchvision's resize": pillow_then_torchvision,
+    USUAL: pillow_float,
+    "Pillow and torchvision": pillow,
+    "Pillow, torchvision resizes": pillow_then_torchvision,
     "Pillow's draft mode": pillow_draft,
-    "ours": ours,
+    OURS: ours,
     "ours, float": ours_float,
 }
 
 
-def measure(photographs: list[Path]) -> dict[str, float]:
-    """Seconds an image: of each image the quickest time, which other work on the machine disturbs least."""
-    quickest = {name: [float("inf")] * len(photographs) for name in WAYS}
-    for _ in range(REPEATS):
-        for number, path in enumerate(photographs):
-            for name, way in WAYS.items():
-                started = time.perf_counter()
-                way(path)
-                quickest[name][number] = min(quickest[name][number], time.perf_counter() - started)
-    return {name: statistics.mean(times) for name, times in quickest.items()}
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--photographs", default="", metavar="DIR", help=f"take {IMAGES} of its JPEGs (*.jpg)")
 
 
-def distance(way: Way, photographs: list[Path]) -> float:
+def measure(options: Namespace) -> Measured:
+    with TemporaryDirectory() as folder:
+        photographs = find_photographs(options.photographs) or draw_photographs(Path(folder))
+        seconds = time_ways(photographs)
+        levels = {name: distance(way, photographs) for name, way in WAYS.items() if "float" not in name}
+        size = statistics.mode(image_size(str(path)) for path in photographs)
+    figures = [
+        Figure("JPEGs: speed / Pillow and torchvision's", seconds[USUAL] / seconds[OURS], goal=2.7),
+        Figure("JPEGs: distance from Pillow's pixels", levels[OURS], "levels", "lower", goal=0.05),
+        *(Figure(name, 1 / needed, "images/s") for name, needed in seconds.items()),
+    ]
+    return Measured([make_table(seconds, levels, f"{len(photographs)} JPEGs, most of {size} pixels")], figures)
+
+
+def find_photographs(folder: str) -> list[Path]:
+    if not folder:
+        return []
+    found = sorted(Path(folder).glob("*.jpg"))[:IMAGES]
+    if not found:
+        raise CannotRunError(f"{folder} has no file *.jpg")
+    return found
+
+
+def time_ways(photographs: Sequence[Path]) -> dict[str, float]:
+    """Seconds an image."""
+
+    def take_all(way: Way) -> Callable[[], object]:
+        return lambda: [way(path) for path in photographs]
+
+    taken = medians(interleave({name: take_all(way) for name, way in WAYS.items()}, seconds=6))
+    return {name: seconds / len(photographs) for name, seconds in taken.items()}
+
+
+def distance(way: Way, photographs: Sequence[Path]) -> float:
     """Mean |difference| to Pillow's pixels, in levels of 255."""
     return float(np.mean([(way(path).float() - pillow(path).float()).abs().mean().item() for path in photographs]))
 
 
-def main() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with TemporaryDirectory() as folder:
-        photographs = find_photographs(Path(folder))
-        seconds = measure(photographs)
-        distances = {name: distance(way, photographs) for name, way in WAYS.items() if "float" not in name}
-        sizes = [image_size(str(path)) for path in photographs]
-    torch.set_num_threads(threads)
-    print_table(seconds, distances, f"{len(sizes)} JPEGs, most of {statistics.mode(sizes)} pixels")
-
-
-def print_table(seconds: dict[str, float], distances: dict[str, float], photographs: str) -> None:
+def make_table(seconds: dict[str, float], levels: dict[str, float], photographs: str) -> Table:
     table = Table("", title=f"{photographs}, shortest side to 256, 224 x 224 of it", title_justify="left")
     for column in ("images a second", "times the first", "levels from Pillow"):
         table.add_column(column, justify="right")
-    usual, *_ = seconds.values()
     for name, needed in seconds.items():
-        far = f"{distances[name]:.3f}" if name in distances else ""
-        table.add_row(name, f"{1 / needed:.0f}", f"{usual / needed:.2f}", far)
-    table.caption = f"{describe_machine(threads=1)}; quickest of {REPEATS}"
-    Console(highlight=False).print(table)
+        far = f"{levels[name]:.3f}" if name in levels else ""
+        table.add_row(name, f"{1 / needed:.0f}", f"{seconds[USUAL] / needed:.2f}", far)
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, more_options=add_options)

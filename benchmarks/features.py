@@ -1,20 +1,25 @@
-"""Stores of Flickr8k's and of COCO's size: opening them, random batches, and the memory that it takes."""
+"""Stores of Flickr8k's and of COCO's size: opening them, random batches, and the memory that it takes.
+
+The grids are in the system's cache, as they are from a run's second epoch on. Each store is read in a process of its
+own.
+"""
 
 import resource
 import statistics
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe_machine
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.script import Measured, main
 from showattendtell.features.layout import ShardRecord, record_file, shard_bytes, shard_file, shard_header, write_whole
 from showattendtell.features.plan import Plan
 from showattendtell.features.store import FeatureStore
@@ -22,13 +27,13 @@ from showattendtell.features.writer import seal
 
 SIZES = (8_000, 120_000)
 ROWS, COLUMNS, REGION_DIM = 14, 14, 512
-BATCH_SIZE, BATCHES = 64, 100
+BATCH_SIZE, BATCHES = 64, 60
 WARM = 4_000
 """Images, anywhere in the store, of which the batches are: 800 MB that are in the system's cache."""
 REPEATS = 5
 
 
-class Measured(NamedTuple):
+class Reading(NamedTuple):
     """Seconds to open, images a second, and megabytes of memory: before anything is opened, and most of all."""
 
     opening: float
@@ -54,9 +59,9 @@ def make_store(path: Path, images: int, dtype: str) -> None:
     seal(path, plan.dataset, settings, records)
 
 
-def measure(path: Path) -> Measured:
+def read(path: Path, threads: int) -> Reading:
     """In a process of its own, since memory is counted over all its life."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     before = resident()
     started = time.perf_counter()
     store = FeatureStore(path)
@@ -65,7 +70,7 @@ def measure(path: Path) -> Measured:
     warm = rng.permutation(len(store))[:WARM]
     for chosen in np.array_split(warm, WARM // BATCH_SIZE):
         store[torch.from_numpy(chosen)]
-    return Measured(opening, statistics.median(rate(store, warm, rng) for _ in range(REPEATS)), before, resident())
+    return Reading(opening, statistics.median(rate(store, warm, rng) for _ in range(REPEATS)), before, resident())
 
 
 def rate(store: FeatureStore, warm: np.ndarray, rng: np.random.Generator) -> float:
@@ -81,24 +86,37 @@ def resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-def main() -> None:
-    table = Table(
-        title=f"grids of {ROWS * COLUMNS} x {REGION_DIM} in the system's cache, batches of {BATCH_SIZE} at random",
-        title_justify="left",
-    )
-    for column in ("images", "numbers", "opening, ms", "images a second", "memory, MB", "of that the store, MB"):
-        table.add_column(column, justify="right")
+def measure(options: Namespace) -> Measured:
+    readings = {}
     with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for dtype in ("float16", "int8"):
             for images in SIZES:
                 path = Path(folder, f"{dtype}-{images}")
                 make_store(path, images, dtype)
-                measured = pool.apply(measure, (path,))
-                figures = [1000 * measured.opening, measured.rate, measured.most, measured.most - measured.before]
-                table.add_row(f"{images:,}", dtype, *(f"{figure:,.0f}" for figure in figures))
-    table.caption = describe_machine(threads=1)
-    Console(highlight=False).print(table)
+                readings[dtype, images] = pool.apply(read, (path, options.threads))
+    return Measured([make_table(readings)], [figure for key in readings for figure in figures(*key, readings[key])])
+
+
+def figures(dtype: str, images: int, reading: Reading) -> list[Figure]:
+    store = f"store of {images:,}, {dtype}"
+    goal = 15_000 if dtype == "float16" else None
+    return [
+        Figure(f"{store}: reading, warm", reading.rate, "images/s", goal=goal),
+        Figure(f"{store}: its memory", reading.most - reading.before, "MB", "lower"),
+        Figure(f"{store}: opening", 1000 * reading.opening, "ms", "lower"),
+    ]
+
+
+def make_table(readings: dict[tuple[str, int], Reading]) -> Table:
+    title = f"grids of {ROWS * COLUMNS} x {REGION_DIM} in the system's cache, batches of {BATCH_SIZE} at random"
+    table = Table(title=title, title_justify="left")
+    for column in ("images", "numbers", "opening, ms", "images a second", "memory, MB", "of that the store, MB"):
+        table.add_column(column, justify="right")
+    for (dtype, images), (opening, fetched, before, most) in readings.items():
+        numbers = [1000 * opening, fetched, most, most - before]
+        table.add_row(f"{images:,}", dtype, *(f"{number:,.0f}" for number in numbers))
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

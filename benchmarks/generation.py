@@ -1,88 +1,166 @@
-"""Captions written for stored grids: a batch of images at a time, one at a time, and as tutorials search."""
+"""Captions written for stored grids: many images at a time, one at a time, and as tutorials search, one at a time.
 
-import statistics
-import time
-from collections.abc import Callable
+textbook  every beam has a copy of its image's regions and projects it at every step; all words of all beams are ranked
+ours      the package's own way in single precision; also with products in bfloat16, where the processor has them
+floor     the floating-point operations of our matrix products, over the rate of such products in the same run
+
+Ways take turns; rates are of the medians of the turns. The model is the paper's soft attention with random weights, of
+which some are set so that captions end as people's do.
+"""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.machine import describe_machine
+from benchmarks.floor import MatrixRate
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.machine import count, this_machine
+from benchmarks.frame.script import Measured, main
+from benchmarks.frame.timing import interleave, medians
 from benchmarks.textbook import textbook_beam
+from benchmarks.training_step import FASTER, matrix_rates
+from benchmarks.workload import Work
+from benchmarks.writers import endless_writer, usual_writer, varied_regions
 from showattendtell.decode.search import BeamSearch
-from showattendtell.decode.speaker import Speaker
-from showattendtell.model.attention import SoftAttention
+from showattendtell.decode.speaker import Precision, Speaker
 from showattendtell.model.captioner import Captioner
-from showattendtell.model.decoder import LSTMDecoder
-from showattendtell.text.vocabulary import EOS, SPECIAL, Vocabulary
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 
-IMAGES, BATCH = 200, 50
-ALONE = 8
-"""The images that are searched one at a time in each round."""
-BEAM_SIZE, LENGTH = 5, 12
-REGIONS, REGION_DIM, VOCABULARY_SIZE, WIDTH = 196, 512, 10_000, 512
-REPEATS = 3
+WORK = Work(images=200, each=1)
 
-Write = Callable[[Tensor], list[list[int]]]
+TEXTBOOK, ONE, MANY, ALL = "textbook, one image", "ours, one image", "ours, 50 images", f"ours, {WORK.images} images"
+HALF = f"{MANY}, bf16"
+IMAGES = {TEXTBOOK: 8, ONE: 8, MANY: 50, HALF: 50, ALL: WORK.images}
+"""The images that each way writes for in a turn; the first two take them one at a time."""
 
-
-def make_captioner() -> Captioner:
-    """A model with random weights; none of its captions ends, so all have 12 words."""
-    torch.manual_seed(0)
-    attention = SoftAttention(REGION_DIM, WIDTH)
-    captioner = Captioner(attention, LSTMDecoder(VOCABULARY_SIZE, REGION_DIM, WIDTH, WIDTH)).eval()
-    with torch.no_grad():
-        captioner.decoder.word_scores.bias[EOS] = -1e4
-    return captioner
+Tokens = list[list[int]]
 
 
-def main() -> None:
-    captioner = make_captioner()
-    regions = torch.rand(IMAGES, REGIONS, REGION_DIM)
-    vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(VOCABULARY_SIZE - len(SPECIAL)))])
-    decoding, speaker = BeamSearch(beam_size=BEAM_SIZE, max_length=LENGTH), Speaker([captioner])
+class Case(NamedTuple):
+    """A search by a model.
 
-    def write(seen: Tensor) -> list[list[int]]:
-        return [caption.tokens for [caption] in decoding.write(speaker, [seen], vocabulary)]
+    seconds  to give it
+    goals    at least so many times as fast as the textbook, by way
+    """
 
-    def one_at_a_time(seen: Tensor) -> list[list[int]]:
-        return [caption for image in seen.split(1) for caption in write(image)]
+    name: str
+    writer: Callable[[Work, Tensor], Captioner]
+    beam_size: int
+    max_length: int
+    ways: Sequence[str]
+    seconds: float
+    goals: Mapping[str, float] = {}
 
-    def as_tutorials(seen: Tensor) -> list[list[int]]:
-        return [textbook_beam(captioner, image, BEAM_SIZE, LENGTH) for image in seen.split(1)]
 
-    ways: dict[str, tuple[Write, int]] = {
-        "textbook, one image at a time": (as_tutorials, ALONE),
-        "ours, one image at a time": (one_at_a_time, ALONE),
-        f"ours, {BATCH} images at a time": (write, BATCH),
-        f"ours, {IMAGES} images at a time": (write, IMAGES),
+USUAL = Case("beam 5", usual_writer, 5, 30, (TEXTBOOK, ONE, MANY, ALL, HALF), 20, {MANY: 9, ONE: 1.5, HALF: 15})
+CASES = (
+    USUAL,
+    Case("beam 5, all of 12 words", endless_writer, 5, 12, (TEXTBOOK, ONE, MANY), 7),
+    Case("greedy", usual_writer, 1, 30, (TEXTBOOK, ONE, MANY, ALL), 6),
+)
+TWO_THREADS = USUAL._replace(name="beam 5, 2 threads", ways=(TEXTBOOK, ONE, MANY), seconds=6, goals={})
+
+
+class Timed(NamedTuple):
+    """What was measured of a case: each way's captions and seconds an image, the floor's seconds, the turns."""
+
+    captions: dict[str, Tokens]
+    seconds: dict[str, float]
+    floor: float
+    turns: int
+
+
+def measure(options: Namespace) -> Measured:
+    rates, regions = matrix_rates(WORK), varied_regions(WORK)
+    faster = rates[torch.bfloat16] / rates[torch.float32]
+    missing = "" if faster > FASTER else f"bf16 products {faster:.1f} x as fast as fp32"
+    parts = [measure_case(case, regions, missing) for case in CASES]
+    if options.threads == 1 and this_machine().cores > 1:
+        torch.set_num_threads(2)
+        parts.append(measure_case(TWO_THREADS, regions, missing))
+        torch.set_num_threads(1)
+    tables = [table for part in parts for table in part.tables]
+    notes = [f"bf16 is not measured: on this machine {missing}"] if missing else []
+    return Measured(tables, [figure for part in parts for figure in part.figures], notes)
+
+
+def measure_case(case: Case, regions: Tensor, missing: str) -> Measured:
+    timed = time_case(case, [way for way in case.ways if way != HALF or not missing], regions)
+    return Measured([make_table(case, timed)], list(figures(case, timed, missing)))
+
+
+def time_case(case: Case, ways: Sequence[str], regions: Tensor) -> Timed:
+    captioner, rate = case.writer(WORK, regions), MatrixRate(WORK, torch.float32)
+    write = {way: search(case, way, captioner) for way in ways}
+    turns: dict[str, Callable[[], object]] = {
+        way: lambda search=write[way], seen=regions[: IMAGES[way]]: search(seen) for way in ways
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    captions: dict[str, list[list[int]]] = {}
-    for _ in range(REPEATS + 1):
-        for name, (way, number) in ways.items():
-            started = time.perf_counter()
-            captions[name] = way(regions[:number])
-            seconds[name].append((time.perf_counter() - started) / number)
-    print_table({name: 1 / statistics.median(times[1:]) for name, times in seconds.items()}, captions)
+    times = interleave({**turns, "floor": rate}, case.seconds)
+    with FlopCounterMode(display=False) as counter:
+        captions = {MANY: write[MANY](regions[: IMAGES[MANY]])}
+    captions |= {way: write[way](regions[: IMAGES[MANY]]) for way in ways if way != MANY}
+    seconds = {way: median / IMAGES[way] for way, median in medians(times).items() if way in write}
+    floor = counter.get_total_flops() / rate.best / IMAGES[MANY]
+    return Timed(captions, seconds, floor, len(times[TEXTBOOK]))
 
 
-def print_table(rates: dict[str, float], captions: dict[str, list[list[int]]]) -> None:
-    table = Table(
-        "", title=f"writing captions, beam {BEAM_SIZE}, cached grids, fp32, {LENGTH} words", title_justify="left"
-    )
-    for column in ("images a second", "times the textbook", "same captions"):
+def search(case: Case, way: str, captioner: Captioner) -> Callable[[Tensor], Tokens]:
+    """What a way makes of regions (I, L, D)."""
+    precision: Precision = "bfloat16" if way == HALF else "float32"
+    decoding = BeamSearch(beam_size=case.beam_size, max_length=case.max_length, precision=precision)
+    speaker, size = Speaker([captioner], precision), captioner.decoder.word_scores.out_features
+    vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(size - len(SPECIAL)))])
+
+    def ours(regions: Tensor) -> Tokens:
+        return [best.tokens for [best] in decoding.write(speaker, [regions], vocabulary)]
+
+    def textbook(regions: Tensor) -> Tokens:
+        return [textbook_beam(captioner, regions, case.beam_size, case.max_length)]
+
+    if way not in (TEXTBOOK, ONE):
+        return ours
+    alone = textbook if way == TEXTBOOK else ours
+    return lambda regions: [tokens for image in regions.split(1) for tokens in alone(image)]
+
+
+def same(timed: Timed, way: str) -> int:
+    """How many captions are the textbook's."""
+    return sum(ours == theirs for ours, theirs in zip(timed.captions[way], timed.captions[TEXTBOOK], strict=True))
+
+
+def figures(case: Case, timed: Timed, missing: str) -> Iterator[Figure]:
+    for way in case.ways:
+        name = f"{case.name}, {way.partition(', ')[2]}"
+        if way not in timed.seconds:
+            yield Figure(f"{name}: speed / textbook's", None, goal=case.goals.get(way), note=missing)
+            continue
+        if way != TEXTBOOK:
+            speed = timed.seconds[TEXTBOOK] / timed.seconds[way]
+            yield Figure(f"{name}: speed / textbook's", speed, goal=case.goals.get(way))
+        yield Figure(f"{case.name}, {way}", 1 / timed.seconds[way], "images/s")
+    yield Figure(f"{case.name}, 50 images: time / floor", timed.seconds[MANY] / timed.floor, better="lower")
+    share = 100 * min(same(timed, way) for way in timed.captions if way != HALF) / IMAGES[MANY]
+    yield Figure(f"{case.name}: captions that are the textbook's", share, "%", goal=100 if case.goals else None)
+
+
+def make_table(case: Case, timed: Timed) -> Table:
+    lengths = torch.tensor([len(tokens) for tokens in timed.captions[MANY]], dtype=torch.float)
+    words = f"{lengths.mean():.1f} words, standard deviation {lengths.std():.1f}"
+    table = Table("", title=f"{case.name}: {words}; {count(timed.turns, 'turn')}", title_justify="left")
+    for column in ("images a second", "times the textbook", "times the floor", "same captions"):
         table.add_column(column, justify="right")
-    textbook, *_ = rates
-    for name, rate in rates.items():
-        pairs = list(zip(captions[textbook], captions[name], strict=False))
-        same = sum(first == second for first, second in pairs)
-        table.add_row(name, f"{rate:.1f}", f"{rate / rates[textbook]:.1f}", f"{same} of {len(pairs)}")
-    table.caption = f"{describe_machine()}; median of {REPEATS}"
-    Console(highlight=False).print(table)
+    for way, seconds in timed.seconds.items():
+        times_floor = f"{seconds / timed.floor:.2f}" if way == MANY else ""
+        agreeing = f"{same(timed, way)} of {IMAGES[MANY]}"
+        table.add_row(way, f"{1 / seconds:.1f}", f"{timed.seconds[TEXTBOOK] / seconds:.1f}", times_floor, agreeing)
+    table.add_row("floor", f"{1 / timed.floor:.1f}")
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

@@ -5,6 +5,7 @@ import statistics
 import tempfile
 import time
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,13 +13,13 @@ from typing import NamedTuple
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.profilers import SimpleProfiler
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.machine import describe_machine
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.script import Measured, main
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
-from showattendtell.batches import CaptionData, grid_source
+from showattendtell.batches import CaptionData
 from showattendtell.features.plan import Encoded, Plan
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import write_shards, write_store
@@ -27,6 +28,7 @@ from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.records import Batch, Caption, Dataset, Example
+from showattendtell.splits import grid_source
 from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 
 IMAGES = 2000
@@ -51,7 +53,7 @@ class Learner(lightning.LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
-class Measured(NamedTuple):
+class Waiting(NamedTuple):
     """Seconds: to read a batch, of a training step, of waiting for its batch; and the share of waiting in the epoch."""
 
     reading: float
@@ -83,7 +85,7 @@ def make_store(path: Path, images: Sequence[str]) -> FeatureStore:
     return FeatureStore(path)
 
 
-def train(data: CaptionData, folder: Path) -> Measured:
+def train(data: CaptionData, folder: Path) -> Waiting:
     profiler = SimpleProfiler()
     trainer = lightning.Trainer(
         default_root_dir=folder,
@@ -104,10 +106,10 @@ def train(data: CaptionData, folder: Path) -> Measured:
     seconds = profiler.recorded_durations
     [epoch] = seconds["run_training_epoch"]
     steps, waits = seconds["run_training_batch"], seconds["[_TrainingEpochLoop].train_dataloader_next"]
-    return Measured(reading, statistics.median(steps), sum(waits) / len(steps), sum(waits) / epoch)
+    return Waiting(reading, statistics.median(steps), sum(waits) / len(steps), sum(waits) / epoch)
 
 
-def main() -> None:
+def measure(options: Namespace) -> Measured:
     torch.manual_seed(0)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
@@ -118,18 +120,23 @@ def main() -> None:
         data = CaptionData(
             dataset, vocabulary, lambda examples, training=False: grid_source(store, examples), BATCH_SIZE, seed=0
         )
-        print_table(train(data, Path(folder)))
+        waiting = train(data, Path(folder))
+    figures = [
+        Figure("part of an epoch that waits for data", 100 * waiting.share, "%", "lower"),
+        Figure("reading a batch", 1000 * waiting.reading, "ms", "lower"),
+        Figure("a step", 1000 * waiting.step, "ms", "lower"),
+    ]
+    return Measured([make_table(waiting)], figures)
 
 
-def print_table(measured: Measured) -> None:
+def make_table(waiting: Waiting) -> Table:
     table = Table(title=f"waiting for {BATCH_SIZE} captions a step, their grids in a store", title_justify="left")
     for column in ("reading a batch, ms", "a step, ms", "waiting for a batch, ms", "waiting, %"):
         table.add_column(column, justify="right")
-    milliseconds = [f"{1000 * seconds:.1f}" for seconds in measured[:3]]
-    table.add_row(*milliseconds, f"{100 * measured.share:.1f}")
-    table.caption = describe_machine()
-    Console(highlight=False).print(table)
+    milliseconds = [f"{1000 * seconds:.1f}" for seconds in waiting[:3]]
+    table.add_row(*milliseconds, f"{100 * waiting.share:.1f}")
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

@@ -2,13 +2,14 @@
 
 import time
 import tracemalloc
+from argparse import Namespace
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe_machine
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.script import Measured, main
 from showattendtell.bucketing import BatchSize, Bucketing, EpochBatches, Ints, LengthBuckets, RoundRobin, Windows
 from showattendtell.processes import own_share
 
@@ -18,7 +19,7 @@ CAPTIONS_PER_IMAGE, BATCH_SIZE = 5, 64
 
 
 class Way(NamedTuple):
-    """What is set in the node `data`, and what that makes."""
+    """Its name, and what it makes."""
 
     settings: str
     kind: type[Bucketing]
@@ -26,11 +27,11 @@ class Way(NamedTuple):
 
 
 WAYS = [
-    Way("bucketing=paper", LengthBuckets, False),
-    Way("bucketing=paper images_together=true", LengthBuckets, True),
-    Way("bucketing=round_robin", RoundRobin, False),
-    Way("bucketing=padded", Windows, False),
-    Way("bucketing=padded images_together=true", Windows, True),
+    Way("paper", LengthBuckets, False),
+    Way("paper, images together", LengthBuckets, True),
+    Way("round_robin", RoundRobin, False),
+    Way("padded", Windows, False),
+    Way("padded, images together", Windows, True),
 ]
 
 
@@ -39,19 +40,28 @@ def draw_lengths(number: int) -> Ints:
     return 3 + np.rint(np.random.default_rng(0).gamma(5, 1.75, number)).astype(np.int64)
 
 
-def main() -> None:
-    table = Table("captions", "data", title="the batches of an epoch", title_justify="left")
-    for column in ("set up, s", "an epoch, s", "peak MB", "batches", "grids a caption", "padding, %"):
-        table.add_column(column, justify="right")
+class Planned(NamedTuple):
+    """Seconds to set up and for an epoch, MB at the most, how many batches, grids a caption, and padding in %."""
+
+    set_up: float
+    epoch: float
+    peak: float
+    batches: int
+    grids: float
+    padding: float
+
+
+def measure(options: Namespace) -> Measured:
+    planned = {}
     for number in SIZES:
         lengths, owners = draw_lengths(number), np.arange(number) // CAPTIONS_PER_IMAGE
         for way in WAYS:
-            table.add_row(f"{number:,}", way.settings, *measure(way, lengths, owners))
-    table.caption = f"{describe_machine()}; {BATCH_SIZE} captions a batch"
-    Console(highlight=False, width=130).print(table)
+            planned[number, way.settings] = plan(way, lengths, owners)
+    largest = [(way.settings, planned[max(SIZES), way.settings]) for way in WAYS]
+    return Measured([make_table(planned)], [figure for found in largest for figure in figures(*found)])
 
 
-def measure(way: Way, lengths: Ints, owners: Ints) -> list[str]:
+def plan(way: Way, lengths: Ints, owners: Ints) -> Planned:
     started = time.perf_counter()
     batches = EpochBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0, own_share)
     set_up = time.perf_counter()
@@ -59,8 +69,33 @@ def measure(way: Way, lengths: Ints, owners: Ints) -> list[str]:
     planned = time.perf_counter()
     grids = sum(len(np.unique(owners[batch])) for batch in epoch) / len(lengths)
     padding = sum(len(batch) * lengths[batch].max() for batch in epoch) / lengths.sum() - 1
-    figures = [f"{set_up - started:.2f}", f"{planned - set_up:.2f}", f"{peak_memory(way, lengths, owners):.0f}"]
-    return [*figures, f"{len(epoch):,}", f"{grids:.2f}", f"{100 * padding:.1f}"]
+    peak = peak_memory(way, lengths, owners)
+    return Planned(set_up - started, planned - set_up, peak, len(epoch), grids, 100 * padding)
+
+
+def figures(settings: str, planned: Planned) -> list[Figure]:
+    """Of the largest number of captions."""
+    name = f"{max(SIZES):,}, {settings}"
+    return [
+        Figure(f"{name}: peak memory", planned.peak, "MB", "lower"),
+        Figure(f"{name}: grids a caption", planned.grids, "times", "lower"),
+        Figure(f"{name}: padding", planned.padding, "%", "lower"),
+        Figure(f"{name}: an epoch", 1000 * planned.epoch, "ms", "lower"),
+    ]
+
+
+def make_table(planned: dict[tuple[int, str], Planned]) -> Table:
+    title = f"an epoch in batches of {BATCH_SIZE}, by data.bucketing and data.images_together"
+    table = Table("captions", title=title, title_justify="left")
+    table.add_column("batches are", no_wrap=True)
+    for column in ("set up, ms", "epoch, ms", "peak MB", "batches", "grids a caption", "padding, %"):
+        table.add_column(column, justify="right")
+    for (number, settings), (set_up, epoch, peak, batches, grids, padding) in planned.items():
+        milliseconds = [f"{1000 * seconds:.0f}" for seconds in (set_up, epoch)]
+        table.add_row(
+            f"{number:,}", settings, *milliseconds, f"{peak:.0f}", f"{batches:,}", f"{grids:.2f}", f"{padding:.1f}"
+        )
+    return table
 
 
 def peak_memory(way: Way, lengths: Ints, owners: Ints) -> float:
@@ -74,4 +109,4 @@ def peak_memory(way: Way, lengths: Ints, owners: Ints) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

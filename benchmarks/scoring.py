@@ -1,21 +1,18 @@
-"""The metrics on 5,000 images with five references each: made-up captions, or those of a folder of the COCO test.
-
-`python -m benchmarks.scoring [FOLDER]`, with hypotheses-a.txt and reference0 to reference4 in FOLDER, a line an image.
-"""
+"""The metrics on 5,000 images with five references each, of captions that are made up, or read from a folder."""
 
 import random
-import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe_machine
-from showattendtell.metrics.panel import measure
+from benchmarks.frame.figures import Figure
+from benchmarks.frame.script import CannotRunError, Measured, main
+from showattendtell.metrics.panel import measure as measure_captions
 from showattendtell.metrics.tokenizers import split_sentences
 
 IMAGES, REFERENCES, VOCABULARY_SIZE = 5000, 5, 8000
@@ -65,9 +62,9 @@ def split(hypotheses: Sentences, references: list[Sentences]) -> tuple[list[list
 
 def time_metric(name: str, hypotheses: list[list[str]], references: list[list[list[str]]], copies: np.ndarray) -> Timed:
     started = time.perf_counter()
-    measured, missing = measure(hypotheses, references, [name])
+    measured, missing = measure_captions(hypotheses, references, [name])
     if missing:
-        sys.exit(f"error: {missing[name]}")
+        raise CannotRunError(missing[name])
     seen = time.perf_counter()
     measured[name].figures(copies)
     resampled = time.perf_counter()
@@ -75,8 +72,13 @@ def time_metric(name: str, hypotheses: list[list[str]], references: list[list[li
     return Timed(seen - started, resampled - seen, float(figure))
 
 
-def main(folder: str = "") -> None:
-    captions = read_captions(Path(folder)) if folder else make_captions()
+def add_options(parser: ArgumentParser) -> None:
+    files = "hypotheses-a.txt and reference0 to reference4, a line an image"
+    parser.add_argument("--captions", default="", metavar="DIR", help=f"score its captions: {files}")
+
+
+def measure(options: Namespace) -> Measured:
+    captions = read_captions(Path(options.captions)) if options.captions else make_captions()
     started = time.perf_counter()
     hypotheses, references = split(*captions)
     splitting = time.perf_counter() - started
@@ -84,10 +86,12 @@ def main(folder: str = "") -> None:
     copies = (
         np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), size=RESAMPLES).astype(np.float64)
     )
-    print_table(splitting, {name: time_metric(name, hypotheses, references, copies) for name in METRICS}, images)
+    timed = {name: time_metric(name, hypotheses, references, copies) for name in METRICS}
+    figures = [Figure(f"{METRICS[name]}, {images:,} images", timed[name].measuring, "s", "lower") for name in METRICS]
+    return Measured([make_table(splitting, timed, images)], figures)
 
 
-def print_table(splitting: float, timed: dict[str, Timed], images: int) -> None:
+def make_table(splitting: float, timed: dict[str, Timed], images: int) -> Table:
     resampling = f"seconds for {RESAMPLES:,} resampled corpora"
     title = f"scores of {images:,} captions with {REFERENCES} references each"
     table = Table("", "seconds", resampling, "figure", title=title, title_justify="left")
@@ -97,9 +101,8 @@ def print_table(splitting: float, timed: dict[str, Timed], images: int) -> None:
     without_java = sum(timed[name].measuring for name in timed if name != "meteor")
     table.add_row("all without Java", f"{without_java:.1f}", "", "")
     table.add_row("all", f"{splitting + sum(metric.measuring for metric in timed.values()):.1f}", "", "")
-    table.caption = describe_machine()
-    Console(highlight=False).print(table)
+    return table
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(measure, more_options=add_options)

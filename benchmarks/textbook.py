@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from showattendtell.model.captioner import Captioner, shift_right
-from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD, START
 
 
@@ -38,17 +39,34 @@ def textbook_step(captioner: Captioner, copied: Tensor, words: Tensor, hidden: T
     return TextbookStep(logits, weights, gate.squeeze(1), hidden, cell)
 
 
-def textbook_trace(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
-    """What `Captioner.forward` gives, step by step: regions copied for every caption, projected anew at every step,
-    each word embedded and each vocabulary scored when it comes."""
-    decoder, copied = captioner.decoder, regions[owners]  # (B, L, D)
-    hidden, cell = decoder.first_state(decoder.mean_dropout(copied.mean(dim=1)))
-    steps = []
-    for words in shift_right(tokens).T:
-        step = textbook_step(captioner, copied, words, hidden, cell)
+def textbook_loss(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Tensor:
+    """The soft attention's loss, as `SoftLoss()` has it, in the way of the popular ports.
+
+    Captions are sorted, the longest first, each with a copy of its image's regions; every step goes on with those that
+    still have a word, and writes its scores and alphas into padded tensors; the scores are packed for the cross entropy
+    afterwards.
+
+    Args:
+        regions: (I, L, D).
+        owners: (B,) the image of each caption.
+        tokens: (B, T) the targets, `<pad>` behind `<eos>`.
+    """
+    lengths, order = (tokens != PAD).sum(dim=1).sort(descending=True)
+    targets, copied, decoder = tokens[order], regions[owners[order]], captioner.decoder
+    words = shift_right(targets)
+    hidden, cell = decoder.first_state(copied.mean(dim=1))
+    predictions = copied.new_zeros(len(targets), int(lengths[0]), decoder.embedding.num_embeddings)
+    alphas = copied.new_zeros(len(targets), int(lengths[0]), copied.shape[1])
+    for t in range(int(lengths[0])):
+        running = int((lengths > t).sum())
+        step = textbook_step(captioner, copied[:running], words[:running, t], hidden[:running], cell[:running])
         hidden, cell = step.hidden, step.cell
-        steps.append(step[:3])
-    return Trace(*(torch.stack(parts, dim=1) for parts in zip(*steps, strict=True)))
+        predictions[:running, t] = step.logits
+        alphas[:running, t] = step.weights
+    scores = pack_padded_sequence(predictions, lengths.cpu(), batch_first=True).data
+    said = pack_padded_sequence(targets, lengths.cpu(), batch_first=True).data
+    penalty = (1 - alphas.sum(dim=1)).square().sum(dim=1)
+    return F.cross_entropy(scores, said, reduction="sum") / len(targets) + penalty.mean()
 
 
 @torch.no_grad()

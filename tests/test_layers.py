@@ -38,7 +38,7 @@ LAYERS = [
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 
 PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "itertools", "math", "numba", "numpy", "os"}
-PLAIN |= {"contextlib", "torch", "typing"}
+PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
 TRAINING = {"batches", "module", "loggers", "progress", "training", "train"}

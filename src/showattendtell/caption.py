@@ -10,7 +10,7 @@ from showattendtell.config.entry import entry_point, leave
 def run(config: DictConfig) -> None:
     from showattendtell.report.drawing import drawing
 
-    with drawing() as draw:  # before torch is imported, so that the one need not wait for the other
+    with drawing() as draw:  # starts before torch is imported, for which it need not wait
         _caption(config, draw)
 
 
@@ -25,6 +25,7 @@ def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
     from showattendtell.config.build import build
     from showattendtell.data.images import find_images, open_image
     from showattendtell.errors import UserError
+    from showattendtell.model.loops import plain_torch
     from showattendtell.report.drawing import picture_names
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
@@ -41,7 +42,8 @@ def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
             faults.append(str(fault))
             continue
         seen = [module.encoder.preprocessing(photograph).unsqueeze(0).to(module.device) for module in modules]
-        [[best, *others]] = choir.write(seen)
+        with plain_torch():
+            [[best, *others]] = choir.write(seen)
         words, path = vocabulary.decode(best.tokens), Path(config.output) / name
         maps, frame = best.weights.unflatten(1, encoder.grid).numpy(), encoder.preprocessing.crop_box(*photograph.size)
         draw(photograph, words, maps, best.gates.numpy(), frame, path)

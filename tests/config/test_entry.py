@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
@@ -60,7 +60,6 @@ def settings_of(command: str, arguments: list[str]) -> DictConfig:
 @given(st.lists(st.text(st.characters(exclude_characters="=", exclude_categories=["Cs"])), min_size=1, max_size=3))
 @example(["a b.jpg", "it's", 'say "hi"', "[x]", "{y}", "a,b", "x\\", '\\"', "${seed}", "\\${seed}", "\\\\${seed}"])
 @example(["null", "3", "*.jpg", "ünï/日本.jpg", "~x", "new\nline", " ", ""])
-@settings(deadline=None)
 def test_a_place_of_any_name_arrives_as_it_was_given(names: list[str]):
     assume(not any(name.startswith("-") or name == "???" for name in names))
     [line] = name_positional(names, "runs")

@@ -14,10 +14,10 @@ from tiny import (
     random_captioner,
     random_regions,
     ranked,
+    say,
 )
 from torch import Tensor
 
-from showattendtell.decode.beams import likeliest
 from showattendtell.decode.search import BeamSearch
 from showattendtell.decode.speaker import Speaker
 from showattendtell.model.captioner import Captioner
@@ -97,10 +97,32 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed: int):
         memory, state = captioner.begin(regions[image : image + 1])
         tokens = [START]
         while tokens[-1] != EOS and len(tokens) <= 7:
-            step = captioner.step(memory, state, torch.tensor(tokens[-1:]))
-            state = step.state
-            tokens.append(max(SAYABLE, key=lambda word: step.log_probabilities[0, word].item()))
+            log_p, state = say(captioner, memory, state, tokens[-1])
+            tokens.append(max(SAYABLE, key=log_p.__getitem__))
         assert caption.tokens == tokens[1:]
+
+
+@pytest.mark.parametrize("settings", [{}, {"beam_size": 3}, {"beam_size": 4, "groups": 2, "num_captions": 2}])
+@torch.no_grad()
+def test_in_single_precision_the_compiled_loops_find_what_plain_torch_finds_in_double(settings: dict[str, Any]):
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=10)
+        decoding = BeamSearch(max_length=9, **settings)
+        in_double = decoding.write(Speaker([captioner]), [regions], VOCABULARY)
+        in_single = decoding.write(Speaker([captioner.float()]), [regions.float()], VOCABULARY)
+        for found, expected in zip(itertools.chain(*in_single), itertools.chain(*in_double), strict=True):
+            assert found.tokens == expected.tokens
+            assert found.log_probability == pytest.approx(expected.log_probability, rel=1e-5, abs=1e-5)
+            torch.testing.assert_close(found.weights.double(), expected.weights, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_in_half_the_precision_captions_are_nearly_as_likely():
+    captioner, regions = random_captioner(0).float(), random_regions(0, images=10).float()
+    exact = BeamSearch(beam_size=3, max_length=6).write(Speaker([captioner]), [regions], VOCABULARY)
+    rough = BeamSearch(beam_size=3, max_length=6).write(Speaker([captioner], "bfloat16"), [regions], VOCABULARY)
+    for [ours], [theirs] in zip(rough, exact, strict=True):
+        assert 0 < abs(ours.log_probability - theirs.log_probability) < 0.3
 
 
 @pytest.mark.parametrize(
@@ -160,10 +182,8 @@ def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSea
     for _ in range(decoding.max_length):
         candidates = []
         for log_p, words, state in still_open:
-            step = captioner.step(memory, state, torch.tensor([words[-1] if words else START]))
-            candidates += [
-                (log_p + step.log_probabilities[0, word].item(), [*words, word], step.state) for word in SAYABLE
-            ]
+            next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
+            candidates += [(log_p + next_log_p[word].item(), [*words, word], after) for word in SAYABLE]
         candidates.sort(key=lambda candidate: candidate[0], reverse=True)
         places = decoding.beam_size - (len(ended) if decoding.shrinking else 0)
         ended += [candidate for candidate in candidates[:places] if candidate[1][-1] == EOS]
@@ -198,11 +218,11 @@ def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSear
         for number, still_open in enumerate(groups):
             candidates = []
             for log_p, words, state in still_open:
-                step = captioner.step(memory, state, torch.tensor([words[-1] if words else START]))
+                next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
                 for word in SAYABLE:
-                    total = log_p + step.log_probabilities[0, word].item()
+                    total = log_p + next_log_p[word].item()
                     chosen_by = total - decoding.diversity * said.count(word)
-                    candidates.append((chosen_by, total, [*words, word], step.state))
+                    candidates.append((chosen_by, total, [*words, word], after))
             candidates.sort(key=lambda candidate: candidate[0], reverse=True)
             ended[number] += [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
             groups[number] = [(t, w, s) for _, t, w, s in candidates if w[-1] != EOS][:width]
@@ -275,16 +295,3 @@ def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], told: str):
     with pytest.raises(ValueError, match=told):
         BeamSearch(**settings)
-
-
-@pytest.mark.parametrize("vocabulary_size", [5, 400, 1000, 1023, 1024])
-@pytest.mark.parametrize("number", [1, 4])
-def test_the_likeliest_words_are_those_of_a_full_ranking(vocabulary_size: int, number: int):
-    log_p = torch.randn(20, 3, vocabulary_size, generator=torch.Generator().manual_seed(0)).double()
-    log_p[0] = log_p[0].sort(descending=True).values  # all in the first block
-    log_p[1] = log_p[1].sort().values  # all in the last words
-    log_p[2, :, 1:] = -torch.inf
-    best = log_p.sort(dim=-1, descending=True)
-    found = likeliest(log_p, number)
-    assert torch.equal(log_p.gather(-1, found), best.values[..., :number])
-    assert torch.equal(found[[0, 1, *range(3, 20)]], best.indices[[0, 1, *range(3, 20)]][..., :number])

@@ -10,9 +10,9 @@ from showattendtell.model.captioner import Captioner
 
 def word_probabilities(captioner: Captioner, regions: Tensor, tokens: list[int]) -> Tensor:
     """p of each of the caption's words, (T,)."""
-    words = torch.tensor(tokens)
-    p = captioner(regions.unsqueeze(0), torch.tensor([0]), words.unsqueeze(0)).logits.softmax(dim=1)
-    return p.gather(1, words.unsqueeze(1)).flatten()
+    batch = torch.tensor([tokens])
+    p = captioner(regions.unsqueeze(0), torch.tensor([0]), batch).logits.softmax(dim=1)
+    return p.gather(1, batch.T).flatten()
 
 
 @pytest.mark.parametrize("seed", range(4))

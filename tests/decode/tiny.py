@@ -13,6 +13,7 @@ from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.model.scores import AdditiveScore
+from showattendtell.model.steps import Memory, State
 from showattendtell.records import Generated
 from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 
@@ -43,9 +44,17 @@ def best(
 
 
 def log_probability(captioner: Captioner, regions: Tensor, tokens: Sequence[int]) -> float:
-    words = torch.tensor(tokens)
-    log_p = captioner(regions.unsqueeze(0), torch.tensor([0]), words.unsqueeze(0)).logits.log_softmax(dim=1)
-    return log_p.gather(1, words.unsqueeze(1)).sum().item()
+    batch = torch.tensor([list(tokens)])
+    log_p = captioner(regions.unsqueeze(0), torch.tensor([0]), batch).logits.log_softmax(dim=-1)
+    return log_p.gather(1, batch.T).sum().item()
+
+
+def say(captioner: Captioner, memory: Memory, state: State, word: int) -> tuple[Tensor, State]:
+    """log p of the word behind `word` (V,) and the state then, from the parts of the model."""
+    attention, decoder = captioner.attention, captioner.decoder
+    glimpse, embedded = attention(memory, state), decoder.embed(torch.tensor([word]))
+    state = decoder.advance(decoder.word_gates(embedded), glimpse.context, state)
+    return decoder.score_words(embedded, state.hidden, glimpse.context)[0].log_softmax(dim=0), state
 
 
 def ended_captions(max_length: int) -> list[list[int]]:

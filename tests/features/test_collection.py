@@ -13,6 +13,7 @@ from made_up import NAMES, SETTINGS, Encoding, damage, made_up_grids, plan_of, w
 
 from showattendtell.errors import UserError
 from showattendtell.features.collection import find_former, find_stores, merge, verify
+from showattendtell.features.listing import print_stores
 from showattendtell.features.store import FeatureStore
 
 RunCommand = Callable[..., Any]
@@ -130,6 +131,19 @@ def test_the_command_shows_every_store(cache: Path, features: RunCommand):
     assert "second/tiny-16 19, 1 skipped 2 x 3 x 5 float16, 2 views 3.4 kB 1 complete" in lines
     assert any(line.startswith("third/tiny-16") and line.endswith("unfinished, 1 of 3 shards") for line in lines)
     assert "tiny-16.safetensors (3 bytes) is of an earlier version" in lines[-1]
+
+
+def test_the_list_tells_in_which_numbers_a_store_was_computed(tmp_path: Path, capsys: pytest.CaptureFixture):
+    write(tmp_path / "short", plan_of(NAMES[:3], {**SETTINGS, "precision": "bfloat16"}))
+    print_stores(tmp_path, find_stores(tmp_path), [])
+    assert "2 x 3 x 5 float16, 2 views, computed in bfloat16" in capsys.readouterr().out
+
+
+def test_stores_of_different_precision_are_not_merged(tmp_path: Path):
+    write(tmp_path / "exact", plan_of(NAMES[:3]))
+    write(tmp_path / "short", plan_of(NAMES[3:5], {**SETTINGS, "precision": "bfloat16"}))
+    with pytest.raises(UserError, match=r"short was made with precision=bfloat16, this run has precision=float32"):
+        merge([tmp_path / "exact", tmp_path / "short"], tmp_path / "all")
 
 
 def test_the_command_verifies_and_tells_all_that_is_damaged(cache: Path, features: RunCommand):

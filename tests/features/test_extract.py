@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,7 @@ def test_a_store_of_former_times_is_told_and_left_alone(
         ({}, Extraction(workers=3), "tf_efficientnet_lite0-last-64"),
         ({"pool": 2}, Extraction(), "tf_efficientnet_lite0-last-64-pool2"),
         ({"pool": 2}, Extraction(dtype="int8", views=4), "tf_efficientnet_lite0-last-64-pool2-int8-4views"),
+        ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-bfloat16"),
     ],
 )
 def test_the_path_names_data_set_network_grid_size_and_form(
@@ -302,6 +304,30 @@ def test_int8_is_near_float16_and_tells_how_near(
     assert f"int8 loses {100 * store.relative_error:.2f} % of the grids' norm" in capfd.readouterr().err
     ratio = (tmp_path / "grids/00000.npy").stat().st_size / (tmp_path / "exact/00000.npy").stat().st_size
     assert ratio == pytest.approx(0.5, abs=0.01)
+
+
+def test_grids_of_a_shorter_precision_are_told_from_the_others(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+    short = Extraction(precision="bfloat16")
+    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, short)
+    exact, _ = open_features(few(dataset), encoder, tmp_path / "exact", False)
+    rows = store.rows([example.image for example in few(dataset).examples()])
+    error = ((store[rows].float() - exact[rows].float()).norm() / exact[rows].float().norm()).item()
+    assert 0.005 < error < 0.2
+    assert store.settings == {**exact.settings, "precision": "bfloat16"}
+    with pytest.raises(UserError, match=r"was made with precision=bfloat16, this run has precision=float32"):
+        open_features(few(dataset), encoder, tmp_path / "grids", False)
+    with pytest.raises(UserError, match=r"was made with precision=float32, this run has precision=bfloat16"):
+        open_features(few(dataset), encoder, tmp_path / "exact", False, short)
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
+def test_a_store_is_the_same_whatever_computes_it(
+    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path
+):
+    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, Extraction(engine="onnxruntime"))
+    exact, images = FeatureStore(undisturbed), [example.image for example in few(dataset).examples()]
+    assert store.settings == exact.settings
+    torch.testing.assert_close(store[store.rows(images)], exact[exact.rows(images)], rtol=2e-3, atol=2e-3)
 
 
 def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encoder, tmp_path: Path):

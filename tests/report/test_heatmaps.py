@@ -7,7 +7,7 @@ from PIL import Image
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.records import Box
-from showattendtell.report.heatmaps import draw_heatmaps, map_onto_photograph, picture_names
+from showattendtell.report.heatmaps import draw_heatmaps, map_onto_photograph
 
 WIDTH, HEIGHT = 300, 200
 
@@ -72,8 +72,3 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
             Box(0, 0, 8, 8),
             tmp_path / "file" / "wall.png",
         )
-
-
-def test_pictures_of_equal_names_do_not_overwrite_each_other():
-    files = [Path("a/photo.jpg"), Path("b/photo.png"), Path("other.jpg")]
-    assert picture_names(files) == ["photo.png", "photo-2.png", "other.png"]

@@ -12,6 +12,7 @@ from runs import Run, assert_done
 from showattendtell.checkpoint import restore
 from showattendtell.config.build import build, find_source
 from showattendtell.decode.search import BeamSearch
+from showattendtell.training import build_module
 
 
 def test_evaluation_by_several_processes_gives_the_file_of_one(run: Run, checkpoint: Path, folder: Path):
@@ -30,7 +31,9 @@ def test_evaluation_by_several_processes_gives_the_file_of_one(run: Run, checkpo
 def test_validation_by_several_processes_gives_the_figures_of_one(checkpoint: Path, images_at_a_time: int):
     """10 images make 4 batches, or 2 for 3 processes."""
     restored = restore(str(checkpoint), "cpu", BeamSearch())
-    config, module = restored.config, restored.module
+    config, model = restored.config, restored.module
+    module = build_module(config, model.encoder, model.vocabulary, {})
+    module.load_state_dict(model.state_dict())
     source, dataset = find_source(config, build(config.dataset), module.encoder, "test")
     settings = {"dataset": dataset, "vocabulary": module.vocabulary, "source": source, "seed": 1}
     data = build(config.data, **settings, generation_batch_size=images_at_a_time)

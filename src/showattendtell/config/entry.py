@@ -1,5 +1,7 @@
 """The way into every command: read, check, run; and how a run speaks to its user."""
 
+import atexit
+import gc
 import os
 import re
 import shlex
@@ -26,6 +28,10 @@ from showattendtell.config.help import help_page
 from showattendtell.config.sweep import Sweep, run_in_sweep, shown
 from showattendtell.errors import UserError
 
+GARBAGE = 50_000
+"""Objects that are made before Python looks for garbage among them, instead of 700: importing torch makes half a
+million that stay, and to look at them again and again takes a second."""
+
 
 def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "") -> Callable[[], None]:
     """`main()` of a command: reads `conf/NAME.yaml` and the command line, checks them, and calls `run(config)`.
@@ -49,6 +55,7 @@ def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "
             return checked()
 
     def main() -> None:
+        gc.set_threshold(GARBAGE)
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra prints no traceback of its own
         with telling_errors():
             arguments = name_positional(sys.argv[1:], positional) if positional else sys.argv[1:]
@@ -61,6 +68,14 @@ def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "
             hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
     return main
+
+
+def leave() -> None:
+    """End the process at once, all being done: to take apart what was imported would take another second."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def name_positional(arguments: Sequence[str], setting: str) -> list[str]:

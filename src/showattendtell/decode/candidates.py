@@ -115,9 +115,11 @@ def _continue(beams: Beams, group: int, offer: Offer, words: Tensor, chosen_by: 
     rows = offer.rows.unsqueeze(1).expand_as(words)
 
     def of_all_beams(values: Tensor, nothing: float) -> Tensor:
-        whole = values.new_full((beams.scores.numel(), words.shape[1]), nothing)
-        whole[offer.places] = values
-        return whole.view(*beams.scores.shape, -1)[:, group].flatten(2)
+        whole = values
+        if len(values) < beams.scores.numel():
+            whole = values.new_full((beams.scores.numel(), words.shape[1]), nothing)
+            whole[offer.places] = values
+        return whole.reshape(*beams.scores.shape, -1)[:, group].flatten(2)
 
     log_p = (of_all_beams(part, -torch.inf) for part in (scores, merits))
     return Candidates(*log_p, *(of_all_beams(part, 0) for part in (rows, words)))

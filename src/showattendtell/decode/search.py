@@ -62,9 +62,9 @@ class BeamSearch(Decoding):
     def write(self, speaker: Speaker, regions: Sequence[Tensor], vocabulary: Vocabulary) -> list[list[Generated]]:
         """The best captions found for each image, by `merit`.
 
-        An image's search ends as soon as none of its open captions can beat the worst of its best ended ones: at best
-        they reach `max_length` without losing log p. Captions that are open then are returned where too few have ended,
-        or where the beam is shrinking and they are better than what has.
+        An open caption is hopeless when it cannot beat the worst of its image's best ended ones: at best it reaches
+        `max_length` without losing log p. The search of an image ends when all are. Captions that are open then are
+        returned where too few have ended, or where the beam is shrinking and they are better than what has.
         """
         rules = self.in_tokens(vocabulary)
         shape = (self.groups, len(rules.required) + 1, self.beam_size // self.groups)
@@ -73,7 +73,7 @@ class BeamSearch(Decoding):
         found = Found(self, beams.scores)
         for _ in range(self.max_length):
             beams = extend(speech, beams, self, rules, found, past)
-            beams = beams.keep(found.unsettled(beams))
+            beams = found.without_hopeless(beams)
             if not len(beams.images):
                 break
         return found.best(beams, past)
@@ -93,15 +93,24 @@ class Found:
 
     def add(self, images: Tensor, captions: Candidates, length: int) -> None:
         """Take those of the images' captions (J, G, ...) that are better than what is held of their group."""
+        if not captions.scores.isfinite().any():
+            return
         scores, parents, words = (part.flatten(2) for part in (captions.scores, captions.parents, captions.words))
         ends = Ends(self._search.merit(scores, length), scores, torch.full_like(words, length), parents, words)
         held = self._ends.each(lambda part: part[images]).beside(ends).best(self._ends.words.shape[2])
         self._ends = Ends(*(whole.index_copy(0, images, part) for whole, part in zip(self._ends, held, strict=True)))
 
-    def unsettled(self, beams: Beams) -> Tensor:
-        """Images of which an open caption may still enter the best (J,)."""
-        reachable = self._search.merit(beams.scores.amax(dim=(2, 3)), self._search.max_length)  # (J, G)
-        return (reachable > self._ends.merits[beams.images, :, -1]).any(dim=1)
+    def without_hopeless(self, beams: Beams) -> Beams:
+        """Only captions that may still enter the best, and only images that have such.
+
+        All that a hopeless caption could have kept out of the beam is as hopeless. But where groups look at each
+        other's words, or captions that end take a place, an image keeps all of its own until it is dropped.
+        """
+        reachable = self._search.merit(beams.scores, self._search.max_length)
+        hopeful = reachable > self._ends.merits[beams.images, :, -1, None, None]  # (J, G, C + 1, K)
+        if self._search.groups == 1 and not self._search.shrinking:
+            beams = beams._replace(scores=beams.scores.masked_fill(~hopeful, -torch.inf))
+        return beams.keep(hopeful.flatten(1).any(dim=1))
 
     def best(self, still_open: Beams, past: Past) -> list[list[Generated]]:
         """At the end the best of each image; open captions where too few have ended, or of a shrinking beam where they
@@ -123,8 +132,8 @@ def extend(speech: Speech, beams: Beams, search: BeamSearch, rules: Rules, found
     tokens = beams.tokens.flatten(0, 1)[places]
     said = speech.step(beams.thoughts.follow(parents), stems, tokens[:, -1])
     past.add(parents[stems], tokens[:, -1], stems, said)
-    offer = Offer(torch.arange(len(places)).to(places), places, tokens, *said[:2])
-    ended, still_open = choose(beams, offer._replace(scores=rules.apply(said.scores, tokens[:, 1:])), search, rules)
+    rows, scores = torch.arange(len(places), device=places.device), rules.apply(said.scores, tokens[:, 1:])
+    ended, still_open = choose(beams, Offer(rows, places, tokens, scores, said.normalisers), search, rules)
     found.add(beams.images, ended, length=tokens.shape[1])
     if search.shrinking:
         beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))

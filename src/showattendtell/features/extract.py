@@ -35,8 +35,8 @@ class Extraction(NamedTuple):
     workers: processes; without a GPU each of them encodes and writes images of its own, and for a GPU they read images.
     dtype: float16, or int8 for half the size: a step for each region, 1/127 of its largest number; what that loses is
         told.
-    precision: what the encoder computes in. The shorter numbers save time on GPUs, and on processors that have them;
-        bfloat16 loses 1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, float16 an eighth of that.
+    precision: what the encoder computes in. Shorter numbers save time on GPUs and on some processors; bfloat16 loses
+        1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, float16 an eighth of that.
     engine: torch, or onnxruntime from the extra onnx, which is faster on processors and gives the same grids.
     views: grids of each image. 1 is that of the image alone, 2 has its mirror image as well, more have parts of it,
         every other one mirrored. Training draws one for each image of a batch; validation and test use the first.

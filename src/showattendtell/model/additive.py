@@ -62,7 +62,7 @@ def within_reach(sums: Tensor) -> bool:
 
 def decay(sums: Tensor) -> Tensor:
     """e^-2p."""
-    return torch.exp(-2 * sums)
+    return (-2 * sums).exp_()
 
 
 class Pairs:

@@ -7,6 +7,8 @@ ascending order; those from `count` on take no part.
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
@@ -163,9 +165,22 @@ def share_out(loops: Callable[..., None], number: int, *given: Tensor | int) -> 
         done.result()
 
 
+_plain = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """No loops: for so little work that numba would be waited for longer, seconds where it has yet to compile them."""
+    before = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(before)
+
+
 def compilable(*tensors: Tensor) -> bool:
     """Whether the loops take these tensors."""
-    return all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+    return not _plain.get() and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
 
 
 @cache

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from showattendtell.model.additive import Pairs
-from showattendtell.model.attention import SoftAttention
+from showattendtell.model.attention import Attention, SoftAttention
 from showattendtell.model.captioner import Captioner
-from showattendtell.model.decoder import LSTMDecoder
+from showattendtell.model.decoder import Decoder, LSTMDecoder
 from showattendtell.model.likelihood import normalisers
 from showattendtell.model.loops import Groups
 from showattendtell.model.precision import to_multiply, without_autocast
@@ -85,7 +85,7 @@ class Matrices(NamedTuple):
 
     state       (n, 4n + A + G) from h to the gates' sums i, f, o, g, to the query and to the G sums of beta
     state_bias  (4n + A + G,)
-    context     (D, 4n) from beta z to the gates' sums
+    context     (D, 4n + m) from beta z to the gates' sums and to the deep output; (D, 4n) where that reads none
     word        (m, 4n) from E y to the gates' sums
     word_bias   (4n,)
     score       u, (A,)
@@ -99,9 +99,12 @@ class Matrices(NamedTuple):
     score: Tensor
 
     @classmethod
-    def of(cls, attention: SoftAttention, decoder: LSTMDecoder) -> "Matrices":
-        merged = weights_of(attention, decoder)
-        state, context, word = map(transposed, (merged.state, merged.context, decoder.read_word.weight))
+    def of(cls, attention: Attention, decoder: Decoder) -> "Matrices":
+        assert isinstance(attention, SoftAttention)
+        assert isinstance(decoder, LSTMDecoder)
+        merged, output = weights_of(attention, decoder), decoder.context_output
+        seen = merged.context if output is None else torch.cat([merged.context, output.weight.to(merged.context)])
+        state, context, word = map(transposed, (merged.state, seen, decoder.read_word.weight))
         bias = merged.bias.to(merged.score.dtype)
         return cls(state, bias, context, word, decoder.read_word.bias, merged.score)
 
@@ -111,23 +114,24 @@ class SoftNarration(Narration):
 
     def __init__(self, captioner: Captioner, matrices: Matrices, words: Tensor, regions: Tensor):
         super().__init__(captioner, words, regions)
-        self._matrices = matrices
+        assert isinstance(captioner.decoder, LSTMDecoder)
+        self._decoder, self._matrices = captioner.decoder, matrices
 
     def step(self, state: State, images: Tensor, stems: Tensor, tokens: Tensor) -> Step:
         with without_autocast(tokens.device):
-            glimpse, gates = self._look(state.hidden, images)
+            glimpse, gates, output = self._look(state.hidden, images)
             words, which = tokens.unique(return_inverse=True)
             embedded = self.decoder.embed(words)
             word_gates = _product(embedded, self._matrices.word).add_(self._matrices.word_bias)
             gates = gates.index_select(0, stems).add_(word_gates.index_select(0, which))
             state = lstm_in_place(gates, state.cell.index_select(0, stems))
-            parts = embedded.index_select(0, which), state.hidden, glimpse.context.index_select(0, stems)
-            return Step(*self.score(self.decoder.answer(*parts)), state, glimpse.weights, glimpse.gate)
+            answers = self._answer(embedded.index_select(0, which), state.hidden, output.index_select(0, stems))
+            return Step(*self.score(answers), state, glimpse.weights, glimpse.gate)
 
-    def _look(self, hidden: Tensor, images: Tensor) -> tuple[Glimpse, Tensor]:
-        """And what h and z give to the gates' sums, (P, 4n)."""
+    def _look(self, hidden: Tensor, images: Tensor) -> tuple[Glimpse, Tensor, Tensor]:
+        """And what h and z give to the gates' sums, (P, 4n), and z to the deep output, (P, m) or (P, 0)."""
         (regions, keys, _), matrices = self.memory, self._matrices
-        groups, width = Groups(images, len(regions)), matrices.context.shape[1]
+        groups, width = Groups(images, len(regions)), matrices.word.shape[1]
         read = _product(hidden, matrices.state).add_(matrices.state_bias)
         gates, query, beta = read.tensor_split([width, width + len(matrices.score)], dim=1)
         weights = Pairs(groups, keys, matrices.score).scores(query).softmax(dim=1)
@@ -135,7 +139,16 @@ class SoftNarration(Narration):
         if beta.shape[1]:
             context *= beta.sigmoid_()
             gate = beta.mean(dim=1)
-        return Glimpse(context, weights, gate), gates.add_(_product(context, matrices.context))
+        seen = _product(context, matrices.context)
+        return Glimpse(context, weights, gate), gates.add_(seen[:, :width]), seen[:, width:]
+
+    def _answer(self, embedded: Tensor, hidden: Tensor, output: Tensor) -> Tensor:
+        """The deep output (B, m), to which z gives `output`."""
+        decoder = self._decoder
+        parts = [embedded] if decoder.word_output else []
+        parts += [output] if output.shape[1] else []
+        parts += [] if decoder.hidden_output is None else [decoder.hidden_output(decoder.hidden_dropout(hidden))]
+        return decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
 
 
 def lstm_in_place(gates: Tensor, cell: Tensor) -> State:
@@ -151,9 +164,9 @@ def narrator(captioner: Captioner) -> Callable[[Tensor], Narration]:
     """What makes of regions (I, L, D) a narration, for as long as the captioner's weights stay as they are."""
     attention, decoder = captioner.attention, captioner.decoder
     words = transposed(decoder.word_scores.weight)
-    if words.device.type == "cpu" and in_one_go(attention, decoder):
-        if isinstance(attention, SoftAttention) and isinstance(decoder, LSTMDecoder):
-            return partial(SoftNarration, captioner, Matrices.of(attention, decoder), words)
+    soft = isinstance(attention, SoftAttention) and in_one_go(attention, decoder)
+    if soft and words.device.type == "cpu":
+        return partial(SoftNarration, captioner, Matrices.of(attention, decoder), words)
     return partial(Narration, captioner, words)
 
 

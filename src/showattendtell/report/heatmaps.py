@@ -1,7 +1,6 @@
 """Pictures of where a captioner looked at each word, on the photograph's own pixels (Xu et al. 2015, Sec. 5.4)."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,13 +66,3 @@ def draw_heatmaps(
         axis.imshow(pixels * (DARKEST + (1 - DARKEST) * light))
         axis.set_title(f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}", fontsize=10)
     save_picture(figure, path, "output to another folder", dpi=110)
-
-
-def picture_names(files: Sequence[Path]) -> list[str]:
-    """A PNG name for each image file, `photo.png` for `photo.jpg`; the second of that name becomes `photo-2.png`."""
-    counts: Counter[str] = Counter()
-    names = []
-    for file in files:
-        counts[file.stem] += 1
-        names.append(f"{file.stem}.png" if counts[file.stem] == 1 else f"{file.stem}-{counts[file.stem]}.png")
-    return names

@@ -1,0 +1,60 @@
+"""Heatmaps drawn by a process of their own, so that neither matplotlib nor its pictures are waited for."""
+
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from showattendtell.errors import UserError
+
+AHEAD = 2
+"""Pictures that may wait to be drawn; each holds a photograph in memory."""
+
+
+@contextmanager
+def drawing() -> Iterator[Callable[..., None]]:
+    """Gives what draws as `draw_heatmaps` does, but returns before; at the end all pictures are there.
+
+    Raises a `UserError` for a picture that could not be drawn, later than it was asked for.
+    """
+    process = ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pictures: deque[Future[None]] = deque([process.submit(_get_ready)])
+
+    def draw(*what: Any) -> None:
+        pictures.append(process.submit(_draw, *what))
+        while len(pictures) > AHEAD:
+            pictures.popleft().result()
+
+    try:
+        yield draw
+        for picture in pictures:
+            picture.result()
+    except BrokenProcessPool:
+        raise UserError("the process that draws the pictures was killed, as for lack of memory; try again") from None
+    finally:
+        process.shutdown(cancel_futures=True)
+
+
+def _get_ready() -> None:
+    import showattendtell.report.heatmaps  # noqa: F401
+
+
+def _draw(*what: Any) -> None:
+    from showattendtell.report.heatmaps import draw_heatmaps
+
+    draw_heatmaps(*what)
+
+
+def picture_names(files: Sequence[Path]) -> list[str]:
+    """A PNG name for each image file, `photo.png` for `photo.jpg`; the second of that name becomes `photo-2.png`."""
+    counts: Counter[str] = Counter()
+    names = []
+    for file in files:
+        counts[file.stem] += 1
+        names.append(f"{file.stem}.png" if counts[file.stem] == 1 else f"{file.stem}-{counts[file.stem]}.png")
+    return names

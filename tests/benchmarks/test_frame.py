@@ -1,0 +1,214 @@
+"""What is around the measurements: goals, comparison with the last run, stored figures, and scripts that fail."""
+
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from benchmarks.frame import script
+from benchmarks.frame.figures import Change, Figure, better, changes, gain, goal_table, number, verdict, worse
+from benchmarks.frame.machine import Code, Machine, this_code
+from benchmarks.frame.memory import can_measure, peak_over_resident
+from benchmarks.frame.results import Run, last_like, store, stored
+from benchmarks.frame.script import CANNOT_RUN, CannotRunError, Measured, compare, main
+from benchmarks.frame.timing import a_doubling, interleave, medians
+from rich.console import Console
+
+from benchmarks import __main__ as everything
+
+SPEED, MEMORY, TIME = (
+    Figure("speed", 4.0, goal=5),
+    Figure("memory", 120.0, "MB", "lower", goal=100),
+    Figure("a step", 500.0, "ms", "lower"),
+)
+RUN = Run(
+    "training_step",
+    datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    Machine("Zen 4", 2, 1),
+    Code("abc1234", True, {"torch": "2.13.0"}),
+    {"threads": 1},
+    12.5,
+    (SPEED, MEMORY, TIME, Figure("bf16", None, goal=7.5, note="no bf16 here")),
+)
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (SPEED, "missed by 20 %"),
+        (MEMORY, "missed by 20 %"),
+        (replace(SPEED, value=5.0), "reached"),
+        (replace(MEMORY, value=100.0), "reached"),
+        (replace(MEMORY, value=1.0, goal=0), "missed"),
+        (RUN.figures[-1], "not measured: no bf16 here"),
+    ],
+)
+def test_a_goal_is_reached_or_missed_by_a_share_of_it(figure: Figure, said: str):
+    assert verdict(figure) == said
+
+
+def test_the_table_of_goals_has_each_figure_with_a_goal_under_its_script():
+    screen = Console(width=100, record=True, file=StringIO())
+    screen.print(goal_table([("training_step", SPEED), ("training_step", TIME), ("scoring", MEMORY)]))
+    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in screen.export_text().splitlines()]
+    assert [line for line in lines if len(line) == 4] == [
+        ["training_step", "", "", ""],
+        ["speed", "≥ 5", "4.00", "missed by 20 %"],
+        ["scoring", "", "", ""],
+        ["memory", "≤ 100", "120 MB", "missed by 20 %"],
+    ]
+
+
+def test_a_figure_without_a_value_says_why():
+    with pytest.raises(ValueError, match="'speed' has neither a value nor a note"):
+        Figure("speed", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "times"), [(SPEED, replace(SPEED, value=2.0), 0.5), (TIME, replace(TIME, value=250.0), 2.0)]
+)
+def test_a_gain_is_how_many_times_as_good(before: Figure, now: Figure, times: float):
+    assert gain(before, now) == times
+
+
+def test_a_gain_from_nothing_or_to_nothing_is_without_bounds():
+    assert gain(replace(MEMORY, value=1.0), replace(MEMORY, value=0.0)) == float("inf")
+    assert gain(replace(MEMORY, value=0.0), replace(MEMORY, value=1.0)) == 0
+    assert gain(replace(MEMORY, value=0.0), replace(MEMORY, value=0.0)) == 1
+
+
+def test_times_are_compared_only_where_there_are_no_ratios():
+    now = [replace(SPEED, value=4.1), replace(TIME, value=900.0), Figure("new", 1.0)]
+    assert [change.now.name for change in changes(RUN.figures, now)] == ["speed"]
+    assert [change.now.name for change in changes(RUN.figures, now[1:2])] == ["a step"]
+
+
+def test_more_than_a_tenth_is_worse_or_better():
+    found = [Change(SPEED, replace(SPEED, value=4 * times), times) for times in (0.85, 0.95, 1.05, 1.15)]
+    assert [change.gain for change in worse(found)] == [0.85]
+    assert [change.gain for change in better(found)] == [1.15]
+    told = compare("yesterday", found)
+    assert "worse[/] speed: 4.00 → 3.40 (0.85 times as good)" in told
+    assert "better[/] speed: 4.00 → 4.60 (1.15 times as good)" in told
+    assert compare("yesterday", found[1:3]) == "since the run of yesterday: nothing better or worse by more than 10 %"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0.0, "0"), (0.00412, "0.0041"), (0.412, "0.412"), (4.123, "4.12"), (41234.5, "41,234")]
+)
+def test_a_number_has_three_digits(value: float, said: str):
+    assert number(value) == said
+
+
+def test_a_run_is_read_as_it_was_stored(tmp_path: Path):
+    store(RUN, tmp_path)
+    assert stored("training_step", tmp_path) == [RUN]
+
+
+def test_a_run_is_compared_with_the_newest_earlier_one_of_its_script_machine_and_options(tmp_path: Path):
+    def later(minutes: int) -> datetime:
+        return RUN.time + timedelta(minutes=minutes)
+
+    store(RUN, tmp_path)
+    store(replace(RUN, time=later(1), seconds=1.0), tmp_path)
+    store(replace(RUN, time=later(2), machine=Machine("Zen 4", 2, 2)), tmp_path)
+    store(replace(RUN, time=later(3), options={"threads": 2}), tmp_path)
+    store(replace(RUN, time=later(4), script="growth"), tmp_path)
+    store(replace(RUN, time=later(9)), tmp_path)
+    (tmp_path / "training_step-2026-01-02-030909.json").write_text('{"figures": 3}')
+    last = last_like(replace(RUN, time=later(5)), tmp_path)
+    assert last is not None
+    assert last.time == later(1)
+    assert last_like(RUN, tmp_path) is None
+
+
+def test_the_code_is_known_by_its_commit_and_versions():
+    assert {"Python", "torch", "numba", "showattendtell"} <= set(this_code().versions)
+
+
+def test_ways_take_turns_after_one_that_warms_up():
+    order: list[str] = []
+    times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, seconds=0, least=2)
+    assert "".join(order) == "ababab"
+    assert {name: len(taken) for name, taken in times.items()} == {"a": 2, "b": 2}
+    assert len(interleave({"a": lambda: None}, seconds=60, most=4)["a"]) == 4
+    assert medians({"a": [1.0, 9.0, 2.0]}) == {"a": 2.0}
+
+
+@pytest.mark.skipif(not can_measure(), reason="memory is counted by Linux's /proc")
+def test_peak_memory_is_what_is_needed_for_a_while():
+    kept = bytearray(30_000_000)
+    assert 35 < peak_over_resident(lambda: len(bytearray(b"1") * 40_000_000)) < 50
+    assert len(kept) == 30_000_000
+
+
+def test_what_a_doubling_costs_is_two_to_the_exponent():
+    assert a_doubling([10, 20, 40], [3.0, 99.0, 12.0]) == pytest.approx(2)
+    assert a_doubling([1, 4], [5.0, 5.0]) == 1
+    assert a_doubling([1, 4], [1.0, 16.0]) == pytest.approx(4)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmark"])
+    return tmp_path
+
+
+def test_a_script_prints_stores_and_compares(results: Path, capsys: pytest.CaptureFixture[str]):
+    for speed in (4.0, 3.0):
+        main(lambda options, speed=speed: Measured(["a table"], [replace(SPEED, value=speed)], ["a note"]))
+    [file] = {path.name.split("-")[0] for path in results.iterdir()}
+    assert file == "test_frame"
+    first, second = capsys.readouterr().out.split("test_frame ·")[1:]
+    assert "a table" in first
+    assert "a note" in first
+    assert "missed by 20 %" in first
+    assert "since" not in first
+    assert "worse speed: 4.00 → 3.00 (0.75 times as good)" in second
+
+
+def test_a_script_that_cannot_run_says_so_in_a_line(results: Path, capsys: pytest.CaptureFixture[str]):
+    def measure(options: Namespace) -> Measured:
+        raise CannotRunError("there is no GPU")
+
+    with pytest.raises(SystemExit) as ended:
+        main(measure)
+    assert ended.value.code == CANNOT_RUN
+    assert capsys.readouterr().out.splitlines()[-1] == "test_frame: cannot run here: there is no GPU"
+    assert list(results.iterdir()) == []
+
+
+def test_every_script_is_among_all_and_all_take_less_than_ten_minutes():
+    files = Path(everything.__file__).parent.glob("*.py")
+    assert {file.stem for file in files if "main(measure" in file.read_text()} == set(everything.BUDGETS)
+    assert all(find_spec(f"benchmarks.{name}") for name in everything.BUDGETS)
+    assert sum(everything.BUDGETS.values()) < 600
+
+
+def test_a_script_that_fails_leaves_the_others_and_is_told_by_the_exit_status(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(everything, "RESULTS", results)
+    monkeypatch.setattr(everything, "BUDGETS", {"absent": 10, "training_step": 10, "growth": 10})
+    store(RUN, results)
+    statuses = {"absent": "failed with exit status 1", "training_step": "done", "growth": "cannot run here"}
+    monkeypatch.setattr(everything, "run", lambda name, *_: everything.Outcome(name, statuses[name], 11.0))
+    with pytest.raises(SystemExit) as ended:
+        everything.main()
+    assert ended.value.code == 1
+    out = capsys.readouterr().out
+    assert "missed by 20 %" in out
+    assert "absent: failed with exit status 1, 11 s, over its budget of 10 s" in out
+    assert "growth: cannot run here, 11 s" in out
+
+
+def test_a_script_that_does_not_exist_has_failed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(everything, "BUDGETS", {"absent": 60})
+    outcome = everything.run("absent", "1 of 1", Console(quiet=True))
+    assert outcome.said == "failed with exit status 1"
+    assert outcome.failed

@@ -1,0 +1,92 @@
+"""The ways that are timed compute the same, and the floor counts what they cannot do without."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from benchmarks.floor import Product, operations, products
+from benchmarks.learning import OURS, PLAIN, TEXTBOOK, WAYS, Learner, package_loss
+from benchmarks.textbook import textbook_loss
+from benchmarks.workload import Work
+from torch.utils.flop_counter import FlopCounterMode
+
+from showattendtell.model import loops
+from showattendtell.text.vocabulary import EOS, PAD, START
+
+TINY = Work(3, 2, regions=4, region_dim=5, vocabulary=30, embedding=3, hidden=6, attention=7)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_the_textbook_has_the_loss_and_the_gradients_of_the_package(dtype: torch.dtype, tolerance: float):
+    captioner, batch = TINY.captioner().to(dtype), TINY.batch()
+    batch = batch._replace(regions=batch.regions.to(dtype))
+    found = []
+    for loss in (textbook_loss, package_loss):
+        captioner.zero_grad()
+        value = loss(captioner, *batch)
+        value.backward()
+        found.append([value.detach(), *(parameter.grad for parameter in captioner.parameters())])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_all_ways_learn_alike():
+    learners = [Learner(WAYS[way], TINY, TINY.batch()) for way in (TEXTBOOK, OURS, PLAIN)]
+    torch.manual_seed(0)
+    regions = torch.rand_like(learners[0].batch.regions)
+    for learner in learners:
+        learner.batch = learner.batch._replace(regions=regions)
+        for _ in range(30):
+            learner.step()
+    theirs, *others = (torch.tensor(learner.losses) for learner in learners)
+    assert theirs[-1] < theirs[0]
+    for ours in others:
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
+
+
+def test_without_a_compiler_no_loop_is_compiled(monkeypatch: pytest.MonkeyPatch):
+    def refuse(loop: object) -> None:
+        raise RuntimeError("compiled")
+
+    monkeypatch.setattr(loops, "compiled", refuse)
+    Learner(WAYS[PLAIN], TINY, TINY.batch()).step()
+    with pytest.raises(RuntimeError, match="compiled"):
+        Learner(WAYS[OURS], TINY, TINY.batch()).step()
+
+
+class OneWord(Work):
+    """Captions of `<eos>` alone."""
+
+    lengths: Sequence[int] = property(lambda work: [1] * work.captions)
+
+
+def test_the_floor_of_one_step_is_what_torch_counts_in_the_textbook_s():
+    work = OneWord(*TINY._replace(images=4, each=1))
+    with FlopCounterMode(display=False) as counted:
+        textbook_loss(work.captioner(), *work.batch()).backward()
+    by_name = {product.name: product.operations for product in products(work)}
+    read_elementwise = by_name.pop("context")
+    assert counted.get_total_flops() == sum(by_name.values())
+    assert read_elementwise == 2 * (4 * 4 * 5) * 2
+
+
+def test_the_floor_counts_words_without_padding_and_every_image_once():
+    alone, five = Work(images=2, each=1, mixed=False), Work(images=2, each=5, mixed=False)
+    once = ("keys", "first h and c", "first h and c, second layer")
+    for one, other in zip(products(alone), products(five), strict=True):
+        assert other.operations == one.operations * (1 if one.name in once else 5)
+    assert operations(alone) == sum(product.operations for product in products(alone))
+
+
+def test_a_product_has_two_operations_for_each_pair_and_direction():
+    assert Product("", 2, 3, 4).operations == 2 * 24 * 3
+    assert Product("", 2, 3, 4, backward=1).operations == 2 * 24 * 2
+
+
+def test_captions_of_a_batch_end_where_their_lengths_say():
+    tokens = Work().tokens()
+    for row, length in zip(tokens, Work().lengths, strict=True):
+        assert row[length - 1] == EOS
+        assert (row[length:] == PAD).all()
+        assert not torch.isin(row[: length - 1], torch.tensor([PAD, START, EOS])).any()
+    assert 11 < sum(Work().lengths) / Work().captions < 13
