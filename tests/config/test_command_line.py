@@ -82,6 +82,7 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("seed=1,", "seed=1,"),
         ("hydra/launcher=joblip", "^there is no hydra/launcher=joblip; did you mean 'joblib'"),
         ("hydra/launcher=joblib", "^hydra/launcher=joblib is for several runs; put -m before it$"),
+        ("hydra.run.dri=here", "^there is no setting hydra.run.dri; did you mean 'hydra.run.dir'"),
     ],
 )
 def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sentence: str):
@@ -183,7 +184,7 @@ def test_a_launcher_with_its_settings_is_let_through(launcher: str):
 def test_a_launcher_that_is_not_installed_is_told_with_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, launcher: str, extra: str
 ):
-    monkeypatch.setitem(sys.modules, "hydra_plugins", None)
+    monkeypatch.setitem(sys.modules, f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher", None)
     sentence = rf"={launcher} needs the package hydra-\w+-launcher; run pip install 'showattendtell\[{extra}\]'$"
     with pytest.raises(UserError, match=sentence):
         check_command("train", ["-m", f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=2", "seed=1,2"])

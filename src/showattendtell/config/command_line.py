@@ -157,6 +157,7 @@ def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) 
     choices = [line for key, line in chosen.items() if key not in misplaced]
     config, _ = compose(name, choices)
     settings = {key: line for key, line in run if key not in groups}
+    misplaced |= _unknown_to_hydra(config, settings)
     misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not _is_hydras(key)}, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
     unstated = {key for key in placed if not _is_hydras(key) and not _is_stated(config, key)}
@@ -179,6 +180,25 @@ def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     present = config.hydra.runtime.choices
     parents = {group: group.rpartition("/")[0] for group in nested if group not in present}
     return {g: f"{parent}={present[parent]} has no {g}; leave {nested[g]} out" for g, parent in parents.items()}
+
+
+def _unknown_to_hydra(config: DictConfig, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Hydra's own that there are not, with a sentence each; what has a `+` before it is added."""
+    unknown = [key for key in settings if key.startswith("hydra.") and not _is_stated(config, key)]
+    return {
+        key: f"there is no setting {key}{did_you_mean(key, _siblings(config, key))}"
+        for key in unknown
+        if not settings[key].startswith("+")
+    }
+
+
+def _siblings(config: DictConfig, key: str) -> list[str]:
+    """The settings that there are where it was looked for, or above, where that is no place either."""
+    parent = key.rpartition(".")[0]
+    node = OmegaConf.select(config, parent)
+    if not isinstance(node, DictConfig):
+        return _siblings(config, parent)
+    return [f"{parent}.{name}" for name in node if name != TARGET]
 
 
 def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[str, list[str]]) -> dict[str, str]:

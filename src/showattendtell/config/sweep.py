@@ -5,9 +5,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager, nullcontext, redirect_stderr
+from contextlib import chdir, contextmanager, nullcontext
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +119,14 @@ class Sweep(BasicSweeper):
 
 
 def settle_folder(config: DictConfig) -> None:
-    """Write the sweep's folder into its configuration as a path that is the same at any time and from any folder."""
+    """Write the sweep's folder into its configuration as a path that is the same at any time and from any folder.
+
+    It is written with `++`, so that it is told from a folder that the user named.
+    """
     folder = os.path.abspath(config.hydra.sweep.dir)
     with read_write(config.hydra):
         config.hydra.sweep.dir = folder
-        config.hydra.overrides.hydra.append(f"hydra.sweep.dir={QuotedString(folder, Quote.double).with_quotes()}")
+        config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={QuotedString(folder, Quote.double).with_quotes()}")
 
 
 class Witness(Launcher):
@@ -180,17 +182,9 @@ class Witness(Launcher):
             if run.status == JobStatus.COMPLETED:
                 print(f"{where}  {run.return_value:.4g}" if isinstance(run.return_value, float) else where)
             else:
-                failed.append(f"{where}: {sentence(_fault(run))}")
+                failed.append(f"{where}: {sentence(run._return_value)}")
         if failed:
             raise UserError("\n  ".join([f"{len(failed)} of {len(self._ended)} runs failed:", *failed]))
-
-
-def _fault(run: JobReturn) -> Exception:
-    try:
-        with redirect_stderr(StringIO()):  # Hydra says there that there was an error
-            raise AssertionError(f"the run returned {run.return_value}")
-    except Exception as fault:
-        return fault
 
 
 def shown(folder: str | Path) -> Path:
