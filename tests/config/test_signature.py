@@ -76,7 +76,7 @@ STARRED = """
 
 
 def targets() -> dict[str, set[str]]:
-    """Every `_target_` that conf/ names, and the settings that stand beside it; those of hydra/ are Hydra's to check."""
+    """Every `_target_` that conf/ names, and the settings beside it; what stands in hydra/ is Hydra's to check."""
     found: dict[str, set[str]] = {}
 
     def walk(node: Any) -> None:
