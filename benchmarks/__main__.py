@@ -30,6 +30,7 @@ BUDGETS = {
     "data_sets": 35,
     "sampler": 16,
     "scoring": 30,
+    "checkpoints": 15,
 }
 """The seconds that each script may take on two cores: together less than ten minutes."""
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,26 +45,45 @@ class Finished(NamedTuple):
     err: str
 
 
+class Running(NamedTuple):
+    """A command, and the files that it prints to."""
+
+    process: BaseProcess
+    out: Path
+    err: Path
+
+    def finish(self) -> Finished:
+        self.process.join()
+        return Finished(self.process.exitcode, self.out.read_text(), self.err.read_text())
+
+
+StartCommand = Callable[..., Running]
 RunCommand = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
-def run_forked(tmp_path_factory: pytest.TempPathFactory) -> RunCommand:
+def start_forked(tmp_path_factory: pytest.TempPathFactory) -> StartCommand:
     """`python -m showattendtell.COMMAND SETTING ...`, forked from a Python that has imported torch and Lightning once.
 
     `first` is code that is executed before the command.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED_ONCE)
-    printed = tmp_path_factory.mktemp("printed")
-    out, err = printed / "out", printed / "err"
 
-    def run(command: str, *settings: str, folder: Path, first: str = "", **environment: str) -> Finished:
+    def start(command: str, *settings: str, folder: Path, first: str = "", **environment: str) -> Running:
+        printed = tmp_path_factory.mktemp("printed")
+        out, err = printed / "out", printed / "err"
+        out.touch()
         arguments = [f"showattendtell.{command}", *settings]
         names = {"folder": folder, "environment": environment, "arguments": arguments, "first": first}
         process = context.Process(target=exec, args=(RUN_AS_MAIN, {**names, "out": out, "err": err}))
         process.start()
-        process.join()
-        return Finished(process.exitcode, out.read_text(), err.read_text())
+        return Running(process, out, err)
 
-    return run
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_forked(start_forked: StartCommand) -> RunCommand:
+    """As `start_forked`, to its end."""
+    return lambda *arguments, **others: start_forked(*arguments, **others).finish()

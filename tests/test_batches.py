@@ -152,3 +152,9 @@ def test_a_broken_image_met_by_a_worker_is_told_in_one_line(photographs: list[Ex
     )
     with pytest.raises(UserError, match=r"^image nowhere.png does not exist$"):
         next(iter(data.train_dataloader()))
+
+
+def test_a_caption_is_named_by_its_image_and_its_number_there():
+    captions = CaptionBatches(examples_of(), vocabulary(), numbered)
+    named = [captions.name(caption) for caption in range(len(captions))]
+    assert named == ["0.png#0", "0.png#1", "1.png#0", "2.png#0", "2.png#1", "2.png#2"]

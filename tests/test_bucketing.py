@@ -271,3 +271,23 @@ def test_even_shares_worked_by_hand(monkeypatch: pytest.MonkeyPatch, number: int
     for rank, share in enumerate(shares):
         monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
         assert even_share(number) == share
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_batch_is_found_again_by_its_number(kind: type[Bucketing]):
+    batches = batches_of(kind)
+    for epoch in (0, 3):
+        dealt = epoch_of(batches, epoch)
+        assert [batches.batch(number) for number in range(len(dealt))] == dealt
+
+
+def test_a_pass_is_the_rest_of_one_in_the_epoch_that_was_interrupted_only():
+    batches = batches_of(LengthBuckets)
+    whole = epoch_of(batches, 2)
+    batches.resume(2, 5)
+    batches.set_epoch(1)
+    assert not batches.resumes
+    batches.set_epoch(2)
+    assert batches.resumes
+    assert list(batches) == whole[5:]
+    assert not batches.resumes

@@ -12,7 +12,7 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 LAYERS = [
-    {"errors", "arguments", "processes"},
+    {"errors", "arguments", "processes", "files", "random_states"},
     {"records"},
     {"text"},
     {"data", "downloads"},
@@ -29,8 +29,9 @@ LAYERS = [
     {"corpus", "evaluation", "likeness"},
     {"report"},
     {"config"},
-    {"loggers", "progress"},
-    {"checkpoint", "training"},
+    {"loggers", "stopping", "checkpoint"},
+    {"progress", "keeping"},
+    {"resuming", "training"},
     {"scoring"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "demo"}
     | {"cli"},
@@ -41,7 +42,7 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
-TRAINING = {"batches", "module", "loggers", "progress", "training", "train"}
+TRAINING = {"batches", "module", "loggers", "progress", "stopping", "keeping", "resuming", "training", "train"}
 """What knows Lightning, which takes seconds to import."""
 
 ENTRY_POINTS = LAYERS[-1]

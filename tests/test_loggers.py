@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.loggers import has_account
+from showattendtell.loggers import METRICS, MetricsFile, has_account
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +29,14 @@ def test_a_login_of_the_same_server_is_an_account(bare_home: Path, monkeypatch: 
     assert not has_account()
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
     assert has_account()
+
+
+def test_the_log_has_a_row_for_each_time_and_a_column_for_each_figure(tmp_path: Path):
+    log = MetricsFile(tmp_path)
+    log.log_metrics({"loss": 2.5, "epoch": 0}, step=3)
+    log.save()
+    assert (tmp_path / METRICS).read_text() == "epoch,loss,step\n0,2.5,3\n"
+    log.log_metrics({"bleu": 0.1, "epoch": 1}, step=6)
+    log.save()
+    assert (tmp_path / METRICS).read_text() == "bleu,epoch,loss,step\n,0,2.5,3\n0.1,1,,6\n"
+    assert [file.name for file in tmp_path.iterdir()] == [METRICS]

@@ -1,5 +1,6 @@
 """The Lightning data module, which deals out captions and images in batches."""
 
+import signal
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,9 +37,17 @@ class EagerLoader(DataLoader[Item]):
     """Reads the next batches while the present one is used: in its workers, or in a thread where it has none.
 
     Nothing is read before the first batch is asked for: Lightning calls `set_epoch` after `iter`.
+
+    torch's loader takes a seed for its workers from the random numbers that dropout takes from as well: every pass, or
+    once a run if it keeps its workers. This one takes it at every pass, and for the rest of a pass that was begun in
+    another process none, so that neither workers nor an interruption change what is drawn.
     """
 
+    generator: torch.Generator
+
     def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
+        if not (isinstance(self.sampler, EpochBatches) and self.sampler.resumes):
+            self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
         batches = super().__iter__()
         yield from batches if self.num_workers else read_ahead(batches, READ_AHEAD)
 
@@ -53,6 +62,18 @@ def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
             yield item
     finally:
         thread.shutdown(cancel_futures=True)
+
+
+LAST_WISHES = 30
+"""Seconds that a worker goes on when it is told to stop."""
+
+
+def outlive_signals(worker: int) -> None:
+    """Let a worker read on when a terminal or a scheduler stops the whole group of processes: the one that trains ends
+    it, after the step that it is in."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(LAST_WISHES))
 
 
 class CaptionData(lightning.LightningDataModule):
@@ -130,7 +151,13 @@ class CaptionData(lightning.LightningDataModule):
             multiprocessing_context=context,
             persistent_workers=bool(self.num_workers),
             pin_memory=items is not self.val_images and torch.cuda.is_available() and not self.resident,
+            generator=torch.Generator(),
+            worker_init_fn=outlive_signals if self.num_workers else None,
         )
+
+    def name_batch(self, number: int) -> list[str]:
+        """The captions of one of the present epoch's batches to train on."""
+        return [self.train_captions.name(caption) for caption in self.train_batches.batch(number)]
 
     def state_dict(self) -> dict[str, Any]:
         """How far training is: the epoch, how many of its batches have been trained on, and how many it has."""

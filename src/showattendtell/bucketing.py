@@ -156,14 +156,26 @@ class EpochBatches(Sampler[list[int]]):
         """Leave the first batches of that epoch out when it is dealt next."""
         self._done = {epoch: batches}
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the pass that comes is the rest of one that was begun in another process."""
+        return self.epoch in self._done
+
     def __len__(self) -> int:
         """A whole epoch's batches, also where it is resumed: Lightning counts on from those that it has had."""
         return len(self._share(len(self.bucketing.bounds)))
 
     def __iter__(self) -> Iterator[list[int]]:
+        yield from self._from(self._done.pop(self.epoch, 0))
+
+    def batch(self, number: int) -> list[int]:
+        """One of the epoch's batches, counted from 0."""
+        return next(self._from(number))
+
+    def _from(self, first: int) -> Iterator[list[int]]:
         rng = np.random.default_rng([self.seed, self.epoch])
         captions = self.bucketing.arrange(rng)
         bounds = self.bucketing.bounds[self.bucketing.order(rng)]
-        for number in self._share(len(bounds))[self._done.pop(self.epoch, 0) :]:
+        for number in self._share(len(bounds))[first:]:
             start, stop = bounds[number]
             yield captions[start:stop].tolist()

@@ -1,5 +1,6 @@
 """Checkpoints that say what they are: written in training, and all that scoring and captioning need."""
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from showattendtell import __version__
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.config.build import TRUST, build, build_captioner, foreign_targets, settled
 from showattendtell.config.check import find_faults, raise_all
+from showattendtell.config.entry import Chosen
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
@@ -23,6 +25,8 @@ FORMAT = 2
 CARD = "showattendtell"
 """A checkpoint's entry that says what the weights mean."""
 
+BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
+
 
 class Restored(NamedTuple):
     """A trained model ready for use, the configuration it was trained with, and what was chosen for it by group."""
@@ -33,19 +37,26 @@ class Restored(NamedTuple):
 
 
 def write_card(
-    config: DictConfig, choices: dict[str, str], vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
+    config: DictConfig, chosen: Chosen, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """What a checkpoint says of itself, in plain numbers, strings, lists and dicts."""
     card = {
         "format": FORMAT,
         "version": __version__,
-        "config": OmegaConf.to_container(config, resolve=True),
-        "choices": choices,
+        "config": plain_settings(config),
+        "choices": chosen.choices,
+        "arguments": chosen.arguments,
         "vocabulary": list(vocabulary.words),
         "encoder": encoder.describe(),
         "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
     }
     return {CARD: card}
+
+
+def plain_settings(config: DictConfig) -> dict[str, Any]:
+    """A training configuration without what only says from where it goes on."""
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    return {name: value for name, value in settings.items() if name != "resume"}
 
 
 def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | None = None) -> Restored:
@@ -114,19 +125,45 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def find_damage(file: Path) -> str:
+    """What is wrong with a checkpoint, by the CRC-32 that torch writes of each of its parts and does not look at again;
+    empty where it is whole."""
+    try:
+        with zipfile.ZipFile(file) as parts:
+            broken = parts.testzip()
+        if not broken:
+            torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as fault:  # neither has one error for a file that is not its own
+        return getattr(fault, "strerror", None) or type(fault).__name__
+    return f"the checksum of {broken} is wrong" if broken else ""
+
+
+def load(file: Path, mmap: bool = False) -> dict[str, Any]:
+    """What is in a checkpoint, to be read from the file when it is used with `mmap`; nothing in it is executed.
+
+    Raises `UserError` for one that is none of ours.
+    """
+    try:
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+    except Exception as fault:  # torch has no one error for a file that is not its own
+        raise _damaged(file, type(fault).__name__) from None
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
+        raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
+    return checkpoint
+
+
+def _damaged(file: Path, reason: str) -> UserError:
+    return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
+
+
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if file.is_dir():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if not file.is_file():
         raise UserError(f"the checkpoint {file} does not exist; training writes runs/.../best.ckpt")
-    try:
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as fault:  # torch has no one error for a file that is not its own
-        raise UserError(
-            f"{file} is damaged or no checkpoint ({type(fault).__name__}); take last.ckpt or train again"
-        ) from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
-        raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
+    if damage := find_damage(file):
+        raise _damaged(file, damage)
+    checkpoint = load(file)
     card = checkpoint[CARD]
     if card.get("format") != FORMAT:
         raise UserError(

@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
-from showattendtell.errors import UserError
 from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
 from showattendtell.model.captioner import Captioner
@@ -22,7 +21,10 @@ from showattendtell.processes import gather, rank
 from showattendtell.records import Batch
 from showattendtell.splits import Scene
 from showattendtell.text.vocabulary import PAD, Vocabulary
-from showattendtell.watch import Figure, WordClasses, pool, watch_maps
+from showattendtell.watch import Figure, RunningMeans, WordClasses, pool, pool_processes, watch_maps
+
+TRAINED = "trained"
+"""A checkpoint's entry of the figures over the part of the epoch that has been trained on."""
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -51,6 +53,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.make_optimizer, self.schedule = optimizer, schedule
         self._word_classes = WordClasses(vocabulary)
         self._written: dict[str, tuple[list[str], list[tuple[str, ...]]]] = {}
+        self._trained = RunningMeans()
         self._figures: defaultdict[str, list[Figure]] = defaultdict(list)
 
     @property
@@ -60,26 +63,32 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens)
-        total = loss.total
-        if not total.isfinite():
-            raise UserError("the loss is no longer a number; lower optimizer.lr and train again")
-        captions, words = len(batch.tokens), int((batch.tokens != PAD).sum())
-        self.log("train/loss", total, on_epoch=True, on_step=False, prog_bar=True, batch_size=captions)
-        self.log("train/nll_per_word", loss.nll * captions / words, on_epoch=True, on_step=False, batch_size=words)
+        captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
+        self._trained.add("loss", loss.total, captions)
+        self._trained.add("nll_per_word", loss.nll * captions / words, words)
         for name, figure in loss.figures.items():
-            self.log(f"train/{name}", figure, on_epoch=True, on_step=False, batch_size=captions)
+            self._trained.add(name, figure, captions)
         if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._log_gradients(loss)
-        return total
+            self._watch_gradients(loss)
+        return loss.total
 
-    def _log_gradients(self, loss: Loss) -> None:
+    def _watch_gradients(self, loss: Loss) -> None:
         """The norm of each term's gradient, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
         for name, term in loss.terms.items():
             if term.requires_grad:
                 parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
                 norm = torch.nn.utils.get_total_norm([part for part in parts if part is not None])
-                self.log(f"train/gradient_norm_{name}", norm, on_epoch=True, on_step=False, batch_size=1)
+                self._trained.add(f"gradient_norm_{name}", norm)
+
+    def log_training(self) -> None:
+        """Log the epoch's figures of training.
+
+        Lightning would gather them itself, but a checkpoint of its does not have them, and an epoch that goes on from
+        one would lack the steps before.
+        """
+        self._log_figures("train", self._trained.figures())
+        self._trained.clear()
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):
@@ -96,7 +105,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             self._figures[f"beta_{name}"].append(figure)
 
     def on_validation_epoch_end(self) -> None:
-        self._log_figures()
+        self._log_figures("val", {name: pool(figures) for name, figures in self._figures.items()})
+        self._figures.clear()
         hypotheses, references = zip(*gather(self._written).values(), strict=True)
         self._written = {}
         scores = bleu(hypotheses, references)
@@ -104,15 +114,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.log("val/bleu4_with_penalty", 100 * scores.with_penalty[3])
         self.log("val/distinct_captions", float(len({tuple(words) for words in hypotheses})))
 
-    def _log_figures(self) -> None:
-        """The validation captions' figures over all processes, of which some may have had no batch."""
-        own = {name: pool(figures) for name, figures in self._figures.items()}
-        self._figures.clear()
-        by_process = list(gather({str(rank()): own}).values())
-        for name in dict.fromkeys(name for figures in by_process for name in figures):
-            mean, of = pool(figures[name] for figures in by_process if name in figures)
+    def _log_figures(self, stage: str, own: dict[str, Figure]) -> None:
+        for name, (mean, of) in pool_processes(own).items():
             if of:
-                self.log(f"val/{name}", mean.float())
+                self.log(f"{stage}/{name}", mean.float(), prog_bar=(stage, name) == ("train", "loss"))
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
@@ -123,3 +128,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint.update(self.card)
+        checkpoint[TRAINED] = {name: tuple(figure) for name, figure in pool_processes(self._trained.figures()).items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if rank() == 0:  # it has what all had
+            figures = {name: Figure(*figure) for name, figure in checkpoint[TRAINED].items()}
+            self._trained.resume(figures, self.device)

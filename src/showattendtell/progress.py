@@ -1,17 +1,16 @@
 """What a run goes by, tells and warns of while it trains."""
 
 import time
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytorch_lightning as lightning
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loggers import CSVLogger
 from rich.console import Console
 
 from showattendtell.batches import CaptionData
 from showattendtell.evaluation import measure_gaze
+from showattendtell.loggers import MetricsFile
 from showattendtell.module import CaptioningModule
 from showattendtell.report.curves import draw_curves, read_metrics
 from showattendtell.watch import STILL
@@ -33,6 +32,14 @@ def build_monitor(config: DictConfig) -> Monitor:
     return Monitor(bleu4, NLL, "min") if config.selection == "nll" else Monitor(bleu4, bleu4, "max")
 
 
+class TrainingFigures(Callback):
+    """Logs the epoch's figures of training, for the callbacks behind this one."""
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if isinstance(module, CaptioningModule):
+            module.log_training()
+
+
 class GazeReport(Callback):
     """After each validation, how well attention finds what people's captions name, where the data set has boxes."""
 
@@ -47,9 +54,9 @@ class GazeReport(Callback):
 
 
 class EpochReport(Callback):
-    """A line per epoch on the screen, and the learning curve drawn anew."""
+    """A line per epoch on the screen, and in the end the learning curve."""
 
-    def __init__(self, log: CSVLogger, monitor: Monitor):
+    def __init__(self, log: MetricsFile, monitor: Monitor):
         self._log, self._monitor = log, monitor
         self._best: float | None = None
         self._started = time.monotonic()
@@ -86,6 +93,13 @@ class EpochReport(Callback):
         return f"{values[metric]:.{digits}f}{best}"
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if self._log.rows:
+            draw_curves(read_metrics(self._log.path), self._log.path.with_name("learning_curve.png"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "rows": self._log.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Rows that were logged behind the checkpoint will be logged again."""
+        self._best, self._log.rows = state["best"], list(state["rows"])
         self._log.save()
-        path = Path(self._log.log_dir)
-        draw_curves(read_metrics(path / "metrics.csv"), path / "learning_curve.png")

@@ -70,9 +70,8 @@ def pixel_source(
 ) -> ImageSource:
     """Pixels from the image files, uint8, or views of them; reading raises `UserError` for a file that is broken."""
     if augmentation:
-        files: ImageFiles = AugmentedFiles(examples, preprocessing, augmentation)
-    else:
-        files = ImageFiles([example.path for example in examples], preprocessing)
+        return AugmentedFiles(examples, preprocessing, augmentation)
+    files = ImageFiles([example.path for example in examples], preprocessing)
 
     def read(positions: Sequence[int]) -> Tensor:
         images = [files[position][1] for position in positions]
@@ -123,15 +122,21 @@ class CaptionBatches(TorchDataset[Batch]):
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageSource):
         self.tokens = Tokens(vocabulary.encode(caption.words) for example in examples for caption in example.captions)
         self.owners = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
-        self.images, self._num_images, self._held = images, len(examples), False
+        self.images, self._held = images, False
+        self._names = [example.image for example in examples]
 
     def hold(self, device: torch.device) -> None:
         """Keep all images in the memory of a device."""
         if not self._held:
-            self.images, self._held = hold(self.images, self._num_images, device), True
+            self.images, self._held = hold(self.images, len(self._names), device), True
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def name(self, caption: int) -> str:
+        """A caption by its image and its number among that image's, counted from 0: `dog.jpg#4`."""
+        owner = self.owners[caption]
+        return f"{self._names[owner]}#{caption - np.searchsorted(self.owners, owner)}"
 
     def __getitem__(self, captions: list[int]) -> Batch:
         positions, owners = np.unique(self.owners[captions], return_inverse=True)

@@ -1,8 +1,11 @@
 """Trains a captioner and writes its best and last checkpoint, its curves and its log into the run's folder."""
 
+from pathlib import Path
+from typing import SupportsFloat
+
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import as_argument, choices, entry_point, run_folder
+from showattendtell.config.entry import as_argument, chosen, entry_point, run_folder, search_root
 
 
 def run(config: DictConfig) -> float:
@@ -12,29 +15,50 @@ def run(config: DictConfig) -> float:
     from showattendtell.checkpoint import write_card
     from showattendtell.config.build import build, build_source
     from showattendtell.report.tables import print_dataset
-    from showattendtell.training import build_module, build_trainer
+    from showattendtell.resuming import find_start, held, refuse_other_data
+    from showattendtell.training import build_module, build_trainer, fit
 
     lightning.seed_everything(config.seed, verbose=False)
-    dataset, encoder = build(config.dataset), build(config.encoder)
-    source, dataset = build_source(config, dataset, encoder)
-    sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
-    vocabulary = build(config.vocabulary, captions=sentences)
-    print_dataset(dataset, vocabulary)
+    start = find_start(config, run_folder(), search_root())
+    if start.finished:
+        print(f"{start.folder} is finished")
+        return tell_best(start.folder, start.best)
+    with held(start.folder):
+        dataset, encoder = build(config.dataset), build(config.encoder)
+        source, dataset = build_source(config, dataset, encoder)
+        sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
+        vocabulary = build(config.vocabulary, captions=sentences)
+        print_dataset(dataset, vocabulary)
 
-    data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-    module = build_module(config, encoder, vocabulary, write_card(config, choices(), vocabulary, encoder, dataset))
-    folder = run_folder()
-    trainer, keeper = build_trainer(config, folder)
-    trainer.fit(module, data)
-    if not keeper.best_model_path:
+        data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
+        card = write_card(config, chosen(), vocabulary, encoder, dataset)
+        refuse_other_data(start, card)
+        module = build_module(config, encoder, vocabulary, card)
+        trainer, best = build_trainer(config, start.folder)
+        fit(trainer, module, data, start.checkpoint)
+    return tell_best(start.folder, best.best_model_score)
+
+
+def tell_best(folder: Path, score: SupportsFloat | None) -> float:
+    """Print what to do with the best checkpoint, and return its figure; 0 where there is none."""
+    if score is None:
         print("no epoch ended with a validation, so there is no best checkpoint")
         return 0.0
     print(f"the best checkpoint is {folder / 'best.ckpt'}; score it on the test images with")
     print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', folder / 'best.ckpt')}")
-    return float(keeper.best_model_score or 0)
+    return float(score)
 
 
-main = entry_point("train", run)
+def recalled(arguments: list[str]) -> list[str]:
+    """With the folder of a run as `resume`, that run's arguments and those that are given besides."""
+    if not any(argument.startswith("resume=") for argument in arguments):
+        return arguments
+    from showattendtell.resuming import recall
+
+    return recall(arguments)
+
+
+main = entry_point("train", run, expand=recalled)
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 """What Lightning trains, and its Trainer: what it logs, what it keeps, when it stops."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,22 +11,24 @@ from typing import Any
 import pytorch_lightning as lightning
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from pytorch_lightning.loggers import CSVLogger
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich.console import Console
 
+from showattendtell.batches import CaptionData
+from showattendtell.checkpoint import BEST
 from showattendtell.config.build import build, build_captioner
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.loggers import chosen_loggers
+from showattendtell.keeping import BestCheckpoint, LastCheckpoint, WholeCheckpoints
+from showattendtell.loggers import MetricsFile, chosen_loggers
 from showattendtell.loss import HardLoss
 from showattendtell.model.hard import HardAttention
 from showattendtell.module import CaptioningModule
-from showattendtell.progress import EpochReport, GazeReport, build_monitor
+from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
+from showattendtell.stopping import TERMINATED, FiniteLoss, Notice
 from showattendtell.text.vocabulary import Vocabulary
 
 QUIET = (
-    r"Experiment logs directory .* exists and is not empty",  # Hydra keeps the run's configuration there
     r"Checkpoint directory .* exists and is not empty",
     r"Found \d+ module\(s\) in eval mode",  # the frozen encoder
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
@@ -65,13 +68,19 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
-    csv, monitor = CSVLogger(folder, name="", version=""), build_monitor(config)
-    keep = ModelCheckpoint(
-        folder, "best", monitor.metric, mode=monitor.mode, save_last=True, enable_version_counter=False
-    )
+    csv, monitor = MetricsFile(folder), build_monitor(config)
+    best = BestCheckpoint(folder, Path(BEST).stem, monitor.metric, mode=monitor.mode, enable_version_counter=False)
     with _telling_refusals(config.early_stopping):
         stop = build(config.early_stopping, monitor=monitor.metric, mode=monitor.mode)
-    callbacks: list[Callback] = [GazeReport(), keep, stop, EpochReport(csv, monitor)]
+    callbacks: list[Callback] = [
+        GazeReport(),
+        TrainingFigures(),
+        FiniteLoss(folder),
+        stop,
+        EpochReport(csv, monitor),
+        LastCheckpoint(folder, config.checkpoint_every, Notice()),
+        best,
+    ]
     console = Console(stderr=True)
     if console.is_terminal:
         callbacks.append(RichProgressBar())
@@ -81,12 +90,13 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
             default_root_dir=folder,
             logger=[csv, *chosen_loggers(config, folder)],
             callbacks=callbacks,
+            plugins=[WholeCheckpoints()],
             enable_progress_bar=console.is_terminal,
             enable_model_summary=False,
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
-    return trainer, keep
+    return trainer, best
 
 
 @contextmanager
@@ -96,3 +106,11 @@ def _telling_refusals(node: DictConfig) -> Iterator[None]:
         yield
     except MisconfigurationException as fault:
         raise UserError(f"{node._get_full_key('')}: {str(fault).strip().splitlines()[0]}") from None
+
+
+def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData, checkpoint: Path | None) -> None:
+    """Train, from the checkpoint on if there is one; a SIGTERM before the first step ends it as a later one does."""
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SIGTERMException:
+        sys.exit(TERMINATED)

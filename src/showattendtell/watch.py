@@ -1,11 +1,12 @@
 """What attention does while a model learns: numbers that tell a map that looks from one that does not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from showattendtell.processes import gather, rank
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import PAD, Vocabulary
 from showattendtell.text.word_classes import WORD_CLASSES, word_class
@@ -26,6 +27,36 @@ def pool(figures: Iterable[Figure]) -> Figure:
     means, of = zip(*figures, strict=True)
     counts = torch.tensor(of, dtype=torch.float64)
     return Figure((torch.stack(means).to(counts) * counts).sum() / max(1, sum(of)), sum(of))
+
+
+class RunningMeans:
+    """The means of figures over the steps so far; they stay on the figures' device, and nothing waits for it."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, tuple[Tensor, Tensor | int]] = {}
+
+    def add(self, name: str, value: Tensor, of: Tensor | int = 1) -> None:
+        """Take the mean of `of` further things into a figure."""
+        mean, before = self._means.get(name, (torch.zeros((), device=value.device), 0))
+        together = before + of
+        self._means[name] = mean + (value.detach().float() - mean) * (of / together), together
+
+    def figures(self) -> dict[str, Figure]:
+        return {name: Figure(mean.cpu(), int(of)) for name, (mean, of) in self._means.items()}
+
+    def clear(self) -> None:
+        self._means = {}
+
+    def resume(self, figures: Mapping[str, Figure], device: torch.device) -> None:
+        """Go on from what `figures` gave."""
+        self._means = {name: (mean.float().to(device), of) for name, (mean, of) in figures.items()}
+
+
+def pool_processes(own: dict[str, Figure]) -> dict[str, Figure]:
+    """The figures over all processes, of which some may have had no batch."""
+    by_process = list(gather({str(rank()): own}).values())
+    names = dict.fromkeys(name for figures in by_process for name in figures)
+    return {name: pool(figures[name] for figures in by_process if name in figures) for name in names}
 
 
 def watch_maps(trace: Trace, tokens: Tensor) -> dict[str, Figure]:

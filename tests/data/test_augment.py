@@ -5,10 +5,11 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from showattendtell.data.augment import ASPECTS, Augmentation, AugmentedFiles, tells_sides
-from showattendtell.data.images import ImageFiles, Preprocessing
+from showattendtell.data.images import Preprocessing
+from showattendtell.errors import UserError
 from showattendtell.records import Caption, Example
 
 PREPROCESSING = Preprocessing(40, 32, (0.5,) * 3, (0.5,) * 3)
@@ -101,48 +102,55 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
     return [Example(str(number), str(folder / "a.png"), (caption,)) for number, caption in enumerate(captions)]
 
 
-def read(examples: list[Example], num_workers: int, seed: int = 0, **settings: float) -> list[Tensor]:
-    """Eight times the examples, as a loader reads them; each is of one of two in turn."""
-    files = AugmentedFiles(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
-    loader = DataLoader(files, 1, num_workers=num_workers, collate_fn=lambda items: items[0][1])
-    return list(loader)
+def files(examples: list[Example], seed: int = 0, **settings: float) -> AugmentedFiles:
+    """Eight times the examples."""
+    return AugmentedFiles(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
 
 
-def same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_views_depend_on_the_seed_and_not_on_what_else_was_drawn(examples: list[Example], num_workers: int):
+def test_views_depend_on_the_seed_and_the_batch_and_not_on_what_else_was_drawn(examples: list[Example]):
     torch.manual_seed(1)
-    first = read(examples, num_workers, flip=0.5, crop=0.5)
+    read = files(examples, flip=0.5, crop=0.5)
+    first, other = read([0, 1, 2]), read([0, 1, 3])
     torch.manual_seed(2)
     np.random.seed(2)
-    assert same(read(examples, num_workers, flip=0.5, crop=0.5), first)
-    assert not same(read(examples, num_workers, seed=1, flip=0.5, crop=0.5), first)
+    assert torch.equal(read([0, 1, 2]), first)
+    assert not torch.equal(other[0], first[0])
+    assert not torch.equal(files(examples, seed=1, flip=0.5, crop=0.5)([0, 1, 2]), first)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_views_are_the_same_whichever_process_reads_them(examples: list[Example], num_workers: int):
+    batches = [[0, 1, 2], [3, 4], [5, 6, 7]]
+    read = files(examples, flip=0.5, crop=0.5)
+
+    class Batches(Dataset):
+        def __getitem__(self, batch: list[int]) -> Tensor:
+            return read(batch)
+
+    drawn = DataLoader(Batches(), batch_size=None, sampler=batches, num_workers=num_workers)
+    assert all(torch.equal(views, read(batch)) for batch, views in zip(batches, drawn, strict=True))
 
 
 def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]):
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    _ = AugmentedFiles(examples, PREPROCESSING, Augmentation(0, flip=0.5, crop=0.5, colour=0.2))[0]
+    files(examples, flip=0.5, crop=0.5, colour=0.2)([0])
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_processes_that_read_draw_different_views(examples: list[Example]):
-    drawn = read(examples[:1], 2, crop=0.3)
-    assert not any(torch.equal(drawn[2 * turn], drawn[2 * turn + 1]) for turn in range(4))
+def test_a_photograph_that_a_batch_has_twice_is_seen_in_two_views(examples: list[Example]):
+    one, other = files(examples, crop=0.3)([0, 2])
+    assert not torch.equal(one, other)
 
 
 def test_a_sided_photograph_is_not_mirrored_in_training_either(examples: list[Example]):
-    mirrored, sided = read(examples, 0, flip=1.0)[:2]
+    mirrored, sided = files(examples, flip=1.0)([0, 1])
     assert torch.equal(mirrored.flip(2), sided)
     assert torch.equal(sided, PREPROCESSING(PIXELS))
 
 
-def test_a_broken_photograph_gives_its_fault(examples: list[Example], tmp_path: Path):
+def test_a_broken_photograph_is_told(examples: list[Example], tmp_path: Path):
     broken = [examples[0]._replace(path=str(tmp_path / "nowhere.jpg"))]
-    _, fault = AugmentedFiles(broken, PREPROCESSING, Augmentation(0, flip=1.0))[0]
-    _, expected = ImageFiles([broken[0].path], PREPROCESSING)[0]
-    assert str(fault) == str(expected)
+    with pytest.raises(UserError, match="nowhere.jpg does not exist"):
+        files(broken, flip=1.0)([0])

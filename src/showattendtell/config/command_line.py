@@ -27,7 +27,7 @@ SUPPLIED = {
     "logger": ("save_dir",),
     "trainer": (
         *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
-        *("use_distributed_sampler", "num_sanity_val_steps"),
+        *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
     ),
 }
 """Arguments of a part that the code gives to it, and that are no settings therefore."""
@@ -198,7 +198,7 @@ def _siblings(config: DictConfig, key: str) -> list[str]:
     node = OmegaConf.select(config, parent)
     if not isinstance(node, DictConfig):
         return _siblings(config, parent)
-    return [f"{parent}.{name}" for name in node if name != TARGET]
+    return [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
 
 
 def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[str, list[str]]) -> dict[str, str]:

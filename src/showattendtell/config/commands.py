@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from showattendtell.arguments import NonNegativeInt, PositiveInt, Text
+from showattendtell.arguments import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 
 
 class Download(NamedTuple):
@@ -30,6 +30,10 @@ class Train(NamedTuple):
     initial_weights: drawn as each layer of this project says, or by the released code's one rule.
     selection: what best.ckpt and early stopping go by: BLEU-4 of the validation captions, or -log p of people's words.
     brevity_penalty: tell and select by BLEU-4 with the brevity penalty.
+    checkpoint_every: minutes between two checkpoints while an epoch lasts, which is what a kill can cost; 0 for one
+        after every step. There is one before each validation besides. It is written while training waits.
+    resume: true goes on with the newest unfinished run of the same settings, and begins one where there is none; the
+        folder of a run goes on with that one, its settings included.
     """
 
     seed: NonNegativeInt
@@ -37,6 +41,8 @@ class Train(NamedTuple):
     initial_weights: Literal["project", "released"]
     selection: Literal["bleu4", "nll"]
     brevity_penalty: bool
+    checkpoint_every: NonNegativeFloat
+    resume: bool | Text
 
 
 class EvaluatedData(NamedTuple):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -33,7 +33,12 @@ GARBAGE = 50_000
 million that stay, and to look at them again and again takes a second."""
 
 
-def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "") -> Callable[[], None]:
+def entry_point(
+    name: str,
+    run: Callable[[DictConfig], Any],
+    positional: str = "",
+    expand: Callable[[list[str]], list[str]] = list,
+) -> Callable[[], None]:
     """`main()` of a command: reads `conf/NAME.yaml` and the command line, checks them, and calls `run(config)`.
 
     What the command line names as a `_target_` may be built. Whatever the user can mend is printed as a sentence, with
@@ -41,6 +46,7 @@ def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "
 
     Args:
         positional: the setting that takes the arguments without a name, as a list.
+        expand: the arguments as they are to be read, from those that were given.
     """
 
     def task(config: DictConfig) -> Any:
@@ -63,7 +69,7 @@ def entry_point(name: str, run: Callable[[DictConfig], Any], positional: str = "
                 settings = [argument for argument in arguments if not argument.startswith("-")]
                 print(help_page(*compose(name, check_command(name, settings, complete=False))))
                 return
-            sys.argv[1:] = check_command(name, arguments)
+            sys.argv[1:] = check_command(name, expand(arguments))
             Plugins.instance().register(Sweep)
             hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
@@ -90,7 +96,7 @@ def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
     named = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
     if places and named:
         raise UserError(f"{setting} are given twice, as {places[0]} and as {named}; give all of them in one way")
-    return [*rest, f"{setting}=[{','.join(map(_quoted, places))}]"] if places else rest
+    return [*rest, f"{setting}=[{','.join(map(quoted, places))}]"] if places else rest
 
 
 def run_folder() -> Path:
@@ -98,20 +104,43 @@ def run_folder() -> Path:
     return shown(HydraConfig.get().runtime.output_dir)
 
 
-def choices() -> dict[str, str]:
-    """The option that was chosen of each group, for this run."""
-    chosen = HydraConfig.get().runtime.choices
-    return {group: option for group, option in chosen.items() if option and not group.startswith("hydra")}
+def search_root() -> Path | None:
+    """The folder in which earlier runs of the same command are, a sweep's with their sweeps; None where the user named
+    this run's folder."""
+    config, folder = HydraConfig.get(), run_folder()
+    is_sweep = config.mode == RunMode.MULTIRUN
+    setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
+    is_named = any(line.startswith(setting) for line in config.overrides.hydra)
+    if is_sweep:
+        return folder.parent if is_named else folder.parent.parent
+    return None if is_named else folder.parent
+
+
+class Chosen(NamedTuple):
+    """What was chosen for a run: the option of each group, and the arguments of its command."""
+
+    choices: dict[str, str]
+    arguments: list[str]
+
+
+def chosen() -> Chosen:
+    """For this run, less the argument that tells from where it goes on."""
+    config = HydraConfig.get()
+    choices = {group: option for group, option in config.runtime.choices.items() if option}
+    return Chosen(
+        {group: option for group, option in choices.items() if not group.startswith("hydra")},
+        [line for line in config.overrides.task if not line.startswith("resume=")],
+    )
 
 
 def as_argument(name: str, value: object) -> str:
     """`name=value` as a user would have to type it, quoted for the shell and for Hydra where it needs that."""
     if re.fullmatch(r"[\w./~-]+", str(value)):
         return f"{name}={value}"
-    return shlex.quote(f"{name}={_quoted(str(value))}")
+    return shlex.quote(f"{name}={quoted(str(value))}")
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A text as Hydra's command line and then OmegaConf's interpolation take it literally."""
     literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
     return QuotedString(literal, Quote.double).with_quotes()

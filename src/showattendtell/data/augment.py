@@ -1,18 +1,16 @@
-"""Views of the training photographs, drawn anew whenever a photograph is read."""
+"""Views of the training photographs, drawn anew for every batch."""
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.utils.data import get_worker_info
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.arguments import Fraction, Probability, Share
-from showattendtell.data.images import ImageFiles, Preprocessing
-from showattendtell.processes import rank
+from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.records import Example
 
 SIDES = ("left", "right")
@@ -25,7 +23,7 @@ class Augmentation:
     """What a view of a training photograph may differ in; by default in nothing.
 
     Args:
-        seed: decides the views, together with the number of processes that read.
+        seed: decides the views, together with which images a batch has.
         flip: how often a view is mirrored; never that of a photograph whose captions have words that begin with left or
             right.
         crop: the smallest share of the photograph's area that a view shows, anywhere in it and scaled to the encoder's
@@ -64,21 +62,22 @@ class Augmentation:
         return transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
 
 
-class AugmentedFiles(ImageFiles):
-    """(position, a view of the photograph); every process that reads draws from a sequence of its own."""
+class AugmentedFiles:
+    """Views of photographs, the same whichever process reads them, and whatever was read before."""
 
     def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
-        super().__init__([example.path for example in examples], preprocessing)
-        self._augmentation = augmentation
+        self._paths = [example.path for example in examples]
         self._sided = [tells_sides(example) for example in examples]
+        self._preprocessing, self._augmentation = preprocessing, augmentation
 
-    @cached_property
-    def _rng(self) -> np.random.Generator:
-        worker = get_worker_info()
-        return np.random.default_rng([self._augmentation.seed, rank(), worker.id if worker else 0])
+    def __call__(self, positions: Sequence[int]) -> Tensor:
+        """(I, 3, crop, crop), uint8, of the photographs of a batch; a `UserError` where one is broken."""
+        rng = np.random.default_rng([self._augmentation.seed, *positions])
+        return torch.stack([self._view(position, rng) for position in positions])
 
-    def prepare(self, position: int, pixels: Tensor) -> Tensor:
-        return self._augmentation.view(pixels, self.preprocessing, self._rng, self._sided[position])
+    def _view(self, position: int, rng: np.random.Generator) -> Tensor:
+        pixels = read_pixels(self._paths[position])
+        return self._augmentation.view(pixels, self._preprocessing, rng, self._sided[position])
 
 
 def tells_sides(example: Example) -> bool:

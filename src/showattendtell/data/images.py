@@ -194,10 +194,6 @@ class ImageFiles(torch.utils.data.Dataset):
 
     def __getitem__(self, position: int) -> tuple[int, Tensor | UserError]:
         try:
-            return position, self.prepare(position, read_pixels(self.paths[position]))
+            return position, self.preprocessing(read_pixels(self.paths[position]))
         except UserError as fault:
             return position, fault
-
-    def prepare(self, position: int, pixels: Tensor) -> Tensor:
-        """(3, height, width) to (3, crop, crop), both uint8."""
-        return self.preprocessing(pixels)

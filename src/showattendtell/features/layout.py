@@ -10,7 +10,6 @@ line a batch, for `00000.json`.
 
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from showattendtell.errors import UserError
 from showattendtell.features.numbers import NUMBERS
+from showattendtell.files import whole_file
 
 FORMAT = 2
 """1 was a single safetensors file."""
@@ -142,12 +142,8 @@ def damaged(path: Path, reason: str) -> UserError:
 def write_whole(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
     """A JSON file that is there with all its content, or not at all."""
     text = content.model_dump_json(indent=1) if isinstance(content, BaseModel) else json.dumps(content, indent=1)
-    unfinished = file.with_suffix(".tmp")
-    with unfinished.open("w", encoding="utf-8") as stream:
-        stream.write(text + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    unfinished.replace(file)
+    with whole_file(file) as stream:
+        stream.write(f"{text}\n".encode())
 
 
 def refuse_difference(path: Path, made_with: Settings, expected: Settings) -> None:

@@ -1,0 +1,46 @@
+"""Files that are there with all their content, or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+UNFINISHED = ".tmp"
+"""Behind the name of a file that is being written."""
+
+
+@contextmanager
+def whole_file(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
+    """A stream for the file's content, which takes the file's place when all of it is on the disk.
+
+    Until then, and where writing fails, what was there stays. A process that is killed leaves `NAME.tmp` behind.
+
+    Args:
+        keep: the name that what was there gets.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED)
+    try:
+        with unfinished.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if keep and path.exists():
+            path.replace(keep)
+        unfinished.replace(path)
+    except BaseException as fault:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(fault, OSError):
+            fault.filename = str(path)  # writing does not tell it
+        raise
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Put the folder's list of names on the disk, where the file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

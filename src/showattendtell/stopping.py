@@ -1,0 +1,155 @@
+"""What ends a run before its time: signals, and a loss that is no number."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.environments import SLURMEnvironment
+from torch import Tensor
+
+from showattendtell.batches import CaptionData
+from showattendtell.errors import UserError
+from showattendtell.files import whole_file
+
+REQUEUE = signal.SIGUSR1
+"""What schedulers send some time before they stop a job."""
+
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit status after Ctrl-C, and after the other signals, as shells tell them."""
+
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""To a terminal, in which a progress bar has hidden it."""
+
+NOT_FINITE = "not-finite.json"
+
+
+class Notice:
+    """SIGTERM, a scheduler's SIGUSR1 or Ctrl-C, taken until there is a moment to save.
+
+    Lightning's own handlers do not wait for one: that of SIGTERM stops after any batch, also where the next ones are of
+    the same step, and SLURM's saves wherever in a step the signal came.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def listen(self) -> None:
+        """Take the signals from now on; Lightning gives them back at the end."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, REQUEUE, signal.SIGINT):
+                signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if number == self.signal == signal.SIGINT:
+            if os.isatty(2):
+                os.write(2, SHOW_CURSOR)
+            os._exit(INTERRUPTED)
+        self.signal = signal.Signals(number)
+        if number == signal.SIGINT:
+            os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
+
+    @property
+    def status(self) -> int:
+        return INTERRUPTED if self.signal == signal.SIGINT else TERMINATED
+
+    def obey(self) -> None:
+        """End the process; under SLURM, which sends SIGUSR1 where it is asked to, have the job start again."""
+        if self.signal == REQUEUE and SLURMEnvironment.detect():
+            requeue()
+        sys.exit(self.status)
+
+
+def requeue() -> None:
+    """Tell SLURM to run this job again."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+    subprocess.run(["scontrol", "requeue", job], check=False)
+
+
+class Watched(NamedTuple):
+    """A training batch, and its loss on its way to the CPU; `arrived` is None where it is there."""
+
+    epoch: int
+    batch: int
+    step: int
+    loss: Tensor
+    arrived: torch.cuda.Event | None
+
+
+class FiniteLoss(Callback):
+    """Ends the run where the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json`.
+
+    A GPU is not waited for: its loss is looked at in the next step, and before anything is saved.
+
+    Args:
+        folder: the run's.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._watched: Watched | None = None
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        module: lightning.LightningModule,
+        outputs: Tensor | Mapping[str, Any] | None,
+        batch: Any,
+        index: int,
+    ) -> None:
+        self._check(trainer)
+        if isinstance(outputs, Mapping) and "loss" in outputs:
+            self._watched = Watched(trainer.current_epoch, index, trainer.global_step, *_send(outputs["loss"]))
+            if self._watched.arrived is None:
+                self._check(trainer)
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._check(trainer)
+
+    def on_save_checkpoint(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._check(trainer)
+
+    def _check(self, trainer: lightning.Trainer) -> None:
+        watched, self._watched = self._watched, None
+        if watched is None:
+            return
+        if watched.arrived:
+            watched.arrived.synchronize()
+        if not math.isfinite(watched.loss):
+            raise self._fault(trainer, watched)
+
+    def _fault(self, trainer: lightning.Trainer, watched: Watched) -> UserError:
+        data = getattr(trainer, "datamodule", None)
+        captions = data.name_batch(watched.batch) if isinstance(data, CaptionData) else []
+        images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
+        place = {"epoch": watched.epoch + 1, "batch": watched.batch + 1, "step": watched.step}
+        content = {**place, "loss": str(watched.loss.item()), "images": images, "captions": captions}
+        with whole_file(self._folder / NOT_FINITE) as stream:
+            stream.write(json.dumps(content, indent=1).encode())
+        return UserError(
+            f"the loss of step {watched.step} is {content['loss']}; {self._folder / NOT_FINITE} lists the images and "
+            "captions of its batch; lower optimizer.lr or look at them, and train again"
+        )
+
+
+def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """The loss on the CPU; of a GPU not yet, but as soon as the event says so."""
+    if not loss.is_cuda:
+        return loss.cpu(), None
+    held = torch.empty_like(loss, device="cpu", pin_memory=True).copy_(loss, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return held, arrived
