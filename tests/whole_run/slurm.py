@@ -42,13 +42,13 @@ def sbatch(folder: Path, file: str) -> None:
         start(folder, str(task))
 
 
-def start(folder: Path, task: str) -> None:
+def start(folder: Path, task: str, **own: str) -> None:
     every, *exported = options(folder)["export"].split(",")
     assert every == "ALL"
     environment = {**os.environ, **OF_EVERY_TASK, **dict(pair.split("=") for pair in exported)}
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # whoever waits for sbatch does not for them
     command = ["bash", folder / "sbatch.sh"]
-    subprocess.Popen(command, env={**environment, "SLURM_ARRAY_TASK_ID": task}, **silent)
+    subprocess.Popen(command, env={**environment, "SLURM_ARRAY_TASK_ID": task, **own}, **silent)
 
 
 def srun(folder: Path, unbuffered: str, output: str, out: str, error: str, err: str, *command: str) -> None:
@@ -58,6 +58,7 @@ def srun(folder: Path, unbuffered: str, output: str, out: str, error: str, err: 
         real = re.sub("%[Aatj]", lambda found: names[found[0]], path)
         Path(real).parent.mkdir(parents=True, exist_ok=True)
         os.dup2(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    (folder / f"process-{names['%a']}").write_text(str(os.getpid()))
     os.execv(command[0], command)
 
 
@@ -65,7 +66,7 @@ def scontrol(folder: Path, requeue: str, job: str) -> None:
     assert requeue == "requeue"
     with (folder / "requeued").open("a") as file:
         file.write(f"{job}\n")
-    start(folder, job.partition("_")[2])
+    start(folder, job.partition("_")[2], SLURM_RESTART_COUNT="1")
 
 
 def sacct(folder: Path, *arguments: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,22 @@ def train(folder: Path, *arguments: str, **environment: str) -> None:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return torch.load(run / "best.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.slow
+def test_a_training_of_slurm_goes_on_when_its_job_is_sent_again(tmp_path: Path):
+    commands = slurm.install(tmp_path / "slurm")
+    long = ["trainer.max_epochs=40", "early_stopping.patience=99", "checkpoint_every=0", "hydra.sweep.dir=sweep"]
+    run, path = tmp_path / "sweep/0", f"{commands}:{os.environ['PATH']}"
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train, tmp_path, "-m", "hydra/launcher=submitit_slurm", *long, "seed=1,2", PATH=path)
+        wait_until(lambda: (run / "last.ckpt").exists() or training.done())
+        os.kill(int((commands / "process-0").read_text()), signal.SIGUSR1)
+        training.result()
+    assert (commands / "requeued").read_text() == f"{slurm.JOB}_0\n"
+    assert "sweep/0 goes on after step " in said(run)
+    assert [row.split(",")[0] for row in (run / "metrics.csv").read_text().splitlines()].count("39") >= 1
+    assert "the best checkpoint is sweep/0/best.ckpt" in said(run)
 
 
 @pytest.fixture(scope="module")
