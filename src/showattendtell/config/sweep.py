@@ -177,7 +177,7 @@ class Witness(Launcher):
         shared = set.intersection(*(set(run.overrides or ()) for run in self._ended))
         for run in self._ended:
             assert run.hydra_cfg
-            own = " ".join(line for line in run.overrides or () if line not in shared)
+            own = " ".join(line.lstrip("+") for line in run.overrides or () if line not in shared)
             where = f"{shown(run.hydra_cfg.hydra.runtime.output_dir)}  {own}"
             if run.status == JobStatus.COMPLETED:
                 print(f"{where}  {run.return_value:.4g}" if isinstance(run.return_value, float) else where)
