@@ -1,6 +1,7 @@
 """Every YAML file of conf/: it composes, it is true of the code, and what it says is what a run gets."""
 
 import inspect
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import find_faults
-from showattendtell.config.compose import compose, config_folder
+from showattendtell.config.compose import LAUNCHER, compose, config_folder
+from showattendtell.config.sweep import EXTRAS
 
 CONF = Path(config_folder())
 OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
@@ -30,7 +32,8 @@ def options() -> dict[str, list[str]]:
         recipe = file.read_text().startswith("# @package _global_")
         group = path.parts[0] if recipe else str(path.parent)
         groups.setdefault(group, []).append(str(path.relative_to(group)))
-    groups.pop("hydra")
+    for group in ("hydra", "hydra/sweeper"):
+        groups.pop(group)
     return groups
 
 
@@ -129,7 +132,19 @@ def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
 
 def test_every_folder_is_a_group_that_training_can_choose_from():
     _, groups = compose("train", [])
-    assert {group: sorted(names) for group, names in groups.items()} == {g: sorted(GROUPS[g]) for g in GROUPS}
+    assert set(groups.pop(LAUNCHER)) >= {"basic", *GROUPS[LAUNCHER]}  # Hydra's, and its packages', are others
+    expected = {group: sorted(names) for group, names in GROUPS.items() if group != LAUNCHER}
+    assert {group: sorted(names) for group, names in groups.items()} == expected
+
+
+def test_every_launcher_but_hydras_own_is_known_to_be_of_an_extra():
+    extras = tomllib.loads((CONF.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert EXTRAS.keys() == set(GROUPS[LAUNCHER])
+    for launcher, extra in EXTRAS.items():
+        package = read(CONF / LAUNCHER / f"{launcher}.yaml")
+        target = package.get("launcher", package)["_target_"]
+        name = target.split(".")[1].replace("_", "-")
+        assert [requirement.partition(">=")[0] for requirement in extras[extra]] == [name]
 
 
 def test_evaluation_and_captioning_decode_alike():

@@ -1,6 +1,7 @@
 """Command lines: what is taken, what is refused, and how it is told."""
 
 import ast
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import showattendtell
 from showattendtell.config.command_line import SUPPLIED, check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.signature import read_signature
+from showattendtell.config.sweep import EXTRAS
 from showattendtell.errors import UserError
 
 
@@ -78,6 +80,9 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("_target_=os.system", "^there is no setting _target_;"),
         ("attention._target_=nosuch.Thing", "^attention._target_=nosuch.Thing: there is no package nosuch$"),
         ("seed=1,", "seed=1,"),
+        ("hydra/launcher=joblip", "^there is no hydra/launcher=joblip; did you mean 'joblib'"),
+        ("hydra/launcher=joblib", "^hydra/launcher=joblib is for several runs; put -m before it$"),
+        ("hydra.run.dri=here", "^there is no setting hydra.run.dri; did you mean 'hydra.run.dir'"),
     ],
 )
 def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sentence: str):
@@ -161,6 +166,29 @@ def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(line: list[s
 def test_a_sweep_with_good_values_is_let_through():
     line = ["-m", "loss.attention_weight=0,0.5,1", "optimizer=adam,rmsprop", "decoder.tie_embeddings=true,false"]
     assert check_command("train", line) == [*line[:-1], "++decoder.tie_embeddings=true,false"]
+
+
+@pytest.mark.parametrize("launcher", EXTRAS)
+def test_a_launcher_with_its_settings_is_let_through(launcher: str):
+    settings = {"joblib": "n_jobs=4", "ray": "ray.remote.num_gpus=1"}
+    line = [
+        "-m",
+        f"hydra/launcher={launcher}",
+        f"hydra.launcher.{settings.get(launcher, 'gpus_per_node=2')}",
+        "seed=1,2",
+    ]
+    assert check_command("train", line) == line
+
+
+@pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())
+def test_a_launcher_that_is_not_installed_is_told_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, extra: str
+):
+    monkeypatch.setitem(sys.modules, f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher", None)
+    sentence = rf"={launcher} needs the package hydra-\w+-launcher; run pip install 'showattendtell\[{extra}\]'$"
+    with pytest.raises(UserError, match=sentence):
+        check_command("train", ["-m", f"hydra/launcher={launcher}", "hydra.launcher.n_jobs=2", "seed=1,2"])
+    assert check_command("train", ["-m", "hydra/launcher=basic", "seed=1,2"])
 
 
 def test_a_sweep_over_the_required_setting_is_let_through():

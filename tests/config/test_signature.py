@@ -76,7 +76,7 @@ STARRED = """
 
 
 def targets() -> dict[str, set[str]]:
-    """Every `_target_` that conf/ names, and the settings that stand beside it."""
+    """Every `_target_` that conf/ names, and the settings beside it; what stands in hydra/ is Hydra's to check."""
     found: dict[str, set[str]] = {}
 
     def walk(node: Any) -> None:
@@ -90,7 +90,8 @@ def targets() -> dict[str, set[str]]:
             for key in node:
                 walk(node._get_node(key))
 
-    for file in Path(config_folder()).rglob("*.yaml"):
+    conf = Path(config_folder())
+    for file in set(conf.rglob("*.yaml")) - set((conf / "hydra").rglob("*.yaml")):
         walk(OmegaConf.load(file))
     return found
 

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,16 @@ def test_drawings_are_read_and_not_drawn_again(shapes: Dataset):
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     assert read_shapes(str(root), train=60, val=5, test=5) == shapes
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_drawings_that_several_ask_for_at_once_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn = []
+    monkeypatch.setattr("showattendtell.data.shapes.draw_scene", lambda *scene: drawn.append(1) or draw_scene(*scene))
+    with ThreadPoolExecutor(4) as pool:
+        datasets = list(pool.map(lambda _: read_shapes(str(tmp_path), train=20, val=2, test=2), range(4)))
+    assert len(drawn) == 24
+    assert all(file_contents(dataset) == file_contents(datasets[0]) for dataset in datasets)
+    assert [folder.suffix for folder in tmp_path.iterdir()] == [""]
 
 
 def test_every_image_has_five_different_captions(shapes: Dataset):

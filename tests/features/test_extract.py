@@ -99,6 +99,17 @@ def test_the_store_holds_what_the_encoder_gives_for_each_image(dataset: Dataset,
         torch.testing.assert_close(stored, features.permute(1, 2, 0).flatten(0, 1), rtol=2e-3, atol=1e-3)
 
 
+def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path
+):
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
+        drawn.append(torch.rand(3))
+    assert torch.equal(*drawn)
+
+
 def test_the_store_of_several_processes_is_the_same(
     dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path
 ):

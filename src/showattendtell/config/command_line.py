@@ -10,8 +10,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import TARGET, find_faults, raise_all
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import LAUNCHER, compose
 from showattendtell.config.signature import SignatureError, read_signature
+from showattendtell.config.sweep import EXTRAS, lacking_package
 from showattendtell.errors import UserError, did_you_mean
 
 SUPPLIED = {
@@ -72,7 +73,8 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
         if key in groups and not override.is_delete():
             faults += _choice_faults(override, default.hydra.runtime.choices.get(key), groups)
     faulty = {fault.key for fault in faults}
-    judged = {key: override for key, override in overrides.items() if not {key, key.partition(".")[0]} & faulty}
+    parts = tuple(f"{key.replace('/', '.')}." for key in faulty)
+    judged = {key: override for key, override in overrides.items() if key not in faulty and not key.startswith(parts)}
     given = {key: _lines(override, groups) for key, override in judged.items()}
 
     first = {key: lines[0] for key, lines in given.items()}
@@ -101,13 +103,15 @@ def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Fault]]:
 
 
 def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
-    key, line = override.key_or_group, override.input_line
+    key, line = override.key_or_group, str(override.input_line)
     if override.is_delete():
         yield Fault(key, f"'{line}': {key} cannot be removed; settings are given as name=value")
     elif override.is_sweep_override() and not multirun:
         yield Fault(key, f"{line} gives several values; put -m before it to run them all")
     elif not _lines(override, groups):
         yield Fault(key, f"{line} gives no value at all")
+    elif key == LAUNCHER and not multirun and _value(line) in EXTRAS:
+        yield Fault(key, f"{line} is for several runs; put -m before it")
 
 
 def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
@@ -116,6 +120,8 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
         option = _value(line)
         if option not in groups[group] and (option != "null" or default is not None):
             yield Fault(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
+        elif group == LAUNCHER and (lack := lacking_package(option)):
+            yield Fault(group, lack)
 
 
 def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
@@ -151,6 +157,7 @@ def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) 
     choices = [line for key, line in chosen.items() if key not in misplaced]
     config, _ = compose(name, choices)
     settings = {key: line for key, line in run if key not in groups}
+    misplaced |= _unknown_to_hydra(config, settings)
     misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not _is_hydras(key)}, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
     unstated = {key for key in placed if not _is_hydras(key) and not _is_stated(config, key)}
@@ -173,6 +180,25 @@ def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     present = config.hydra.runtime.choices
     parents = {group: group.rpartition("/")[0] for group in nested if group not in present}
     return {g: f"{parent}={present[parent]} has no {g}; leave {nested[g]} out" for g, parent in parents.items()}
+
+
+def _unknown_to_hydra(config: DictConfig, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Hydra's own that there are not, with a sentence each; what has a `+` before it is added."""
+    unknown = [key for key in settings if key.startswith("hydra.") and not _is_stated(config, key)]
+    return {
+        key: f"there is no setting {key}{did_you_mean(key, _siblings(config, key))}"
+        for key in unknown
+        if not settings[key].startswith("+")
+    }
+
+
+def _siblings(config: DictConfig, key: str) -> list[str]:
+    """The settings that there are where it was looked for, or above, where that is no place either."""
+    parent = key.rpartition(".")[0]
+    node = OmegaConf.select(config, parent)
+    if not isinstance(node, DictConfig):
+        return _siblings(config, parent)
+    return [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
 
 
 def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[str, list[str]]) -> dict[str, str]:

@@ -14,6 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.errors import UserError
 
+LAUNCHER = "hydra/launcher"
+"""The group of what runs the runs of a sweep; the other groups of Hydra's are not for its users."""
+
 
 def config_folder() -> str:
     """`conf/`: inside the package where it was installed as a wheel, else at the top of the checkout."""
@@ -58,7 +61,8 @@ def _mismatch(fault: MissingConfigException) -> str | None:
 
 def _groups(chosen: Iterable[str]) -> dict[str, list[str]]:
     outer = [group for group in chosen if "/" not in group and group != "hydra"]
-    return {group: _options(group) for name in outer for group in (name, *_nested_groups(name))}
+    own = [group for name in outer for group in (name, *_nested_groups(name))]
+    return {group: _options(group) for group in (*own, LAUNCHER)}
 
 
 def _options(group: str) -> list[str]:

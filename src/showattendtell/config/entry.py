@@ -15,7 +15,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import HydraException
+from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
 from omegaconf import DictConfig, OmegaConf
@@ -23,7 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.config.check import find_faults, find_targets, raise_all
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import command_folder, compose
+from showattendtell.config.faults import FAULTS, sentence
 from showattendtell.config.help import help_page
+from showattendtell.config.sweep import Sweep, run_in_sweep, shown
 from showattendtell.errors import UserError
 
 GARBAGE = 50_000
@@ -48,10 +50,15 @@ def entry_point(
     """
 
     def task(config: DictConfig) -> Any:
-        with telling_errors():
+        def checked() -> Any:
             raise_all(find_faults(config))
             with trusting(config):
                 return run(config)
+
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return run_in_sweep(checked)
+        with telling_errors():
+            return checked()
 
     def main() -> None:
         gc.set_threshold(GARBAGE)
@@ -63,6 +70,7 @@ def entry_point(
                 print(help_page(*compose(name, check_command(name, settings, complete=False))))
                 return
             sys.argv[1:] = check_command(name, expand(arguments))
+            Plugins.instance().register(Sweep)
             hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
     return main
@@ -100,8 +108,7 @@ def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
 
 def run_folder() -> Path:
     """The folder that Hydra made for this run, as the user would type it."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return shown(HydraConfig.get().runtime.output_dir)
 
 
 def is_first_process() -> bool:
@@ -156,15 +163,8 @@ def telling_errors() -> Iterator[None]:
     """Print a user's fault on stderr and exit with status 2; with 130, as shells do, where the user interrupts."""
     try:
         yield
-    except (UserError, HydraException) as fault:
-        _exit(str(fault) if isinstance(fault, UserError) else str(fault).splitlines()[0])
-    except OSError as fault:
-        where = f"{fault.filename}: " if fault.filename else ""
-        _exit(f"{where}{fault.strerror or fault}; is there room, and may it be written?")
+    except FAULTS as fault:
+        print(f"error: {sentence(fault)}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _exit(sentence: str) -> None:
-    print(f"error: {sentence}", file=sys.stderr)
-    sys.exit(2)

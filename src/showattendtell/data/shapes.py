@@ -1,9 +1,13 @@
 """The embedded data set: scenes of coloured shapes drawn by code, with captions and the box of every noun phrase."""
 
+import fcntl
 import hashlib
 import json
 import math
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,13 +89,27 @@ def read_shapes(
     folder = Path(root).expanduser() / name
     if not folder.exists():
         try:
-            _draw_all(folder, sizes, seed)
+            with _alone(folder.parent):
+                if not folder.exists():
+                    _draw_all(folder, sizes, seed)
         except OSError as fault:
             raise UserError(f"{folder} cannot be written ({fault.strerror}); set cache to another folder") from None
     splits = {
         split: tuple(_example(folder, split, number, seed) for number in range(size)) for split, size in sizes.items()
     }
     return Dataset(name, splits)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Hold the only lock on a folder; the operating system gives it back, however the process ends."""
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:

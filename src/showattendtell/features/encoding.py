@@ -50,9 +50,15 @@ class ImageEncoding:
         positions = iter(range(len(files)))
         in_batches = [[next(positions) for _ in images] for images in batches]
         readers = self.readers if len(batches) > 1 else 0
-        pinned = torch.cuda.is_available()
         return iter(
-            DataLoader(files, batch_sampler=in_batches, collate_fn=_collate, num_workers=readers, pin_memory=pinned)
+            DataLoader(
+                files,
+                batch_sampler=in_batches,
+                collate_fn=_collate,
+                num_workers=readers,
+                pin_memory=torch.cuda.is_available(),
+                generator=torch.Generator(),  # its own, so that later draws are those of a run that finds the grids
+            )
         )
 
     def _encode(self, pixels: Tensor, images: Sequence[str]) -> Tensor:
