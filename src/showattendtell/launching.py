@@ -12,6 +12,7 @@ import pytorch_lightning as lightning
 import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy
@@ -54,6 +55,8 @@ def launch(train: Train, config: DictConfig) -> float:
     one, else of as many as the configuration has devices, which are started here."""
     quieten()
     started = _started_elsewhere()
+    if started and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out")
     if started:
         try:
             return _take_part(train, _arranged(config, started))
@@ -80,10 +83,12 @@ def _started_elsewhere() -> Group | None:
     if TorchElasticEnvironment.detect():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         return Group(devices, int(os.environ["WORLD_SIZE"]) // devices)
-    if SLURMEnvironment.detect() and int(os.environ["SLURM_NTASKS"]) > 1:
-        nodes = int(os.environ["SLURM_NNODES"])
-        return Group(int(os.environ["SLURM_NTASKS"]) // nodes, nodes)
-    return None
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks == "1" or not SLURMEnvironment.detect():
+        return None
+    if "SLURM_NTASKS_PER_NODE" not in os.environ:
+        raise UserError(f"SLURM was given --ntasks={tasks}; give it --nodes and --ntasks-per-node instead")
+    return Group(int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"]))
 
 
 def _num_devices(trainer: DictConfig) -> int:
