@@ -25,7 +25,7 @@ SETTINGS = [
     *("decoding.max_length=4", "optimizer.lr=0.01", "checkpoint_every=0"),
 ]
 WORDS = ["a", "dog", "runs", "over", "the", "green", "grass", "to", "an", "old", "red", "ball"]
-IMAGES = 12
+IMAGES, VALIDATED = 12, 4
 REGIONS = torch.randn(IMAGES, 4, 3, generator=torch.Generator().manual_seed(0))
 
 
@@ -73,7 +73,7 @@ def small_run(
     folder.mkdir(exist_ok=True)
     lightning.seed_everything(config.seed if checkpoint is None else 999, verbose=False)
     train = tuple(examples) or examples_of(range(IMAGES))
-    dataset = Dataset("small", {"train": train, "val": examples_of(range(4))})
+    dataset = Dataset("small", {"train": train, "val": examples_of(range(VALIDATED))})
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     card = {CARD: {"format": 2, "config": plain_settings(config), "arguments": []}}

@@ -93,11 +93,20 @@ def test_a_second_interruption_does_not_wait_for_the_step(
         raise Gone(status)
 
     monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr("showattendtell.stopping.ONE_KEY", -1)
     twice = [Sender(signal.SIGINT, training=2), Sender(signal.SIGINT, training=2)]
     with pytest.raises(Gone, match="130"):
         small_run(small_config(), tmp_path, callbacks=twice)
     assert "saving after this step; Ctrl-C again stops at once" in capfd.readouterr().err
     assert read(tmp_path / LAST)["global_step"] == 2
+
+
+def test_an_interruption_that_comes_twice_at_once_is_one(tmp_path: Path):
+    """From the terminal, and from the process that has started this one."""
+    twice = [Sender(signal.SIGINT, training=2), Sender(signal.SIGINT, training=2)]
+    with pytest.raises(SystemExit, match="130"):
+        small_run(small_config(), tmp_path, callbacks=twice)
+    assert read(tmp_path / LAST)["global_step"] == 3
 
 
 @pytest.fixture
@@ -141,7 +150,7 @@ class Poison(Callback):
 
     def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, index: int) -> None:
         if trainer.fit_loop.epoch_loop.total_batch_idx == self._batch:
-            self.tokens = batch.tokens.tolist()
+            self.tokens = batch.content.tokens.tolist()
             with torch.no_grad():
                 next(parameter for name, parameter in module.named_parameters() if "output" in name).fill_(self._value)
 

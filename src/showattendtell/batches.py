@@ -155,10 +155,9 @@ class CaptionData(lightning.LightningDataModule):
         return self._loader(CaptionParts(self.train_captions), self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
-        return [
-            self._loader(self.val_captions, self.val_batches),
-            self._loader(self.val_images, own_share(len(self.val_images))),
-        ]
+        """Lightning leaves a process out of validation that has no batch; it writes what another one writes, too."""
+        images = own_share(len(self.val_images)) or range(1)
+        return [self._loader(self.val_captions, self.val_batches), self._loader(self.val_images, images)]
 
     def _loader(self, items: TorchDataset, sampler: EpochBatches | range) -> DataLoader:
         """`batch_size=None`: the sampler deals whole batches, and Lightning finds its `set_epoch` there."""

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import NamedTuple, NoReturn
@@ -13,6 +12,7 @@ import pytorch_lightning as lightning
 import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy
@@ -22,9 +22,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from showattendtell.config.build import build
 from showattendtell.config.check import TARGET
-from showattendtell.config.entry import telling_errors, trusting
+from showattendtell.config.entry import trusting
+from showattendtell.config.faults import FAULTS, sentence
 from showattendtell.errors import UserError
-from showattendtell.processes import PATIENCE, rank
+from showattendtell.processes import PATIENCE, ToldElsewhere, rank
 from showattendtell.stopping import GO_ON
 from showattendtell.training import quieten, telling_refusals
 
@@ -53,8 +54,13 @@ def launch(train: Train, config: DictConfig) -> float:
     one, else of as many as the configuration has devices, which are started here."""
     quieten()
     started = _started_elsewhere()
+    if started and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out")
     if started:
-        return _take_part(train, _arranged(config, started))
+        try:
+            return _take_part(train, _arranged(config, started))
+        except ToldElsewhere:
+            sys.exit(2)
     if config.trainer.get("num_nodes", 1) != 1:
         raise UserError(
             f"trainer.num_nodes={config.trainer.num_nodes} needs torchrun on each machine, or SLURM, which tell the "
@@ -76,10 +82,12 @@ def _started_elsewhere() -> Group | None:
     if TorchElasticEnvironment.detect():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         return Group(devices, int(os.environ["WORLD_SIZE"]) // devices)
-    if SLURMEnvironment.detect() and int(os.environ["SLURM_NTASKS"]) > 1:
-        nodes = int(os.environ["SLURM_NNODES"])
-        return Group(int(os.environ["SLURM_NTASKS"]) // nodes, nodes)
-    return None
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks == "1" or not SLURMEnvironment.detect():
+        return None
+    if "SLURM_NTASKS_PER_NODE" not in os.environ:
+        raise UserError(f"SLURM was given --ntasks={tasks}; give it --nodes and --ntasks-per-node instead")
+    return Group(int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"]))
 
 
 def _num_devices(trainer: DictConfig) -> int:
@@ -147,7 +155,7 @@ def _start(train: Train, config: DictConfig) -> float:
     """What `train` returns in the first of the processes, which end with this one: it passes on its signals."""
     number = config.trainer.devices if isinstance(config.trainer.devices, int) else len(config.trainer.devices)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // number)))
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    _quieten_agent()
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -167,26 +175,40 @@ def _start(train: Train, config: DictConfig) -> float:
         _tell(fault, number)
 
 
+def _quieten_agent() -> None:
+    """How the processes end is told here; torch has a level for each of its loggers."""
+    for name in logging.root.manager.loggerDict:
+        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def _work(train: Train, config: DictConfig, hydra: DictConfig) -> float:
-    """In a process that was started here, with what Hydra knew of the run."""
+    """In a process that was started here, with what Hydra knew of the run; what it raises is told by the one that has
+    started it."""
     setup_globals()
     HydraConfig.instance().set_config(hydra)
     quieten()
     try:
-        with telling_errors(), trusting(config):
-            try:
-                return _take_part(train, config)
-            except LostProcessError:
-                sys.exit(2)  # which one, and why, is told by the process that has started them
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
+        with trusting(config):
+            return _take_part(train, config)
+    except LostProcessError:
+        sys.exit(2)  # which one, and why, is known there
+    except ToldElsewhere as told:
+        raise UserError(sentence(told.fault)) from None
+    except FAULTS as fault:
+        raise UserError(sentence(fault)) from None
 
 
 def _tell(fault: ChildFailedError, number: int) -> NoReturn:
-    """Of a process that could not tell itself why it has ended, or with the status that it has ended with."""
+    """Raise what the process raised that ended first, or exit with its status."""
     place, failure = fault.get_first_failure()
-    if failure.exitcode > 0:
+    if failure.exitcode < 0:
+        name = signal.Signals(-failure.exitcode).name
+        raise UserError(f"process {place + 1} of {number} was ended by {name}; {GO_ON}") from None
+    message = failure.error_file_data["message"]
+    if isinstance(message, str):  # it raised nothing
         sys.exit(failure.exitcode)
-    name = signal.Signals(-failure.exitcode).name
-    raise UserError(f"process {place + 1} of {number} was ended by {name}; {GO_ON}") from None
+    kind, _, told = message["message"].partition(": ")
+    if kind == UserError.__name__:
+        raise UserError(told) from None
+    raise RuntimeError(f"in process {place + 1} of {number}:\n{message['extraInfo']['py_callstack']}") from None

@@ -19,6 +19,14 @@ PATIENCE = timedelta(minutes=10)
 """How long the others wait for a process that does not answer."""
 
 
+class ToldElsewhere(Exception):  # noqa: N818
+    """What the first process raises, in another one: that is not to tell it as well."""
+
+    def __init__(self, fault: Exception):
+        super().__init__(fault)
+        self.fault = fault
+
+
 def rank() -> int:
     """The number of this process, 0 for the one that speaks and writes."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -78,8 +86,7 @@ def agree(decide: Callable[[], Item]) -> Item:
 
 @contextmanager
 def ending_together() -> Iterator[None]:
-    """Where a process meets a `UserError` or the operating system's, the first raises it, and the others exit with
-    status 2 and without a word."""
+    """Where a process meets a `UserError` or an `OSError`, the first raises it, and the others `ToldElsewhere`."""
     if not dist.is_initialized():
         yield
         return
@@ -89,10 +96,8 @@ def ending_together() -> Iterator[None]:
     except (UserError, OSError) as fault:
         met[str(rank())] = fault
     all_met = list(gather(met).values())
-    if all_met and rank() == 0:
-        raise all_met[0]
     if all_met:
-        raise SystemExit(2)
+        raise all_met[0] if rank() == 0 else ToldElsewhere(all_met[0])
 
 
 @contextmanager

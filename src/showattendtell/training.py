@@ -44,7 +44,8 @@ QUIET = (
 
 def quieten() -> None:
     """Let Lightning tell what is news."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for package in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(package).setLevel(logging.WARNING)
     for message in QUIET:
         warnings.filterwarnings("ignore", message)
 
