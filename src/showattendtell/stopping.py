@@ -169,21 +169,27 @@ def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     return held, arrived
 
 
-class WorkersEnd(Callback):
-    """Ends the processes that read images at once where the run ends before its time.
+def end_workers() -> None:
+    """End the processes that read images at once.
 
-    torch would wait for each, and where one is gone already stop at it and wait for those behind it half a minute.
+    torch would wait for each when the program ends, and where one is gone already, stop at it; those behind it would
+    then go on until their last wishes are over.
     """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    raising = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+            worker.join()
+    if in_main_thread:
+        signal.signal(signal.SIGCHLD, raising)
+
+
+class WorkersEnd(Callback):
+    """Leaves no process that reads images where the run ends before its time."""
 
     def on_exception(self, *_: Any) -> None:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        raising = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
-        for worker in multiprocessing.active_children():
-            if worker.daemon:
-                worker.kill()
-                worker.join()
-        if in_main_thread:
-            signal.signal(signal.SIGCHLD, raising)
+        end_workers()
 
 
 @contextmanager
@@ -198,6 +204,7 @@ def telling_lost_workers() -> Iterator[None]:
         lost = _find_lost_worker(fault)
         if not lost:
             raise
+        end_workers()
         raise UserError(
             f"a process that reads images has ended ({lost.strip()}), perhaps for lack of memory; {GO_ON}, if need be "
             "with fewer data.num_workers"
