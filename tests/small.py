@@ -59,12 +59,21 @@ def small_config(*settings: str) -> DictConfig:
 
 
 def small_run(
-    config: DictConfig, folder: Path, checkpoint: Path | None = None, callbacks: Sequence[Callback] = ()
+    config: DictConfig,
+    folder: Path,
+    checkpoint: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    examples: Sequence[Example] = (),
 ) -> CaptioningModule:
-    """What training in the folder ends with; a run that goes on begins with other weights and random states."""
+    """What training in the folder ends with; a run that goes on begins with other weights and random states.
+
+    Args:
+        examples: to be trained on, instead of the usual ones.
+    """
     folder.mkdir(exist_ok=True)
     lightning.seed_everything(config.seed if checkpoint is None else 999, verbose=False)
-    dataset = Dataset("small", {"train": examples_of(range(IMAGES)), "val": examples_of(range(VALIDATED))})
+    train = tuple(examples) or examples_of(range(IMAGES))
+    dataset = Dataset("small", {"train": train, "val": examples_of(range(VALIDATED))})
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     card = {CARD: {"format": 2, "config": plain_settings(config), "arguments": []}}

@@ -108,6 +108,58 @@ def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
     assert encoder.network.conv_stem.weight.grad.abs().sum() > 0
 
 
+def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
+    """The regions, the bytes that were kept of them for the backward pass beside the weights, and its gradients."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        regions = encoder(pixels(encoder.preprocessing.crop))
+    regions.square().mean().backward()
+    gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+    return regions.detach(), sum(s.nbytes() for place, s in kept.items() if place not in weights), gradients
+
+
+@pytest.mark.parametrize(
+    ("network", "stride", "share"),
+    [
+        (LITE0, "last", 0.15),
+        (LITE0, 8, 0.15),
+        ("vgg19", 16, 0.15),
+        ("resnet50", 16, 0.5),
+        ("vit_tiny_patch16_224", "last", 0.15),
+        ("convnext_atto", 16, 0.2),
+    ],
+)
+def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: str, stride: int | str, share: float):
+    plain, recomputing = (
+        Encoder(network, stride, "random", size=64, trainable=True, recompute=r) for r in (False, True)
+    )
+    recomputing.load_state_dict(plain.state_dict())
+    assert recomputing.describe() == plain.describe()
+    regions, kept, gradients = seen_and_kept(plain)
+    same_regions, kept_less, same_gradients = seen_and_kept(recomputing)
+    assert torch.equal(regions, same_regions)
+    assert len(gradients) > 10
+    assert all(torch.equal(*pair) for pair in zip(gradients, same_gradients, strict=True))
+    assert 0 < kept_less < share * kept
+
+
+def test_recomputation_asks_for_a_network_that_is_trained():
+    with pytest.raises(UserError, match="recompute=true is for encoder.trainable=true; set that too, or leave it out"):
+        small(recompute=True)
+
+
+def test_a_network_that_cannot_recompute_is_told():
+    with pytest.raises(UserError, match="recompute=true: timm has no recomputation for inception_v3; leave it out, or"):
+        Encoder("inception_v3", "last", "random", size=96, trainable=True, recompute=True)
+
+
 @pytest.mark.parametrize(
     ("name", "save"),
     [

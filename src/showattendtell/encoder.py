@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import huggingface_hub
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.models import VGG, checkpoint_seq
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -39,6 +41,9 @@ class Encoder(nn.Module):
         pool: average the grid over squares of so many regions each way, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids once.
         learning_rate: the network's own rate where it is trainable.
+        recompute: where it is trainable, keep few of the network's inner values for the backward pass, which computes
+            the others again: a third to two thirds of the memory for a third more of the network's time, and the same
+            gradients.
     """
 
     network: Any
@@ -56,10 +61,13 @@ class Encoder(nn.Module):
         pool: PositiveInt = 1,
         trainable: bool = False,
         learning_rate: PositiveFloat = 1e-5,
+        recompute: bool = False,
     ):
         super().__init__()
         if network not in timm.list_models():
             raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
+        if recompute and not trainable:
+            raise UserError("encoder.recompute=true is for encoder.trainable=true; set that too, or leave it out")
         self.network_name, self.stride, self.weights = network, stride, weights
         self.positions, self.pool = positions, pool
         self.trainable, self.learning_rate = trainable, learning_rate
@@ -76,6 +84,7 @@ class Encoder(nn.Module):
             published["interpolation"],
         )
         self._index = None if stride == "last" else self._cut(stride)
+        self._by_stages = recompute and self._recompute()
         self.requires_grad_(trainable)
         self.eval()
         self.grid, self.dim = self._measure()
@@ -89,6 +98,19 @@ class Encoder(nn.Module):
         index = len(strides) - 1 - strides[::-1].index(stride)
         self.network.prune_intermediate_layers([index], prune_head=True)
         return index
+
+    def _recompute(self) -> bool:
+        """Have the network recompute its blocks, if it can; whether its stages are to be recomputed from outside."""
+        if isinstance(self.network, VGG):
+            return True
+        try:
+            self.network.set_grad_checkpointing()
+        except (AssertionError, AttributeError):
+            raise UserError(
+                f"encoder.recompute=true: timm has no recomputation for {self.network_name}; leave it out, or take "
+                "another encoder.network"
+            ) from None
+        return False
 
     def _measure(self) -> tuple[tuple[int, int], int]:
         """The grid's (rows, columns) and D, seen on a black image."""
@@ -109,6 +131,8 @@ class Encoder(nn.Module):
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
         """(I, D, rows, columns)"""
+        if self._by_stages:
+            return checkpoint_seq(_stages(self.network.features), pixels)
         if self._index is not None:
             return self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)[
                 0
@@ -162,6 +186,12 @@ class Encoder(nn.Module):
             "grid": list(self.grid),
             "dim": self.dim,
         }
+
+
+def _stages(layers: nn.Sequential) -> list[nn.Sequential]:
+    """The layers up to each pooling, and those behind the last."""
+    ends = [number for number, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
+    return [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
 
 
 def _unsuited(size: int, network: str, fault: Exception) -> UserError:

@@ -26,6 +26,7 @@ from showattendtell.config.entry import trusting
 from showattendtell.config.faults import FAULTS, sentence
 from showattendtell.errors import UserError
 from showattendtell.processes import PATIENCE, ToldElsewhere, rank
+from showattendtell.stopping import GO_ON
 from showattendtell.training import quieten, telling_refusals
 
 Train = Callable[[DictConfig], float]
@@ -35,8 +36,6 @@ SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 
 LAST_WISHES = 60
 """Seconds that they have to save and end."""
-
-GO_ON = "what was saved before is whole, and the same command with resume=true goes on from there"
 
 
 class DataParallel(DDPStrategy):

@@ -25,9 +25,10 @@ from showattendtell.stopping import NOT_FINITE
 
 MAY_DIFFER = {
     *("cache", "dataset.root", "data.num_workers", "features.workers", "logger", "checkpoint_every"),
-    "trainer.accelerator",
+    *("trainer.accelerator", "encoder.recompute"),
 }
-"""Settings that say where things are, who works on them and who is told, with all that is in them."""
+"""Settings that say where things are, who works on them and who is told, with all that is in them; and what is kept in
+memory."""
 
 DEFAULT = "its default"
 """Stands for a setting that a configuration does not state."""

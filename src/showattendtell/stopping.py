@@ -1,14 +1,17 @@
-"""What ends a run before its time: signals, and a loss that is no number."""
+"""What ends a run before its time: signals, a loss that is no number, and processes that are no longer there."""
 
 import json
 import math
+import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -37,6 +40,11 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 """To a terminal, in which a progress bar has hidden it."""
 
 NOT_FINITE = "not-finite.json"
+
+GO_ON = "what was saved before is whole, and the same command with resume=true goes on from there"
+
+LOST_WORKER = re.compile(r"DataLoader worker \(pid\S* \S+\) (?:is )?([^.]+)")
+"""What torch says of a process that reads images and has ended: no more than that, or the signal as well."""
 
 
 class Notice:
@@ -161,3 +169,54 @@ def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     arrived = torch.cuda.Event()
     arrived.record()
     return held, arrived
+
+
+def end_workers() -> None:
+    """End the processes that read images at once.
+
+    torch would wait for each when the program ends, and where one is gone already, stop at it; those behind it would
+    then go on until their last wishes are over.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    raising = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+            worker.join()
+    if in_main_thread:
+        signal.signal(signal.SIGCHLD, raising)
+
+
+class WorkersEnd(Callback):
+    """Leaves no process that reads images where the run ends before its time."""
+
+    def on_exception(self, *_: Any) -> None:
+        end_workers()
+
+
+@contextmanager
+def telling_lost_workers() -> Iterator[None]:
+    """A process that reads images and ends before its time, as a `UserError`.
+
+    torch raises its error from wherever the process that trains is at that moment, also from the middle of a file.
+    """
+    try:
+        yield
+    except RuntimeError as fault:
+        lost = _find_lost_worker(fault)
+        if not lost:
+            raise
+        end_workers()
+        raise UserError(
+            f"a process that reads images has ended ({lost.strip()}), perhaps for lack of memory; {GO_ON}, if need be "
+            "with fewer data.num_workers"
+        ) from None
+
+
+def _find_lost_worker(fault: BaseException | None) -> str:
+    """What torch says of it in an error, or in the one in whose handling that was raised; empty if neither does."""
+    while fault:
+        if said := LOST_WORKER.match(str(fault)):
+            return said[1]
+        fault = fault.__context__
+    return ""

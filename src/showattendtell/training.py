@@ -27,7 +27,7 @@ from showattendtell.model.hard import HardAttention
 from showattendtell.module import CaptioningModule
 from showattendtell.processes import rank
 from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
-from showattendtell.stopping import TERMINATED, FiniteLoss, Notice
+from showattendtell.stopping import TERMINATED, FiniteLoss, Notice, WorkersEnd, telling_lost_workers
 from showattendtell.text.vocabulary import Vocabulary
 
 QUIET = (
@@ -82,6 +82,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         GazeReport(),
         TrainingFigures(),
         FiniteLoss(folder),
+        WorkersEnd(),
         stop,
         EpochReport(csv, monitor),
         LastCheckpoint(folder, config.checkpoint_every, Notice()),
@@ -122,6 +123,7 @@ def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData,
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     try:
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+        with telling_lost_workers():
+            trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)

@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -210,3 +211,18 @@ def test_opening_and_reading_touches_no_more_than_is_asked_for(path: Path):
 
 def test_the_announced_size_is_the_size_of_the_shards(path: Path):
     assert sum(file.stat().st_size for file in path.glob("*.npy")) == plan_of().num_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (Path.unlink, "00002.npy: No such file or directory"),
+        (lambda file: os.truncate(file, 1000), "00002.npy ends too early"),
+    ],
+)
+def test_grids_that_vanish_after_the_store_was_opened_are_told(path: Path, change: Callable[[Path], None], told: str):
+    store = FeatureStore(path, SETTINGS)
+    assert store[store.rows(NAMES[:2])].shape == (2, 6, 5)
+    change(path / "00002.npy")
+    with pytest.raises(UserError, match=rf"grids is damaged \({told}\); remove the folder and it will be made again"):
+        store[store.rows(NAMES[299:])]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import TINY, Run, assert_done
+from runs import STEPWISE, TINY, Run, Start, assert_done, kill, wait_for_steps
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +48,26 @@ def altered(checkpoint: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, A
         return tmp_path / "altered.ckpt"
 
     return alter
+
+
+@pytest.fixture(scope="session")
+def start(start_forked: Start, folder: Path) -> Start:
+    """Begins a command of the user's."""
+    return partial(start_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(run: Run, prepared: Any, folder: Path) -> Path:
+    assert_done(run("train", *STEPWISE, "hydra.run.dir=runs/undisturbed"))
+    return folder / "runs/undisturbed"
+
+
+@pytest.fixture
+def killed(start: Start, undisturbed: Path, folder: Path) -> Path:
+    """A run that was killed."""
+    run = folder / "runs/killed"
+    if not run.exists():
+        running = start("train", *STEPWISE, "hydra.run.dir=runs/killed")
+        wait_for_steps(running, lambda: run, 4)
+        kill(running)
+    return run

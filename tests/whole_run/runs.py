@@ -1,8 +1,13 @@
 """What the tests of whole runs share: small settings, and what to expect of a command."""
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from showattendtell.data.shapes import read_shapes
 from showattendtell.records import Example
@@ -10,9 +15,14 @@ from showattendtell.records import Example
 SIZES = {"train": 40, "val": 10, "test": 10}
 TINY = [f"dataset.{split}={size}" for split, size in SIZES.items()]
 TINY += ["trainer.max_epochs=1", "attention.score.width=16", "decoder.embedding_dim=16", "decoder.hidden_dim=32"]
+STEPWISE = [*TINY, "trainer.max_epochs=3", "trainer.limit_train_batches=6", "trainer.limit_val_batches=2"]
+STEPWISE += ["decoder.dropout=0.5", "checkpoint_every=0"]
 
 Run = Callable[..., Any]
 """Runs a command and gives its `status`, `out` and `err`; see tests/conftest.py."""
+
+Start = Callable[..., Any]
+"""Begins one, to be ended by `finish`."""
 
 
 def assert_told(done: Any, *words: str) -> None:
@@ -37,3 +47,35 @@ def held_out(folder: Path) -> tuple[Example, ...]:
 
 def validated(folder: Path) -> tuple[Example, ...]:
     return read_shapes(str(folder / "cache/shapes"), **SIZES).split("val")
+
+
+def last_written(run: Path) -> int:
+    file = run / "last.ckpt"
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def wait_for_steps(running: Any, run: Callable[[], Path | None], number: int) -> None:
+    """Until the run has written so many checkpoints, or ended."""
+    seen, before = -1, None
+    while seen < number and running.process.is_alive():
+        folder = run()
+        now = last_written(folder) if folder else 0
+        if now != before:
+            seen, before = seen + 1, now
+        time.sleep(0.002)
+
+
+def kill(running: Any, number: signal.Signals = signal.SIGKILL) -> Any:
+    if running.process.is_alive():
+        os.kill(running.process.pid, number)
+    return running.finish()
+
+
+def assert_same_end(whole: Path, rest: Path) -> None:
+    for name in ("last.ckpt", "best.ckpt"):
+        one, other = (torch.load(run / name, weights_only=True)["state_dict"] for run in (whole, rest))
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert (whole / "metrics.csv").read_text() == (rest / "metrics.csv").read_text()
+    assert {file.name for file in whole.iterdir()} == {file.name for file in rest.iterdir()}
+    assert [file for file in rest.rglob("*") if ".tmp" in file.name or file.name == "previous.ckpt"] == []

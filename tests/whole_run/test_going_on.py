@@ -8,63 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from runs import TINY, Run, assert_done, assert_told
-
-STEPS = ["trainer.max_epochs=3", "trainer.limit_train_batches=6", "trainer.limit_val_batches=2"]
-SETTINGS = [*TINY, *STEPS, "decoder.dropout=0.5", "checkpoint_every=0"]
-Start = Callable[..., Any]
-
-
-@pytest.fixture
-def start(start_forked: Start, folder: Path) -> Start:
-    """Begins a command of the user's."""
-    return partial(start_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"))
-
-
-def last_written(run: Path) -> int:
-    file = run / "last.ckpt"
-    return file.stat().st_mtime_ns if file.exists() else 0
-
-
-def wait_for_steps(running: Any, run: Callable[[], Path | None], number: int) -> None:
-    """Until the run has written so many checkpoints, or ended."""
-    seen, before = -1, None
-    while seen < number and running.process.is_alive():
-        folder = run()
-        now = last_written(folder) if folder else 0
-        if now != before:
-            seen, before = seen + 1, now
-        time.sleep(0.002)
-
-
-def kill(running: Any, number: signal.Signals = signal.SIGKILL) -> Any:
-    if running.process.is_alive():
-        os.kill(running.process.pid, number)
-    return running.finish()
-
-
-def assert_same_end(whole: Path, rest: Path) -> None:
-    for name in ("last.ckpt", "best.ckpt"):
-        one, other = (torch.load(run / name, weights_only=True)["state_dict"] for run in (whole, rest))
-        assert one.keys() == other.keys()
-        assert [name for name in one if not torch.equal(one[name], other[name])] == []
-    assert (whole / "metrics.csv").read_text() == (rest / "metrics.csv").read_text()
-    assert {file.name for file in whole.iterdir()} == {file.name for file in rest.iterdir()}
-    assert [file for file in rest.rglob("*") if ".tmp" in file.name or file.name == "previous.ckpt"] == []
-
-
-@pytest.fixture(scope="module")
-def undisturbed(run: Run, prepared: Any, folder: Path) -> Path:
-    assert_done(run("train", *SETTINGS, "hydra.run.dir=runs/undisturbed"))
-    return folder / "runs/undisturbed"
+from runs import STEPWISE, Run, Start, assert_done, assert_same_end, assert_told, kill, wait_for_steps
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -74,7 +24,7 @@ def runs_of(folder: Path) -> list[Path]:
 def test_the_same_command_goes_on_after_kills_and_ends_as_if_there_had_been_none(
     start: Start, undisturbed: Path, folder: Path
 ):
-    command = ["train", *SETTINGS, "resume=true"]
+    command = ["train", *STEPWISE, "resume=true"]
     known = runs_of(folder)
 
     def own() -> Path | None:
@@ -102,7 +52,7 @@ def test_a_stopped_run_prints_the_command_with_which_it_goes_on(
     start: Start, run: Run, undisturbed: Path, folder: Path, number: signal.Signals
 ):
     name = f"runs/stopped, {number.name}"
-    rare = [*SETTINGS, "checkpoint_every=60", f"hydra.run.dir='{name}'"]
+    rare = [*STEPWISE, "checkpoint_every=60", f"hydra.run.dir='{name}'"]
     running = start("train", *rare, first="import signal; signal.signal(signal.SIGINT, signal.default_int_handler)")
     while running.process.is_alive() and "epoch   1" not in running.out.read_text():
         time.sleep(0.01)
@@ -119,7 +69,7 @@ def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
     start: Start, run: Run, undisturbed: Path, folder: Path
 ):
     """The one that reads the grids, too."""
-    rare = [*SETTINGS, "checkpoint_every=60", "data.num_workers=1", "hydra.run.dir=runs/group"]
+    rare = [*STEPWISE, "checkpoint_every=60", "data.num_workers=1", "hydra.run.dir=runs/group"]
     running = start("train", *rare, first="os.setsid()")
     while running.process.is_alive() and "epoch   1" not in running.out.read_text():
         time.sleep(0.01)
@@ -131,21 +81,10 @@ def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
     assert_same_end(undisturbed, folder / "runs/group")
 
 
-@pytest.fixture
-def killed(start: Start, undisturbed: Path, folder: Path) -> Path:
-    """A run that was killed."""
-    run = folder / "runs/killed"
-    if not run.exists():
-        running = start("train", *SETTINGS, "hydra.run.dir=runs/killed")
-        wait_for_steps(running, lambda: run, 4)
-        kill(running)
-    return run
-
-
 def test_a_run_does_not_go_on_with_other_settings(run: Run, killed: Path):
     before = {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()}
     assert_told(run("train", "resume=runs/killed", "optimizer.lr=0.5"), "runs/killed", "optimizer.lr=0.5 instead of")
-    assert_told(run("train", *SETTINGS, "dataset.train=41", "resume=runs/killed"), "dataset.train=41 instead of 40")
+    assert_told(run("train", *STEPWISE, "dataset.train=41", "resume=runs/killed"), "dataset.train=41 instead of 40")
     assert {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()} == before
 
 
@@ -196,7 +135,7 @@ def test_a_folder_that_may_not_be_written_is_told(ordinary: list[str], killed: P
 
 def test_a_sweep_goes_on_where_it_was(start: Start, undisturbed: Path, folder: Path):
     """The first job is finished, the second was killed, the third had not begun."""
-    small = [*SETTINGS, "trainer.max_epochs=1", "trainer.limit_train_batches=2"]
+    small = [*STEPWISE, "trainer.max_epochs=1", "trainer.limit_train_batches=2"]
     command = ["train", "-m", *small, "seed=5,6,7", "resume=true"]
 
     def jobs() -> list[Path]:
@@ -218,7 +157,7 @@ def test_a_sweep_goes_on_where_it_was(start: Start, undisturbed: Path, folder: P
 @pytest.mark.parametrize("choice", [["attention=soft"], ["attention=hard", "attention.samples=2"]], ids=str)
 def test_twenty_kills_at_random_change_nothing(start: Start, run: Run, prepared: Any, folder: Path, choice: list[str]):
     """At any moment: while it is set up, in a step, in validation, while a checkpoint is written."""
-    command = ["train", *SETTINGS, *choice, "trainer.max_epochs=40", "early_stopping.patience=99", "resume=true"]
+    command = ["train", *STEPWISE, *choice, "trainer.max_epochs=40", "early_stopping.patience=99", "resume=true"]
     whole, killed, dice = f"runs/whole-{choice[0]}", f"runs/soak-{choice[0]}", random.Random(0)
     assert_done(run(*command, f"hydra.run.dir='{whole}'"))
     done, kills = None, 0

@@ -1,7 +1,8 @@
 """The grids of a data set, read from the shards that `writer` wrote; nothing is kept in memory but the names."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,23 @@ class FeatureStore:
         numbers = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         images = self._starts[numbers] + (rows.numpy() - self._firsts[numbers]) * image_bytes(self.settings)
         offsets = (images + views.numpy() * self._grid.itemsize).tolist()
-        files = [self._open(number) for number in numbers.tolist()]
         content = np.empty((len(rows), self._grid.itemsize), np.uint8)
-        for file, offset in zip(files, offsets, strict=True):  # so that the disk knows of all before the first is read
-            os.posix_fadvise(file, offset, self._grid.itemsize, os.POSIX_FADV_WILLNEED)
-        for file, offset, number, own in zip(files, offsets, numbers, content, strict=True):
-            if os.preadv(file, [own.data], offset) != len(own):
-                raise damaged(self.path, f"{shard_file(self.path, number).name} ends too early")
+        with self._telling_faults():
+            files = [self._open(number) for number in numbers.tolist()]
+            for file, offset in zip(files, offsets, strict=True):  # the disk knows of all before the first is read
+                os.posix_fadvise(file, offset, self._grid.itemsize, os.POSIX_FADV_WILLNEED)
+            for file, offset, number, own in zip(files, offsets, numbers, content, strict=True):
+                if os.preadv(file, [own.data], offset) != len(own):
+                    raise damaged(self.path, f"{shard_file(self.path, number).name} ends too early")
         return self._numbers.unpack(np.ndarray((len(rows),), self._grid, content))
+
+    @contextmanager
+    def _telling_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as fault:
+            file = f"{Path(fault.filename).name}: " if fault.filename else ""
+            raise damaged(self.path, f"{file}{fault.strerror}") from None
 
     def _open(self, number: int) -> int:
         if number not in self._files:

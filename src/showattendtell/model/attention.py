@@ -122,7 +122,8 @@ class AdaptiveAttention(ScoredAttention):
         self.sentinel = nn.Linear(hidden_dim, region_dim)
 
     def forward(self, memory: Memory, state: State) -> Glimpse:
-        sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))  # (B, D)
+        sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))
+        sentinel = sentinel.to(memory.regions.dtype)  # (B, D)
         known = self.score(self.score.remember(sentinel.unsqueeze(1)), state.hidden.unsqueeze(1))  # (B, 1, 1, 1)
         scores = self.scores(memory, state.hidden)
         maps = torch.cat([scores, known.reshape(*scores.shape[:3], 1)], dim=-1).softmax(dim=-1)

@@ -16,6 +16,7 @@ from showattendtell.arguments import PositiveFloat, PositiveInt
 from showattendtell.model.additive import AdditiveScores, Keys
 from showattendtell.model.initial import start_small
 from showattendtell.model.loops import Groups
+from showattendtell.model.precision import without_autocast
 
 
 class Score(nn.Module, ABC):
@@ -68,8 +69,9 @@ class AdditiveScore(Score):
     def forward(self, keys: Keys, hidden: Tensor) -> Tensor:
         images, captions = hidden.shape[:2]
         groups = Groups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)
-        queries, weights = self.query(hidden).flatten(0, 1), self.score.weight.squeeze(0)
-        scores = AdditiveScores.apply(groups, keys.values, keys.decayed, queries, weights) - weights.sum()  # (B, L)
+        queries, weights = self.query(hidden).flatten(0, 1).to(keys.values.dtype), self.score.weight.squeeze(0)
+        with without_autocast(hidden.device):
+            scores = AdditiveScores.apply(groups, keys.values, keys.decayed, queries, weights) - weights.sum()  # (B, L)
         return scores.view(images, captions, 1, -1)
 
 

@@ -9,13 +9,15 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from showattendtell.errors import UserError
+from showattendtell.files import whole_file
 
 
 def save_picture(figure: Figure, path: Path, setting: str, dpi: int) -> None:
     """Write a figure and close it; a `UserError` that names the setting of the place where that cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi)
+        with whole_file(path) as stream:
+            figure.savefig(stream, format=path.suffix.removeprefix("."), dpi=dpi)
     except OSError as fault:
         raise UserError(f"{path} cannot be written ({fault.strerror}); set {setting}") from None
     finally:
