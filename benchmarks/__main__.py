@@ -29,8 +29,8 @@ BUDGETS = {
     "loader": 25,
     "data_sets": 35,
     "sampler": 16,
-    "scoring": 30,
-    "checkpoints": 15,
+    "scoring": 27,
+    "checkpoints": 14,
 }
 """The seconds that each script may take on two cores: together less than ten minutes."""
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
@@ -62,13 +63,19 @@ RunCommand = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session")
-def start_forked(tmp_path_factory: pytest.TempPathFactory) -> StartCommand:
-    """`python -m showattendtell.COMMAND SETTING ...`, forked from a Python that has imported torch and Lightning once.
+def fresh() -> ForkServerContext:
+    """Starts processes that are forked from a Python that has imported torch and Lightning once, and done nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED_ONCE)
+    return context
+
+
+@pytest.fixture(scope="session")
+def start_forked(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerContext) -> StartCommand:
+    """`python -m showattendtell.COMMAND SETTING ...` in a fresh process.
 
     `first` is code that is executed before the command.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED_ONCE)
 
     def start(command: str, *settings: str, folder: Path, first: str = "", **environment: str) -> Running:
         printed = tmp_path_factory.mktemp("printed")
@@ -76,7 +83,7 @@ def start_forked(tmp_path_factory: pytest.TempPathFactory) -> StartCommand:
         out.touch()
         arguments = [f"showattendtell.{command}", *settings]
         names = {"folder": folder, "environment": environment, "arguments": arguments, "first": first}
-        process = context.Process(target=exec, args=(RUN_AS_MAIN, {**names, "out": out, "err": err}))
+        process = fresh.Process(target=exec, args=(RUN_AS_MAIN, {**names, "out": out, "err": err}))
         process.start()
         return Running(process, out, err)
 

@@ -12,8 +12,8 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 LAYERS = [
-    {"errors", "arguments", "processes", "files", "random_states"},
-    {"records"},
+    {"errors", "arguments", "files", "random_states"},
+    {"records", "processes"},
     {"text"},
     {"data", "downloads"},
     {"encoder"},

@@ -1,6 +1,9 @@
 """Training by several processes against training by one that has their batches."""
 
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -28,6 +31,9 @@ CHOICES = {
 }
 
 
+TIME_LIMIT = 120
+
+
 class Report(Callback):
     """Writes down what each process has at the end."""
 
@@ -40,27 +46,46 @@ class Report(Callback):
         torch.save({"steps": trainer.global_step, "state": module.state_dict()}, folder / f"{trainer.global_rank}.pt")
 
 
-def trained(folder: Path, processes: int, batch_size: int, *settings: str) -> list[dict]:
-    """What each of the processes ends with."""
+class Data(NamedTuple):
+    """Images to train and to validate on, and regions of each."""
+
+    images: int = small.IMAGES
+    validated: int = small.VALIDATED
+    regions: int = small.REGIONS.shape[1]
+
+
+Trained = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def trained(fresh: ForkServerContext) -> Trained:
+    """What each of a number of processes ends with, that are forked from one that has not trained yet: torch does not
+    fork from others."""
+
+    def train_freshly(folder: Path, *arguments: Any, data: Data | None = None) -> list[dict[str, Any]]:
+        process = fresh.Process(target=train, args=(folder, data or Data(), *arguments))
+        process.start()
+        process.join(TIME_LIMIT)
+        assert process.exitcode == 0
+        return [torch.load(file, weights_only=True) for file in sorted((folder / "reports").iterdir())]
+
+    return train_freshly
+
+
+def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: str) -> None:
+    small.IMAGES, small.VALIDATED, small.REGIONS = data.images, data.validated, small.REGIONS[:, : data.regions]
     several = [f"trainer.devices={processes}", "trainer.strategy=ddp_fork"] if processes > 1 else []
     size = "data.tokens_per_batch" if any("tokens_per_batch" in setting for setting in settings) else "data.batch_size"
     config = small.small_config(*SETTINGS, *settings, f"{size}={batch_size}", *several)
     small.small_run(config, folder, callbacks=[Report(folder)])
-    return [torch.load(file, weights_only=True) for file in sorted((folder / "reports").iterdir())]
 
 
-@pytest.fixture
-def one_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing to draw from: what hard attention learns does not depend on who draws."""
-    monkeypatch.setattr(small, "REGIONS", small.REGIONS[:, :1])
-
-
-@pytest.mark.usefixtures("one_region")
 @pytest.mark.parametrize("choice", CHOICES)
-def test_processes_learn_what_one_learns_from_their_batches_together(tmp_path: Path, choice: str):
-    """36 captions of four lengths: some batches have fewer captions than there are processes."""
-    [one] = trained(tmp_path / "one", 1, 12, *CHOICES[choice])
-    three = trained(tmp_path / "three", 3, 4, *CHOICES[choice])
+def test_processes_learn_what_one_learns_from_their_batches_together(trained: Trained, tmp_path: Path, choice: str):
+    """36 captions of four lengths: some batches have fewer captions than there are processes. One region: what hard
+    attention draws does not depend on who draws."""
+    [one] = trained(tmp_path / "one", 1, 12, *CHOICES[choice], data=Data(regions=1))
+    three = trained(tmp_path / "three", 3, 4, *CHOICES[choice], data=Data(regions=1))
     assert [process["steps"] for process in three] == [one["steps"]] * 3
     for process in three:
         torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
@@ -70,12 +95,10 @@ def test_processes_learn_what_one_learns_from_their_batches_together(tmp_path: P
         assert others[name] == pytest.approx(figures[name], rel=1e-4, abs=1e-5), name
 
 
-def test_more_processes_than_captions_train_and_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_more_processes_than_captions_train_and_validate(trained: Trained, tmp_path: Path):
     """One image with three captions, four processes."""
-    monkeypatch.setattr(small, "IMAGES", 1)
-    monkeypatch.setattr(small, "VALIDATED", 1)
-    [one] = trained(tmp_path / "one", 1, 4)
-    four = trained(tmp_path / "four", 4, 1)
+    [one] = trained(tmp_path / "one", 1, 4, data=Data(1, 1))
+    four = trained(tmp_path / "four", 4, 1, data=Data(1, 1))
     assert one["steps"] > 0
     for process in four:
         torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
@@ -83,7 +106,7 @@ def test_more_processes_than_captions_train_and_validate(tmp_path: Path, monkeyp
     assert others["val/nll_per_word"] == pytest.approx(figures["val/nll_per_word"], rel=1e-5)
 
 
-def test_only_the_first_process_writes(tmp_path: Path):
+def test_only_the_first_process_writes(trained: Trained, tmp_path: Path):
     """The others would leave files of their own, or overwrite its."""
     trained(tmp_path / "one", 1, 6)
     trained(tmp_path / "two", 2, 3)

@@ -111,7 +111,7 @@ def telling_refusals(node: DictConfig) -> Iterator[None]:
     """What Lightning refuses in its own way, as a `UserError`."""
     try:
         yield
-    except MisconfigurationException as fault:
+    except (MisconfigurationException, ValueError) as fault:
         raise UserError(f"{node._get_full_key('')}: {str(fault).strip().splitlines()[0]}") from None
 
 

@@ -32,13 +32,25 @@ SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
 
+def heed_interrupts() -> None:
+    """Also where the tests run in the background of a shell, which has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """The light command in a process group of its own, with all that it keeps in `folder`."""
     own = {"SHOWATTENDTELL_CACHE": str(folder), **OWN_RAY}
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     line = [sys.executable, light.__file__, "-m", *arguments]
-    return subprocess.Popen(line, cwd=folder, env={**inherited, **own, **environment}, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        line,
+        cwd=folder,
+        env={**inherited, **own, **environment},
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+        **pipes,
+    )
 
 
 def sweep(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

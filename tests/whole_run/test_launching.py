@@ -31,7 +31,13 @@ TIME_LIMIT = 120
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, *arguments], cwd=folder, env={**os.environ, **own, **environment}, **pipes)
+    given = {"cwd": folder, "env": {**os.environ, **own, **environment}, "preexec_fn": heed_interrupts}
+    return subprocess.Popen([sys.executable, *arguments], **given, **pipes)
+
+
+def heed_interrupts() -> None:
+    """Also where the tests run in the background of a shell, which has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str]) -> SimpleNamespace:
