@@ -109,8 +109,9 @@ def _locked(folder: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it") from None
-        for name in (BEST, LAST, METRICS, NOT_FINITE):
-            (folder / f"{name}{UNFINISHED}").unlink(missing_ok=True)
+        for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
+            for left in folder.glob(f"{name}{UNFINISHED}"):
+                left.unlink()
         yield
 
 

@@ -102,7 +102,8 @@ class Watched(NamedTuple):
 
 
 class FiniteLoss(Callback):
-    """Ends the run where the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json`.
+    """Ends the run where the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json`; the
+    second process does in `2-not-finite.json`.
 
     A GPU is not waited for: its loss is looked at in the next step, and before anything is saved.
 
@@ -151,11 +152,12 @@ class FiniteLoss(Callback):
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
         place = {"epoch": watched.epoch + 1, "batch": watched.batch + 1, "step": watched.step}
         content = {**place, "loss": str(watched.loss.item()), "images": images, "captions": captions}
-        with whole_file(self._folder / NOT_FINITE) as stream:
+        file = self._folder / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
+        with whole_file(file) as stream:
             stream.write(json.dumps(content, indent=1).encode())
         return UserError(
-            f"the loss of step {watched.step} is {content['loss']}; {self._folder / NOT_FINITE} lists the images and "
-            "captions of its batch; lower optimizer.lr or look at them, and train again"
+            f"the loss of step {watched.step} is {content['loss']}; {file} lists the images and captions of its batch; "
+            "lower optimizer.lr or look at them, and train again"
         )
 
 
