@@ -16,8 +16,8 @@ from showattendtell.loggers import METRICS
 
 Train = Callable[..., Any]
 
-TIME_LIMIT = 60
-"""Seconds within which a run ends that takes a few."""
+TIME_LIMIT = 240
+"""Seconds within which a run ends that takes a few, on a machine that has much else to do."""
 
 IN_BATCH = """
 from showattendtell.splits import CaptionParts
