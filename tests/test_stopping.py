@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import Callback
 
 from showattendtell.checkpoint import LAST
 from showattendtell.errors import UserError
-from showattendtell.stopping import NOT_FINITE, Notice, requeue
+from showattendtell.stopping import NOT_FINITE, Notice, requeue, telling_lost_workers
 from showattendtell.text.vocabulary import EOS, Vocabulary
 from small import IMAGES, WORDS, examples_of, small_config, small_run
 from test_exact_resume import assert_ends_as, read
@@ -217,3 +217,38 @@ def test_the_captions_that_are_told_are_those_that_were_trained_on(tmp_path: Pat
     assert [vocabulary.encode(said[caption]) for caption in told] == [
         tokens[: tokens.index(EOS) + 1] for tokens in poison.tokens
     ]
+
+
+LOST = {
+    "(pid 12) is killed by signal: Killed. ": "killed by signal: Killed",
+    "(pid 12) is killed by signal: Bus error. It is possible that": "killed by signal: Bus error",
+    "(pid(s) 12, 13) exited unexpectedly": "exited unexpectedly",
+    "(pid 12) exited unexpectedly with exit code 1. Details are": "exited unexpectedly with exit code 1",
+}
+
+
+@pytest.mark.parametrize(("said", "told"), LOST.items(), ids=LOST.values())
+def test_a_process_that_reads_and_is_gone_is_told(said: str, told: str):
+    """Also where a file was being written, of which torch raises an error of its own."""
+    first = RuntimeError(f"DataLoader worker {said}")
+    second = RuntimeError("unexpected pos 64 vs 0")
+    second.__context__ = first
+    for fault in (first, second):
+        with pytest.raises(UserError, match=rf"ended \({told}\), perhaps for lack of memory"), telling_lost_workers():
+            raise fault
+
+
+@pytest.mark.parametrize("fault", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+def test_a_batch_that_does_not_arrive_is_told_as_its_process(fault: Exception):
+    def _try_get_data() -> None:
+        raise fault
+
+    with pytest.raises(UserError, match=r"has ended \(its batch did not arrive\)"), telling_lost_workers():
+        _try_get_data()
+    with pytest.raises(type(fault)), telling_lost_workers():
+        raise type(fault)
+
+
+def test_other_errors_are_what_they_were():
+    with pytest.raises(RuntimeError, match="out of memory"), telling_lost_workers():
+        raise RuntimeError("CUDA out of memory")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,7 @@ NOT_FINITE = "not-finite.json"
 
 GO_ON = "what was saved before is whole, and the same command with resume=true goes on from there"
 
-LOST_WORKER = re.compile(r"DataLoader worker \(pid\S* \S+\) (?:is )?([^.]+)")
+LOST_WORKER = re.compile(r"DataLoader worker \(pid[^.]*?\d\) (?:is )?([^.]+)")
 """What torch says of a process that reads images and has ended: no more than that, or the signal as well."""
 
 
@@ -202,21 +203,27 @@ def telling_lost_workers() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as fault:
+    except (RuntimeError, ConnectionError, EOFError) as fault:
         lost = _find_lost_worker(fault)
         if not lost:
             raise
         end_workers()
         raise UserError(
-            f"a process that reads images has ended ({lost.strip()}), perhaps for lack of memory; {GO_ON}, if need be "
-            "with fewer data.num_workers"
+            f"a process that reads images has ended ({lost}), perhaps for lack of memory; {GO_ON}, if need be with "
+            "fewer data.num_workers"
         ) from None
 
 
 def _find_lost_worker(fault: BaseException | None) -> str:
-    """What torch says of it in an error, or in the one in whose handling that was raised; empty if neither does."""
+    """What is known of it from an error, or from the one in whose handling that was raised; empty if neither is of it.
+
+    Where the end of the process is not yet known, it is a batch on the way from it that does not arrive.
+    """
     while fault:
         if said := LOST_WORKER.match(str(fault)):
-            return said[1]
+            return said[1].strip()
+        frames = traceback.walk_tb(fault.__traceback__)
+        if not isinstance(fault, RuntimeError) and any(frame.f_code.co_name == "_try_get_data" for frame, _ in frames):
+            return "its batch did not arrive"
         fault = fault.__context__
     return ""

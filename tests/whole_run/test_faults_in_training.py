@@ -16,8 +16,8 @@ from showattendtell.loggers import METRICS
 
 Train = Callable[..., Any]
 
-TIME_LIMIT = 60
-"""Seconds within which a run ends that takes a few."""
+TIME_LIMIT = 240
+"""Seconds within which a run ends that takes a few, on a machine that has much else to do."""
 
 IN_BATCH = """
 from showattendtell.splits import CaptionParts
@@ -67,6 +67,7 @@ def test_a_process_that_reads_and_is_gone_ends_the_run(
     name = f"runs/worker-{number.name}"
     die = IN_BATCH.format(number=9, fault=f"import os; os.kill(os.getpid(), {number.value})")
     done = train(*STEPWISE, "data.num_workers=1", f"hydra.run.dir={name}", first=die)
+    done = done._replace(err=done.err.rpartition("\0")[2])  # torch tells of SIGBUS too, and ends with a zero byte
     assert_told(done, "a process that reads images has ended (", "what was saved before is whole", "resume=true")
     assert_whole(folder / name)
     assert_done(train(f"resume={name}"))
