@@ -30,7 +30,7 @@ BUDGETS = {
     "data_sets": 35,
     "sampler": 16,
     "scoring": 27,
-    "checkpoints": 14,
+    "checkpoints": 13,
 }
 """The seconds that each script may take on two cores: together less than ten minutes."""
 

@@ -19,15 +19,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SETTINGS = ["decoder.dropout=0", "trainer.limit_train_batches=1.0", "early_stopping.patience=99", "checkpoint_every=60"]
 CHOICES = {
     "paper": ["data.bucketing=paper"],
-    "round_robin, images together": ["data.bucketing=round_robin", "data.images_together=true"],
     "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
-    "by tokens": ["data.tokens_per_batch=12"],
     "accumulated": ["trainer.accumulate_grad_batches=2"],
-    "penalty as released": ["loss.penalty_mean=locations"],
     "hard": ["attention=hard", "attention.samples=2"],
+    "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
+}
+FURTHER = {
+    "round_robin, images together": ["data.bucketing=round_robin", "data.images_together=true"],
+    "by tokens": ["data.tokens_per_batch=12"],
+    "penalty as released": ["loss.penalty_mean=locations"],
     "hard, rloo": ["attention=hard", "attention.samples=2", "attention.estimator=rloo"],
     "hard, exact": ["attention=hard", "attention.estimator=exact"],
-    "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
 }
 
 
@@ -80,12 +82,20 @@ def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: 
     small.small_run(config, folder, callbacks=[Report(folder)])
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_processes_learn_what_one_learns_from_their_batches_together(trained: Trained, tmp_path: Path, choice: str):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(pytest.param(settings, id=name) for name, settings in CHOICES.items()),
+        *(pytest.param(settings, id=name, marks=pytest.mark.slow) for name, settings in FURTHER.items()),
+    ],
+)
+def test_processes_learn_what_one_learns_from_their_batches_together(
+    trained: Trained, tmp_path: Path, settings: list[str]
+):
     """36 captions of four lengths: some batches have fewer captions than there are processes. One region: what hard
     attention draws does not depend on who draws."""
-    [one] = trained(tmp_path / "one", 1, 12, *CHOICES[choice], data=Data(regions=1))
-    three = trained(tmp_path / "three", 3, 4, *CHOICES[choice], data=Data(regions=1))
+    [one] = trained(tmp_path / "one", 1, 12, *settings, data=Data(regions=1))
+    three = trained(tmp_path / "three", 3, 4, *settings, data=Data(regions=1))
     assert [process["steps"] for process in three] == [one["steps"]] * 3
     for process in three:
         torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
