@@ -21,16 +21,17 @@ BUDGETS = {
     "growth": 100,
     "output_layer": 15,
     "gpu_step": 5,
-    "generation": 70,
-    "extraction": 60,
-    "startup": 50,
+    "generation": 60,
+    "extraction": 45,
+    "startup": 45,
     "decoding": 14,
-    "features": 24,
+    "features": 20,
     "loader": 25,
-    "data_sets": 35,
+    "data_sets": 30,
     "sampler": 16,
     "scoring": 27,
     "checkpoints": 13,
+    "recompute": 40,
 }
 """The seconds that each script may take on two cores: together less than ten minutes."""
 

@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         trainable: fine-tune the network from pixels instead of storing its grids once.
         learning_rate: the network's own rate where it is trainable.
         recompute: where it is trainable, keep few of the network's inner values for the backward pass, which computes
-            the others again: a third to two thirds of the memory for a third more of the network's time, and the same
+            the others again: a third to a half of the memory for up to half as much time again, and the same
             gradients.
     """
 
