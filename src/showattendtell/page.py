@@ -1,0 +1,41 @@
+"""Shows where a checkpoint looks in images of its data set, as one HTML file."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry import entry_point, leave
+
+
+def run(config: DictConfig) -> None:
+    """A `UserError` at the end tells of images that cannot be read."""
+    from pathlib import Path
+
+    from showattendtell.accounts import beside, build_dataset, restore_voices, spread, tell_all, warn_of_size
+    from showattendtell.errors import UserError
+    from showattendtell.evaluation import people_said
+    from showattendtell.report.pages import Page, make_entry, write_page
+
+    voices = restore_voices(config)
+    dataset = build_dataset(voices[0].config, config)
+    split = dataset.split(config.split)
+    examples = spread(split, config.number)
+    warn_of_size(len(examples), "a smaller number= gives a smaller one")
+    faults: list[str] = []
+    people, entries = people_said(examples), []
+    for number, photograph, accounts in tell_all(
+        voices, [Path(example.path) for example in examples], config.seed, faults
+    ):
+        name = examples[number].image
+        entries.append(make_entry(name, photograph, accounts, people[name]))
+    about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
+    path = Path(config.output or beside(config.checkpoint, f"page-{config.split}.html"))
+    write_page(Page(about, [voice.name for voice in voices], entries), path)
+    print(f"written to {path}")
+    if faults:
+        raise UserError("; ".join(faults))
+
+
+main = entry_point("page", run)
+
+if __name__ == "__main__":
+    main()
+    leave()
