@@ -18,7 +18,7 @@ from showattendtell.config.check import find_faults, raise_all
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.model.loops import plain_torch
-from showattendtell.records import Dataset, Example, Generated
+from showattendtell.records import Example, Generated
 from showattendtell.report.pages import KILOBYTES_EACH, Account, Illustrated
 
 LARGE = 20
@@ -63,21 +63,26 @@ class Told(NamedTuple):
 def restore_voices(config: DictConfig) -> list[Voice]:
     """What a command's `checkpoint` names, and then each of `compare`, which speaks for itself."""
     groups = [_listed(config.checkpoint), *([path] for path in _listed(config.compare))]
-    names = short_names([" + ".join(group) for group in groups])
-    decoding = build(config.decoding)
-    models = (restore_together(group, config.device, decoding, config.attention) for group in groups)
-    return [Voice(name, restored) for name, restored in zip(names, models, strict=True)]
+    paths = [path for group in groups for path in group]
+    names, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
+    return [
+        Voice(
+            " + ".join(names[path] for path in group),
+            restore_together(group, config.device, decoding, config.attention),
+        )
+        for group in groups
+    ]
 
 
 def _listed(setting: str | Sequence[str]) -> list[str]:
     return [setting] if isinstance(setting, str) else list(setting)
 
 
-def build_dataset(trained: DictConfig, config: DictConfig) -> Dataset:
-    """The data set of training, but for what a command's `dataset` and `cache` say otherwise."""
-    settings = settled(trained, dataset=config.dataset, cache=config.cache)
+def settle_dataset(trained: DictConfig, config: DictConfig) -> DictConfig:
+    """The data set of training as its settings, but for what a command's `dataset` says otherwise."""
+    settings = settled(trained, dataset=config.dataset)
     raise_all(find_faults(settings))
-    return build(settings.dataset)
+    return settings.dataset
 
 
 def spread(examples: Sequence[Example], number: int | None) -> list[Example]:
@@ -88,7 +93,7 @@ def spread(examples: Sequence[Example], number: int | None) -> list[Example]:
 
 def beside(checkpoint: str | Sequence[str], name: str) -> Path:
     """A file in the folder of the checkpoint, or of the first of several."""
-    return Path(_listed(checkpoint)[0]).with_name(name)
+    return Path(_listed(checkpoint)[0]).expanduser().with_name(name)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -98,7 +103,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
         ends = [str(Path(*path[-length:])) for path in parts]
         if len(set(ends)) == len(set(paths)):
             return ends
-    return list(paths)
+    return [str(Path(path)) for path in paths]
 
 
 def tell_all(voices: Sequence[Voice], files: Sequence[Path], seed: int, faults: list[str]) -> Iterator[Told]:

@@ -174,7 +174,6 @@ class Page(NamedTuple):
     output: the page; page-SPLIT.html beside the checkpoint by default.
     seed: decides what hard attention draws.
     device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
-    cache: the folder of the drawings of dataset=shapes; the one of training by default.
     """
 
     checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
@@ -184,7 +183,6 @@ class Page(NamedTuple):
     output: Text | None
     seed: NonNegativeInt
     device: Text
-    cache: Text | None
 
 
 Column = Literal[
