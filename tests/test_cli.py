@@ -72,12 +72,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(file)
 
 
-def test_the_wheel_holds_every_module_and_every_yaml_and_nothing_else(wheel: zipfile.ZipFile):
+def test_the_wheel_holds_every_module_template_and_yaml_and_nothing_else(wheel: zipfile.ZipFile):
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {f"showattendtell/{file.relative_to(ROOT / 'src/showattendtell')}" for file in sources("*.py")}
     conf = {f"showattendtell/conf/{file.relative_to(ROOT / 'conf')}" for file in (ROOT / "conf").rglob("*.yaml")}
     assert "showattendtell/conf/train.yaml" in inside
-    assert inside == modules | conf
+    templates = {f"showattendtell/report/templates/page.{suffix}" for suffix in ("html", "css", "js")}
+    assert inside == modules | templates | conf
 
 
 def sources(pattern: str) -> list[Path]:

@@ -33,9 +33,9 @@ LAYERS = [
     {"progress", "keeping"},
     {"resuming", "training"},
     {"launching"},
-    {"scoring"},
-    {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "demo"}
-    | {"cli"},
+    {"scoring", "accounts"},
+    {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
+    | {"demo", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 

@@ -45,6 +45,7 @@ ASKED = {
     "evaluate": ["checkpoint"],
     "attend": ["checkpoint"],
     "caption": ["checkpoint", "images"],
+    "page": ["checkpoint"],
     "score": ["hypotheses"],
     "table": ["runs"],
 }

@@ -1,56 +1,63 @@
 """Captions photographs and shows where the model looked."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry import entry_point, leave
 
+PAGE = "html"
+
 
 def run(config: DictConfig) -> None:
     from showattendtell.report.drawing import drawing
 
-    with drawing() as draw:  # starts before torch is imported, for which it need not wait
-        _caption(config, draw)
+    pictures = [suffix for suffix in config.formats if suffix != PAGE]
+    with drawing() if pictures else nullcontext(_draw_nothing) as draw:  # starts before torch is imported
+        _caption(config, pictures, draw)
 
 
-def _caption(config: DictConfig, draw: Callable[..., None]) -> None:
+def _draw_nothing(*what: Any) -> None: ...
+
+
+def _caption(config: DictConfig, pictures: list[str], draw: Callable[..., None]) -> None:
     """Caption each photograph that can be read; a `UserError` at the end tells of the others."""
     from pathlib import Path
 
-    import torch
-
-    from showattendtell.captioning import Choir
-    from showattendtell.checkpoint import restore_together
-    from showattendtell.config.build import build
-    from showattendtell.data.images import find_images, open_image
+    from showattendtell.accounts import restore_voices, tell_all, warn_of_size
+    from showattendtell.data.images import find_images
     from showattendtell.errors import UserError
-    from showattendtell.model.loops import plain_torch
     from showattendtell.report.drawing import picture_names
+    from showattendtell.report.pages import Page, make_entry, write_page
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
-    torch.manual_seed(config.seed)
-    checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else config.checkpoint
-    models = restore_together(checkpoints, config.device, build(config.decoding), config.attention)
-    modules = [model.module for model in models]
-    choir, vocabulary, encoder = Choir(modules), modules[0].vocabulary, modules[0].encoder
-    faults = []
-    for file, name in zip(files, picture_names(files), strict=True):
-        try:
-            photograph = open_image(file)
-        except UserError as fault:
-            faults.append(str(fault))
-            continue
-        seen = [module.encoder.preprocessing(photograph).unsqueeze(0).to(module.device) for module in modules]
-        with plain_torch():
-            [[best, *others]] = choir.write(seen)
-        words, path = vocabulary.decode(best.tokens), Path(config.output) / name
-        maps, frame = best.weights.unflatten(1, encoder.grid).numpy(), encoder.preprocessing.crop_box(*photograph.size)
-        draw(photograph, words, maps, best.gates.numpy(), frame, path)
-        print(f"{file}: {' '.join(words)}")
+    names, output = picture_names(files), Path(config.output)
+    if PAGE in config.formats:
+        warn_of_size(len(files), "formats=[png] writes none")
+    voices = restore_voices(config)
+    entries = []
+    faults: list[str] = []
+    for number, photograph, accounts in tell_all(voices, files, config.seed, faults):
+        best, *others = accounts[0].captions
+        print(f"{files[number]}: {' '.join(best.words)}")
         for caption in others:
-            print(f"  also: {' '.join(vocabulary.decode(caption.tokens))}")
-        print(f"  {path}")
+            print(f"  also: {' '.join(caption.words)}")
+        for voice, account in zip(voices[1:], accounts[1:], strict=True):
+            print(f"  {voice.name}: {' '.join(account.captions[0].words)}")
+        frame = accounts[0].seen.scaled(*photograph.size)
+        for suffix in pictures:
+            path = output / f"{names[number]}.{suffix}"
+            draw(photograph, best.words, best.maps, best.gates, frame, path)
+            print(f"  {path}")
+        if PAGE in config.formats:
+            entries.append(make_entry(files[number].name, photograph, accounts))
+    if entries:
+        page = output / "index.html"
+        count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
+        write_page(Page(count, [voice.name for voice in voices], entries), page)
+        print(page)
     if faults:
         raise UserError("; ".join(faults))
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "score": "score captions of any origin, and compare them",
     "table": "results beside the paper's",
     "caption": "caption photographs and show where the model looked",
+    "page": "show where a checkpoint looks in images of its data set, in one HTML file",
     "demo": "all of it on the embedded data set, in minutes",
 }
 

@@ -25,7 +25,8 @@ def main() -> None:
         _follow("train", f"hydra.run.dir={RUN}")
         _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
         _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(_scenes())}", f"output={RUN}/captions")
-    print(f"\nThe pictures are in {RUN}/captions, the learning curve is {RUN}/learning_curve.png.")
+    print(f"\nThe pictures are in {RUN}/captions, and in a browser {RUN}/captions/index.html shows them word by word.")
+    print(f"The learning curve is {RUN}/learning_curve.png.")
 
 
 def _follow(command: str, *settings: str) -> None:

@@ -106,6 +106,15 @@ def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sente
         ("caption", ["checkpoint=best.ckpt", "images=[]"], r"images=\[\]"),
         ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3"),
         ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=null"], "output=null"),
+        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[]"], r"formats=\[\]"),
+        (
+            "caption",
+            ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"],
+            r"formats=\[jpg\] should be 'png', 'gif'",
+        ),
+        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "compare=3"], "compare=3"),
+        ("page", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),
+        ("page", ["checkpoint=best.ckpt", "split=tst"], "split=tst should be 'train', 'val' or 'test'"),
         ("prepare", ["attention=hrad"], "there is no attention=hrad"),
     ],
 )

@@ -29,7 +29,8 @@ def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "demo", "features"]
+    "command",
+    ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page", "demo", "features"],
 )
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
     done = answer(tmp_path, command, "--help")
@@ -48,6 +49,7 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
         ["evaluate", "checkpoint=best.ckpt", "sed=3"],
         ["attend", "checkpoint=best.ckpt", "sed=3"],
         ["caption", "checkpoint=best.ckpt", "images=photo.jpg", "sed=3"],
+        ["page", "checkpoint=best.ckpt", "sed=3"],
         ["score", "hypotheses=written.json", "sed=3"],
         ["table", "runs", "sed=3"],
         ["demo", "sed=3"],
@@ -99,7 +101,9 @@ def test_help_shows_the_values_of_the_options_that_stand_before_it():
     assert "dataset.train=" not in page
 
 
-@pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption"])
+@pytest.mark.parametrize(
+    "command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page"]
+)
 def test_help_names_every_setting_of_the_yaml(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups)
@@ -118,7 +122,9 @@ def leaves(node: dict[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{key}"
 
 
-@pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption"])
+@pytest.mark.parametrize(
+    "command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page"]
+)
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups).splitlines()

@@ -70,4 +70,4 @@ def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], t
 
 def test_pictures_of_equal_names_do_not_overwrite_each_other():
     files = [Path("a/photo.jpg"), Path("b/photo.png"), Path("other.jpg")]
-    assert picture_names(files) == ["photo.png", "photo-2.png", "other.png"]
+    assert picture_names(files) == ["photo", "photo-2", "other"]

@@ -289,12 +289,13 @@ def test_captioning_writes_a_caption_and_a_picture_for_each_image(run: Run, chec
     (photos / "notes.txt").write_text("no image")
     settings = [f"checkpoint={checkpoint}", "output=seen", "decoding.max_length=4"]
     done = assert_done(run("caption", *settings, "images=photos"))
-    assert sorted(file.name for file in (folder / "seen").iterdir()) == ["0.png", "1.png"]
-    assert [line.split(":")[0] for line in done.out.splitlines()[::2]] == ["photos/0.png", "photos/1.png"]
+    assert sorted(file.name for file in (folder / "seen").iterdir()) == ["0.png", "1.png", "index.html"]
+    assert [line.split(":")[0] for line in done.out.splitlines()[:-1:2]] == ["photos/0.png", "photos/1.png"]
+    assert done.out.splitlines()[-1] == "seen/index.html"
     with Image.open(folder / "seen/0.png") as picture:
         assert picture.width > 600
     alone = assert_done(run("caption", *settings, "images=photos/0.png"))
-    assert alone.out.splitlines() == done.out.splitlines()[:2]
+    assert alone.out.splitlines()[:2] == done.out.splitlines()[:2]
 
 
 def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, checkpoint: Path, folder: Path):
@@ -304,5 +305,6 @@ def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, 
     settings = [f"checkpoint={checkpoint}", "output=rest", "decoding.max_length=3", f"images={images}"]
     done = run("caption", *settings)
     assert_told(done, "broken.jpg", "cannot be read")
-    assert sorted(file.name for file in (folder / "rest").iterdir()) == ["test-00000.png", "test-00001.png"]
-    assert len(done.out.splitlines()) == 4
+    pictures = ["test-00000.png", "test-00001.png"]
+    assert sorted(file.name for file in (folder / "rest").iterdir()) == ["index.html", *pictures]
+    assert len(done.out.splitlines()) == 5

@@ -145,15 +145,42 @@ class Caption(NamedTuple):
     """
     checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
         one. The pictures show where the first looked, at the words of the best caption.
+    compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes for itself, and the page shows them side by
+        side.
     images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as well.
-    output: the folder for the pictures.
+    formats: what is written, among png, a picture for each photograph with a panel for each word; gif and webp, the
+        same as a moving picture; and html, one page of all photographs that shows a word's map when it is pointed at.
+    output: the folder for the pictures and the page, index.html.
     seed: decides what hard attention draws.
     device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
     """
 
     checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    compare: Text | Sequence[Text]
     images: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    formats: Annotated[Sequence[Literal["png", "gif", "webp", "html"]], Field(min_length=1)]
     output: Text
+    seed: NonNegativeInt
+    device: Text
+
+
+class Page(NamedTuple):
+    """
+    checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
+        one, with the maps of the first.
+    compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes for itself and is shown beside the first.
+    split: whose images are shown.
+    number: how many of them, spread over the split; null for all.
+    output: the page; page-SPLIT.html beside the checkpoint by default.
+    seed: decides what hard attention draws.
+    device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    compare: Text | Sequence[Text]
+    split: Literal["train", "val", "test"]
+    number: PositiveInt | None
+    output: Text | None
     seed: NonNegativeInt
     device: Text
 

@@ -1,4 +1,4 @@
-"""Heatmaps drawn by a process of their own, so that neither matplotlib nor its pictures are waited for."""
+"""Pictures drawn by a process of their own, so that neither matplotlib nor its pictures are waited for."""
 
 import signal
 from collections import Counter, deque
@@ -18,7 +18,8 @@ AHEAD = 2
 
 @contextmanager
 def drawing() -> Iterator[Callable[..., None]]:
-    """Gives what draws as `draw_heatmaps` does, but returns before; at the end all pictures are there.
+    """Gives what draws as `draw_heatmaps` or, for a GIF or WebP, `draw_animation` does, but returns before; at the end
+    all pictures are there.
 
     Raises a `UserError` for a picture that could not be drawn, later than it was asked for.
     """
@@ -41,20 +42,22 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 
 def _get_ready() -> None:
-    import showattendtell.report.heatmaps  # noqa: F401
+    import showattendtell.report.animation  # noqa: F401
 
 
 def _draw(*what: Any) -> None:
+    from showattendtell.report.animation import draw_animation
     from showattendtell.report.heatmaps import draw_heatmaps
 
-    draw_heatmaps(*what)
+    draw = draw_heatmaps if what[-1].suffix == ".png" else draw_animation
+    draw(*what)
 
 
 def picture_names(files: Sequence[Path]) -> list[str]:
-    """A PNG name for each image file, `photo.png` for `photo.jpg`; the second of that name becomes `photo-2.png`."""
+    """A name without suffix for each image file, `photo` for `photo.jpg`; the second of that name is `photo-2`."""
     counts: Counter[str] = Counter()
     names = []
     for file in files:
         counts[file.stem] += 1
-        names.append(f"{file.stem}.png" if counts[file.stem] == 1 else f"{file.stem}-{counts[file.stem]}.png")
+        names.append(file.stem if counts[file.stem] == 1 else f"{file.stem}-{counts[file.stem]}")
     return names

@@ -10,12 +10,11 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.records import Box
+from showattendtell.report.pages import DARKEST
 from showattendtell.report.pictures import save_picture
 
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
-DARKEST = 0.15
-"""How bright the photograph stays where the model did not look."""
 
 
 def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
@@ -37,6 +36,20 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
     return canvas / peak if peak > 0 else canvas
 
 
+def shrink(photograph: Image.Image, seen: Box, longest: int) -> tuple[Image.Image, Box]:
+    """The photograph, its longest side at most so many pixels, and the part that the encoder saw in those pixels."""
+    scale = min(1.0, longest / max(photograph.size))
+    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
+    return photograph.resize(size), seen.scaled(scale, scale)
+
+
+def darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
+    """The photograph, dark where attention on the grid (rows, columns) is small."""
+    light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
+    pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
+    return Image.fromarray(np.rint(pixels).astype(np.uint8))
+
+
 def draw_heatmaps(
     photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
 ) -> None:
@@ -47,9 +60,7 @@ def draw_heatmaps(
         gates: (T,) beta.
         seen: the part of the photograph that the encoder saw, in its pixels.
     """
-    scale = min(1.0, LONGEST_SIDE / max(photograph.size))
-    small = photograph.resize((max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale))))
-    seen = Box(*(edge * scale for edge in seen))
+    small, seen = shrink(photograph, seen, LONGEST_SIDE)
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
     panel = (2.0, 2.0 * small.height / small.width + 0.3)
@@ -60,9 +71,7 @@ def draw_heatmaps(
     for axis in axes.flat:
         axis.axis("off")
     axes.flat[0].imshow(small)
-    pixels = np.asarray(small, dtype=np.float32) / 255
     for axis, word, step, beta in zip(axes.flat[1:], words, weights, gates, strict=False):
-        light = map_onto_photograph(step, seen, small.width, small.height)[..., None]
-        axis.imshow(pixels * (DARKEST + (1 - DARKEST) * light))
+        axis.imshow(darken(small, step, seen))
         axis.set_title(f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}", fontsize=10)
     save_picture(figure, path, "output to another folder", dpi=110)

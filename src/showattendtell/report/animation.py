@@ -1,0 +1,83 @@
+"""A caption as a moving picture: word by word, the photograph is bright where the model looked."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from showattendtell.errors import UserError
+from showattendtell.records import Box
+from showattendtell.report.heatmaps import darken, shrink
+
+LONGEST_SIDE = 400
+WORD, WHOLE = 800, 1600
+"""Milliseconds that a word is shown for, and the photograph alone."""
+
+LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
+"""Pixels: of letters, from word to word, from line to line, and around the caption."""
+
+PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#8a8a92", "#f7c95c"
+
+
+class Placed(NamedTuple):
+    """A word of the caption and its upper left corner below the photograph, in pixels."""
+
+    word: str
+    x: float
+    y: float
+
+
+def draw_animation(
+    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
+) -> None:
+    """A GIF or WebP, by the path's suffix, that begins anew when it ends: the photograph, then each word with its map.
+
+    Takes what `draw_heatmaps` takes; beta is not shown.
+    """
+    frames = list(_frames(photograph, words, weights, seen))
+    times = [WHOLE, *[WORD] * len(words)]
+    if path.suffix == ".gif":
+        frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames[0].save(path, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
+    except OSError as fault:
+        raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another folder") from None
+
+
+def _frames(photograph: Image.Image, words: Sequence[str], weights: np.ndarray, seen: Box) -> Iterator[Image.Image]:
+    small, seen = shrink(photograph, seen, LONGEST_SIDE)
+    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf", LETTERS)
+    placed, height = place_words(words, font, small.width)
+    for number in range(-1, len(words)):
+        frame = Image.new("RGB", (small.width, small.height + height), PAPER)
+        frame.paste(small if number < 0 else darken(small, weights[number], seen))
+        _write(frame, placed, number, small.height, font)
+        yield frame
+
+
+def place_words(words: Sequence[str], font: ImageFont.FreeTypeFont, width: int) -> tuple[list[Placed], int]:
+    """The words in lines of at most `width` pixels, where no word alone is wider, and the height of all lines."""
+    x, y = float(MARGIN), float(MARGIN)
+    placed: list[Placed] = []
+    for word in words:
+        end = x + font.getlength(word)
+        if placed and end > width - MARGIN:
+            x, y = float(MARGIN), y + LINE
+            end = x + font.getlength(word)
+        placed.append(Placed(word, x, y))
+        x = end + GAP
+    return placed, int(y) + LINE + MARGIN
+
+
+def _write(frame: Image.Image, placed: Sequence[Placed], present: int, top: int, font: ImageFont.FreeTypeFont) -> None:
+    """The caption below the photograph, the present word marked and those to come quiet; all of it where there is no
+    present word."""
+    canvas = ImageDraw.Draw(frame)
+    for number, (word, x, y) in enumerate(placed):
+        if number == present:
+            canvas.rectangle((x - 3, top + y - 2, x + font.getlength(word) + 3, top + y + LETTERS + 4), fill=MARK)
+        canvas.text((x, top + y), word, fill=QUIET if 0 <= present < number else INK, font=font)

@@ -1,0 +1,99 @@
+"""What the commands that show models share, as far as it needs no model."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from showattendtell.accounts import beside, short_names, spread, tell_all, warn_of_size
+from showattendtell.records import Example
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["runs/first/best.ckpt"], ["first/best.ckpt"]),
+        (["best.ckpt"], ["best.ckpt"]),
+        (["runs/a/best.ckpt", "runs/b/best.ckpt"], ["a/best.ckpt", "b/best.ckpt"]),
+        (["/x/soft/1/best.ckpt", "/x/hard/1/best.ckpt"], ["soft/1/best.ckpt", "hard/1/best.ckpt"]),
+        (["a/best.ckpt", "x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
+        (["a/best.ckpt", "a/best.ckpt"], ["a/best.ckpt", "a/best.ckpt"]),
+        (["a/best.ckpt", "./b.ckpt"], ["a/best.ckpt", "b.ckpt"]),
+    ],
+)
+def test_checkpoints_are_named_by_as_much_of_their_paths_as_tells_them_apart(paths: list[str], names: list[str]):
+    assert short_names(paths) == names
+
+
+@pytest.mark.parametrize(
+    ("number", "chosen"),
+    [(4, [0, 2, 5, 7]), (1, [0]), (10, list(range(10))), (99, list(range(10))), (None, list(range(10)))],
+)
+def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[int]):
+    examples = [Example(str(place), f"{place}.jpg", ()) for place in range(10)]
+    assert [int(example.image) for example in spread(examples, number)] == chosen
+
+
+def test_a_file_stands_beside_the_first_checkpoint():
+    assert beside("runs/a/best.ckpt", "page-val.html") == Path("runs/a/page-val.html")
+    assert beside(["runs/a/best.ckpt", "runs/b/best.ckpt"], "page-val.html") == Path("runs/a/page-val.html")
+
+
+def test_a_large_page_is_told_before_it_is_made(capsys: pytest.CaptureFixture[str]):
+    warn_of_size(50, "number=10 makes less")
+    assert capsys.readouterr().err == ""
+    warn_of_size(2000, "number=10 makes less")
+    assert capsys.readouterr().err == "note: a page of 2,000 photographs has about 140 MB; number=10 makes less\n"
+
+
+class Drawing:
+    """A voice that says what was drawn."""
+
+    def tell(self, photograph: Image.Image) -> float:
+        return torch.rand(()).item()
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file in files:
+        Image.new("RGB", (8, 8)).save(file)
+    return files
+
+
+def test_what_is_said_of_a_photograph_depends_on_no_other(photographs: list[Path]):
+    together = [told.accounts for told in tell_all([Drawing(), Drawing()], photographs, 1, [])]
+    [alone] = [told.accounts for told in tell_all([Drawing()], photographs[2:], 1, [])]
+    assert together[2] == alone * 2
+    assert alone != next(told.accounts for told in tell_all([Drawing()], photographs[2:], 2, []))
+
+
+def test_a_file_that_cannot_be_read_keeps_its_number_and_is_told(photographs: list[Path]):
+    photographs[1].write_text("no image")
+    faults: list[str] = []
+    assert [told.number for told in tell_all([Drawing()], photographs, 1, faults)] == [0, 2]
+    [fault] = faults
+    assert "1.png cannot be read (it is text)" in fault
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_terminal_sees_how_far_several_photographs_are(
+    photographs: list[Path], monkeypatch: pytest.MonkeyPatch, number: int
+):
+    out, err = io.StringIO(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    for told in tell_all([Drawing()], photographs[:number], 1, []):
+        print(f"photograph {told.number}")
+    assert out.getvalue() == "".join(f"photograph {one}\n" for one in range(number))
+    assert ("captioning" in err.getvalue()) == (number > 1)
+    assert "photograph" not in err.getvalue()
