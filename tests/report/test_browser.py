@@ -14,6 +14,7 @@ from shown import HOSTILE, PEAKS, SEEN, WORDS, made_up, one_model, two_models
 
 from showattendtell.report.heatmaps import map_onto_photograph
 from showattendtell.report.pages import DARKEST, Account, Illustrated, Page, make_entry, write_page
+from system_packages import installed
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 
@@ -26,7 +27,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    program = installed(lambda: next(filter(None, map(shutil.which, PROGRAMS)), None), "chromium-headless-shell")
     with playwright.sync_playwright() as started:
         try:
             browser = started.chromium.launch(executable_path=program)
