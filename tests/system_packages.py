@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def installed(find: Callable[[], str | None], package: str) -> str | None:
-    """What `find` finds, once the package is installed if it was missing: by apt-get, where that is there and allowed."""
+    """What `find` finds, once the package is installed by apt-get, if it was missing and where that is allowed."""
     if not find() and os.getuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update"], ["install", "--yes", "--no-install-recommends", package]):
