@@ -29,8 +29,9 @@ LAYERS = [
     {"corpus", "evaluation", "likeness"},
     {"report"},
     {"config"},
+    {"boards"},
     {"loggers", "stopping", "checkpoint"},
-    {"progress", "keeping"},
+    {"progress", "keeping", "dashboards"},
     {"resuming", "training"},
     {"launching"},
     {"scoring", "accounts"},
@@ -43,7 +44,19 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
-TRAINING = {"batches", "module", "loggers", "progress", "stopping", "keeping", "resuming", "training", "launching"}
+TRAINING = {
+    "batches",
+    "module",
+    "boards",
+    "loggers",
+    "dashboards",
+    "progress",
+    "stopping",
+    "keeping",
+    "resuming",
+    "training",
+    "launching",
+}
 TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 

@@ -93,7 +93,7 @@ class EpochReport(Callback):
         return f"{values[metric]:.{digits}f}{best}"
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        if self._log.rows:
+        if self._log.rows and self._log.path.is_file():
             draw_curves(read_metrics(self._log.path), self._log.path.with_name("learning_curve.png"))
 
     def state_dict(self) -> dict[str, Any]:

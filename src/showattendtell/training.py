@@ -18,6 +18,7 @@ from rich.console import Console
 from showattendtell.batches import CaptionData
 from showattendtell.checkpoint import BEST
 from showattendtell.config.build import build, build_captioner
+from showattendtell.dashboards import Dashboards
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.keeping import BestCheckpoint, LastCheckpoint, WholeCheckpoints
@@ -74,7 +75,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
     of the figure that the run selects by."""
     if config.trainer.get("limit_val_batches") == 0:
         raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
-    csv, monitor = MetricsFile(folder), build_monitor(config)
+    csv, monitor, dashboards = MetricsFile(folder), build_monitor(config), chosen_loggers(config, folder)
     best = BestCheckpoint(folder, Path(BEST).stem, monitor.metric, mode=monitor.mode, enable_version_counter=False)
     with telling_refusals(config.early_stopping):
         stop = build(config.early_stopping, monitor=monitor.metric, mode=monitor.mode)
@@ -85,6 +86,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         WorkersEnd(),
         stop,
         EpochReport(csv, monitor),
+        Dashboards(dashboards, csv, best),
         LastCheckpoint(folder, config.checkpoint_every, Notice()),
         best,
     ]
@@ -95,7 +97,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         trainer = build(
             config.trainer,
             default_root_dir=folder,
-            logger=[csv, *chosen_loggers(config, folder)],
+            logger=[csv, *dashboards],
             callbacks=callbacks,
             plugins=[WholeCheckpoints()],
             enable_progress_bar=console.is_terminal,

@@ -70,7 +70,7 @@ def watch_maps(trace: Trace, tokens: Tensor) -> dict[str, Figure]:
     """
     mask = tokens != PAD
     words, captions = int(mask.sum()), len(tokens)
-    entropy = (torch.special.entr(trace.weights).sum(dim=2) * mask).sum() / words
+    entropy = (entropies(trace) * mask).sum() / words
     steps = (trace.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
     looked = (trace.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
     most = mask.sum(dim=1).clamp(max=trace.weights.shape[2])
@@ -79,6 +79,11 @@ def watch_maps(trace: Trace, tokens: Tensor) -> dict[str, Figure]:
         "movement": Figure(steps / max(1, words - captions), words - captions),
         "coverage": Figure((looked / most).mean(), captions),
     }
+
+
+def entropies(trace: Trace) -> Tensor:
+    """-sum_i alpha_i log alpha_i of each map (B, T), in nats."""
+    return torch.special.entr(trace.weights).sum(dim=2)
 
 
 class WordClasses:

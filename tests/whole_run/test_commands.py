@@ -273,14 +273,6 @@ def test_a_sweep_leaves_a_run_for_each_value(run: Run, prepared: Any, folder: Pa
     assert [card["config"]["loss"]["attention_weight"] for card in cards] == [0, 1]
 
 
-def test_wandb_offline_keeps_the_run_in_its_folder(run: Run, prepared: Any, folder: Path):
-    assert_done(run("train", *TINY, "logger=wandb", "hydra.run.dir=runs/wandb", WANDB_MODE="offline"))
-    assert (folder / "runs/wandb/best.ckpt").is_file()
-    [kept] = (folder / "runs/wandb/wandb").glob("offline-run-*")
-    assert [file for file in kept.glob("*.wandb") if file.stat().st_size > 0]
-    assert not (folder / "wandb").exists()
-
-
 def test_captioning_writes_a_caption_and_a_picture_for_each_image(run: Run, checkpoint: Path, folder: Path):
     photos = folder / "photos"
     photos.mkdir()

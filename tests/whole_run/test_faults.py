@@ -46,7 +46,9 @@ def test_a_fault_of_captioning_is_told(run: Run, checkpoint: Path, folder: Path,
         (["augment.crop=0"], ["augment.crop=0"]),
         (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
         (["cache=file"], ["file"]),
-        (["logger=wandb", "logger.project=3"], ["logger.project=3"]),
+        (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
+        (["logger=[wandb,tensorbored]"], ["logger=tensorbored", "tensorboard"]),
+        (["logger=wandb", "logger.wandb.folder=here"], ["logger.wandb.folder is set by the code"]),
     ],
 )
 def test_a_fault_of_training_is_told(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):

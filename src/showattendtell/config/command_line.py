@@ -24,7 +24,8 @@ SUPPLIED = {
     "decoder": ("vocabulary_size", "region_dim"),
     "optimizer": ("params",),
     "early_stopping": ("monitor", "mode"),
-    "logger": ("save_dir",),
+    "logger.wandb": ("folder", "config"),
+    "logger.tensorboard": ("folder", "config"),
     "trainer": (
         *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
         *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
@@ -116,8 +117,7 @@ def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[s
 
 def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
     group = override.key_or_group
-    for line in _lines(override, groups):
-        option = _value(line)
+    for option in (option for line in _lines(override, groups) for option in _options(line)):
         if option not in groups[group] and (option != "null" or default is not None):
             yield Fault(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
         elif group == LAUNCHER and (lack := lacking_package(option)):
@@ -149,6 +149,12 @@ def _is_hydras(key: str) -> bool:
 
 def _value(line: str) -> str:
     return line.partition("=")[2].strip("'\"")
+
+
+def _options(line: str) -> list[str]:
+    """What is chosen: one option, or several as `[wandb,tensorboard]`."""
+    value = _value(line)
+    return [option.strip() for option in value.strip("[]").split(",")] if value.startswith("[") else [value]
 
 
 def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) -> Findings:
