@@ -31,6 +31,7 @@ LAYERS = [
     {"config"},
     {"loggers", "stopping", "checkpoint"},
     {"progress", "keeping"},
+    {"trials"},
     {"resuming", "training"},
     {"launching"},
     {"scoring"},
@@ -43,7 +44,8 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
-TRAINING = {"batches", "module", "loggers", "progress", "stopping", "keeping", "resuming", "training", "launching"}
+TRAINING = {"batches", "module", "loggers", "progress", "stopping", "keeping", "trials", "resuming"}
+TRAINING |= {"training", "launching"}
 TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 

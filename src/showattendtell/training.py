@@ -29,6 +29,7 @@ from showattendtell.processes import rank
 from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
 from showattendtell.stopping import TERMINATED, FiniteLoss, Notice
 from showattendtell.text.vocabulary import Vocabulary
+from showattendtell.trials import trial_callbacks
 
 QUIET = (
     r"Checkpoint directory .* exists and is not empty",
@@ -83,6 +84,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         TrainingFigures(),
         FiniteLoss(folder),
         stop,
+        *trial_callbacks(monitor),
         EpochReport(csv, monitor),
         LastCheckpoint(folder, config.checkpoint_every, Notice()),
         best,
