@@ -53,6 +53,7 @@ ASKED = {
     "caption": ["checkpoint", "images"],
     "score": ["hypotheses"],
     "table": ["runs"],
+    "sweep_report": ["study"],
 }
 
 

@@ -3,16 +3,20 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import light
 import optuna
 import postgres
 import pytest
 from optuna.trial import FrozenTrial
+from runs import Run, assert_done, assert_told
 from test_launchers import start, sweep, wait_until
 
 from showattendtell.config.trial import FILE, open_storage
+from showattendtell.report.curves import read_metrics
 
 SPACE = ["sweep=own", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]
 TWELVE = [*SPACE, "hydra.sweeper.n_trials=12"]
@@ -72,6 +76,54 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
     ran = [out.count(f"seed {light.SOCIABLE} in runs/own-study/") for out, _ in told]
     assert sum(ran) == 12
     assert min(ran) > 0
+    assert (tmp_path / "runs/own-study/report.html").exists()
+
+
+def test_the_report_is_told_again_by_a_command(tmp_path: Path, run_forked: Run):
+    sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
+    done = assert_done(run_forked("sweep_report", "runs/mine-study", folder=tmp_path))
+    assert done.out.startswith("mine: 2 finished")
+    assert "python -m showattendtell.train seed=21" in done.out
+    assert_told(run_forked("sweep_report", "runs", folder=tmp_path), "runs has no study.json")
+
+
+SMALL = ["dataset.train=200", "dataset.val=40", "dataset.test=10", "trainer.max_epochs=4"]
+
+
+@pytest.mark.slow
+def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_default(
+    tmp_path: Path, start_forked: Any, run_forked: Run
+):
+    run = partial(run_forked, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    assert_done(run("train", *SMALL, "hydra.run.dir=default"))
+    default = max(read_metrics(tmp_path / "default/metrics.csv")["val/bleu4"].values())
+    line = ["train", "-m", "sweep=shapes", *SMALL, "hydra.sweeper.seed=1"]
+    started = start_forked(*line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    wait_until((tmp_path / "runs/shapes-study/6/last.ckpt").exists, seconds=1800)
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.finish()
+    assert [trial.state.name for trial in trials(tmp_path, name="shapes")] == ["COMPLETE"] * 6 + ["RUNNING"]
+    done = assert_done(run(*line))
+    assert "runs/shapes-study/6 goes on after step" in done.out
+    after = trials(tmp_path, name="shapes")
+    assert_twelve_different(after)
+    assert max(trial.value for trial in after) > default
+
+
+@pytest.mark.slow
+def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_told(tmp_path: Path, run_forked: Run):
+    run = partial(run_forked, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    median = ["hydra/sweeper/pruner=median", "+hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.n_trials=4"]
+    rates = "optimizer.lr=1e-2,5e-3,1e-6,1e-7"
+    done = assert_done(run("train", "-m", "sweep=own", *SMALL, rates, *median, "hydra.sweeper.seed=3"))
+    ended = {trial.params["optimizer.lr"]: trial for trial in trials(tmp_path)}
+    pruned = [trial for trial in ended.values() if trial.state.name == "PRUNED"]
+    assert pruned
+    assert "ended early: " in done.out
+    for trial in pruned:
+        epochs = len(read_metrics(tmp_path / f"runs/own-study/{trial.number}/metrics.csv")["val/bleu4"])
+        assert epochs == len(trial.intermediate_values) < 4
+        assert trial.user_attrs["seconds"] > 0
 
 
 def test_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path):

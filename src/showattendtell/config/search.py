@@ -1,5 +1,6 @@
 """Sweeps that learn from their runs: what is tried next is chosen by what the runs before have returned."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -17,6 +18,8 @@ from showattendtell.config.sweep import Witness, settle_folder, shown
 from showattendtell.errors import UserError
 
 if TYPE_CHECKING:
+    import optuna
+
     from showattendtell.config.study import Study, Taken
 
 HOPELESS = 3
@@ -78,6 +81,7 @@ class Search(Sweeper):
         while taken := study.take(self._n_jobs, self._n_trials):
             self._run(study, taken)
             self._refuse_hopeless()
+        report(study.study, self._folder)
 
     def _run(self, study: "Study", taken: "list[Taken]") -> None:
         self._witness.launch([trial.overrides for trial in taken], taken[0].number)
@@ -91,6 +95,16 @@ class Search(Sweeper):
         faults = [_fault(run) for run in self._witness.ended if run.status == JobStatus.FAILED]
         if len(faults) == len(self._witness.ended) >= HOPELESS:
             raise UserError("\n  ".join([f"all {len(faults)} trials failed, and there will be no more:", *faults]))
+
+
+def report(study: "optuna.Study", folder: Path) -> None:
+    """Print what a study has found, and write its page."""
+    from showattendtell.report.study_page import PAGE, print_study, tell, write_page
+
+    told = tell(study, folder)
+    print_study(told)
+    write_page(told, folder / PAGE)
+    print(f"{folder / PAGE} has more")
 
 
 def _fault(run: JobReturn) -> str:

@@ -18,7 +18,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.config.check import may_differ, shown
-from showattendtell.config.trial import PRUNED, build_pruner, open_storage
+from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
 from showattendtell.errors import UserError, listed
 from showattendtell.files import LOCK, hold
 
@@ -86,7 +86,7 @@ class Study:
         self._held: dict[int, TextIO] = {}
         with self._alone():
             self._storage = open_storage(storage, folder)
-            self._study = optuna.create_study(
+            self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
                 direction="minimize" if fixed.get("selection") == "nll" else "maximize",
@@ -95,6 +95,7 @@ class Study:
             self._id = self._storage.get_study_id_from_name(name)
             self._refuse_other_space()
             self._refuse_strangers()
+            write_card(folder, name, storage)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -111,14 +112,14 @@ class Study:
             name: value for name, value in settings.items() if name != "sweep" and not may_differ(name)
         }
         own |= {name: _kind(space) for name, space in self._space.items()}
-        known = self._study.user_attrs.get("space")
+        known = self.study.user_attrs.get("space")
         if known is None:
-            self._study.set_user_attr("space", own)
+            self.study.set_user_attr("space", own)
             return
         others = sorted(name for name in {**known, **own} if known.get(name) != own.get(name))
         if others:
             raise UserError(
-                f"the study {self._study.study_name} was begun with other values of {listed(others)}; give what it "
+                f"the study {self.study.study_name} was begun with other values of {listed(others)}; give what it "
                 "had, or begin another one with hydra.sweeper.study_name=NAME"
             )
 
@@ -127,13 +128,13 @@ class Study:
         strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in known]
         if strangers:
             raise UserError(
-                f"{strangers[0]} is no trial of the study {self._study.study_name}, and stays as it is; move it, or "
+                f"{strangers[0]} is no trial of the study {self.study.study_name}, and stays as it is; move it, or "
                 "begin another study with hydra.sweeper.study_name=NAME"
             )
 
     def trials(self) -> list[FrozenTrial]:
         """All that were ever begun, by their numbers."""
-        return self._study.get_trials(deepcopy=False)
+        return self.study.get_trials(deepcopy=False)
 
     def take(self, number: int, total: int) -> list[Taken]:
         """As many trials as `number`, to be run by this process: first those that were cut off, then new ones until the
@@ -187,13 +188,13 @@ class Study:
             if len(counted) >= min(total, _size(self._space)):
                 return None
             token = uuid4().hex
-            self._study.add_trial(self._propose(token))
+            self.study.add_trial(self._propose(token))
             trials = self.trials()
             own = next(trial for trial in trials if trial.user_attrs.get("token") == token)
             before = [trial for trial in trials[: own.number] if is_counted(trial)]
             if len(before) < total and all(trial.params != own.params for trial in before):
                 return own
-            self._study.tell(own.number, state=TrialState.FAIL)  # a worker elsewhere was as fast
+            self.study.tell(own.number, state=TrialState.FAIL)  # a worker elsewhere was as fast
 
     def _propose(self, token: str) -> FrozenTrial:
         """A trial with values that no other one has."""
@@ -201,8 +202,8 @@ class Study:
         tried = [trial.params for trial in trials if is_counted(trial)]
         seed = None if self._seed is None else self._seed + len(trials)
         draft = optuna.create_study(
-            study_name=self._study.study_name,
-            direction=self._study.direction,
+            study_name=self.study.study_name,
+            direction=self.study.direction,
             sampler=instantiate(self._sampler, seed=seed, _execution_whitelist_=SAMPLERS),
             pruner=self._pruner,
         )
@@ -228,9 +229,9 @@ class Study:
     def end(self, number: int, returned: Any) -> None:
         """Tell what the run of a trial has returned; without a finite number it has failed."""
         if self.trials()[number].user_attrs.get(PRUNED):
-            self._study.tell(number, state=TrialState.PRUNED)
+            self.study.tell(number, state=TrialState.PRUNED)
         elif isinstance(returned, float) and math.isfinite(returned):
-            self._study.tell(number, returned)
+            self.study.tell(number, returned)
         else:
             return self.fail(number, f"it returned {returned}")
         return self._release(number)
@@ -238,7 +239,7 @@ class Study:
     def fail(self, number: int, fault: str) -> None:
         """Tell that a trial has failed, and why."""
         self._remember(number, "fault", fault)
-        self._study.tell(number, state=TrialState.FAIL)
+        self.study.tell(number, state=TrialState.FAIL)
         self._release(number)
 
     def _release(self, number: int) -> None:

@@ -1,5 +1,6 @@
 """A trial of a study in Optuna, as its run sees it: what it reports, and whether it goes on."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from optuna.pruners import BasePruner
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from showattendtell.errors import UserError
+from showattendtell.files import whole_file
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -26,6 +29,9 @@ PATIENCE = 60
 
 OPENINGS = 3
 """How often a database is opened where it fails, as it may while another process makes the same tables."""
+
+CARD = "study.json"
+"""Says in the sweep's folder which study it is and where it is kept, less any password."""
 
 PRUNED = "pruned"
 SECONDS = "seconds"
@@ -53,6 +59,28 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
                 reason = str(getattr(fault, "orig", fault)).strip().splitlines()[0]
                 raise UserError(f"the storage {place} cannot be opened: {reason}") from None
     raise AssertionError
+
+
+def write_card(folder: Path, name: str, url: str | None) -> None:
+    place = make_url(url).render_as_string(hide_password=True) if url and "://" in url else url
+    with whole_file(folder / CARD) as stream:
+        stream.write(json.dumps({"study": name, "storage": place}).encode())
+
+
+def find_study(folder: Path, url: str | None) -> optuna.Study:
+    """The study of a sweep's folder; where it is kept is told by the folder or, if that is no longer so, by the caller.
+
+    Raises `UserError` where there is none.
+    """
+    try:
+        card = json.loads((folder / CARD).read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder} has no {CARD}; give the folder of a search, runs/NAME-study") from None
+    storage = open_storage(url or card["storage"], folder)
+    try:
+        return optuna.load_study(study_name=card["study"], storage=storage)
+    except KeyError:
+        raise UserError(f"there is no study {card['study']} where {folder} has it; give storage=") from None
 
 
 def build_pruner(node: DictConfig) -> BasePruner:
