@@ -142,6 +142,7 @@ def test_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path):
     }
 
 
+@pytest.mark.slow
 def test_a_search_of_which_nothing_does_well_ends_soon(tmp_path: Path):
     done = sweep(tmp_path, f"seed={light.FAULTY}", *TWELVE)
     assert done.returncode == 2
