@@ -9,13 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from omegaconf import OmegaConf
 from optuna.trial import TrialState
 
 from showattendtell.config.study import Study, Taken
-from showattendtell.config.trial import FILE, OwnTrial, open_storage
+from showattendtell.config.trial import CARD, FILE, OwnTrial, find_study, open_storage, write_card
 from showattendtell.errors import UserError
 from showattendtell.files import LOCK, hold
 
@@ -274,10 +273,26 @@ def test_a_storage_that_cannot_be_opened_is_told(tmp_path: Path, storage: str, s
 
 
 def test_where_less_is_better_the_study_minimises(tmp_path: Path):
-    own = study(tmp_path, "selection=nll", "decoder.dropout=0.1,0.2", storage=None)
+    own = study(tmp_path, "selection=nll", "decoder.dropout=0.1,0.2")
     run_all(own, 2)
-    loaded = optuna.load_study(study_name="own", storage=open_storage(None, tmp_path))
-    assert loaded.best_trial.number == 0
+    assert own.study.best_trial.number == 0
+
+
+def test_a_folder_may_have_any_name_and_its_card_says_where_the_study_is(tmp_path: Path):
+    folder = tmp_path / "{a} b%20"
+    run_all(study(folder, storage=None), 1)
+    assert (folder / FILE).exists()
+    assert find_study(folder, None).study_name == "own"
+    with pytest.raises(UserError, match="there is no study own where .* has it"):
+        find_study(folder, f"sqlite:///{tmp_path}/another.db")
+    with pytest.raises(UserError, match=r"has no study\.json; give the folder of a search"):
+        find_study(tmp_path, None)
+
+
+def test_the_card_of_a_study_has_no_password(tmp_path: Path):
+    write_card(tmp_path, "own", "postgresql://me:secret@host/name")
+    assert "secret" not in (tmp_path / CARD).read_text()
+    assert "me:***@host/name" in (tmp_path / CARD).read_text()
 
 
 MEDIAN = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 1}
@@ -294,6 +309,23 @@ def test_a_trial_below_the_median_is_hopeless_and_is_told_as_pruned(tmp_path: Pa
     assert states(own) == ["COMPLETE", "COMPLETE", "PRUNED"]
     assert own.trials()[2].value == 1.0
     assert all(trial.user_attrs["seconds"] >= 0 for trial in own.trials())
+
+
+def test_hyperband_ends_some_trials_early_and_lets_the_best_come_to_their_end(tmp_path: Path):
+    hyperband = OmegaConf.create({"_target_": "optuna.pruners.HyperbandPruner"})
+    own = study(tmp_path, sampler=TPE)
+    for number in range(20):
+        take_one(own)
+        trial = OwnTrial(open_storage(str(tmp_path / "journal"), tmp_path), "own", hyperband, number)
+        for step in range(1, 10):
+            trial.report(float(number % 5), step)
+            if trial.is_hopeless():
+                break
+        own.end(number, float(number % 5))
+    ended = [trial for trial in own.trials() if trial.state == TrialState.PRUNED]
+    assert ended
+    assert all(len(trial.intermediate_values) < 9 for trial in ended)
+    assert max(trial.value for trial in own.trials() if trial.state == TrialState.COMPLETE) == 4.0
 
 
 def test_what_is_reported_twice_counts_once_and_the_time_goes_on(tmp_path: Path):

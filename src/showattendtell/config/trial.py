@@ -13,7 +13,7 @@ from optuna.pruners import BasePruner
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from showattendtell.errors import UserError
@@ -44,8 +44,8 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
     """
     if url and "://" not in url:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
-    place = url or f"sqlite:///{(folder / FILE).absolute()}"
-    template = place if url else place.replace("{", "{{").replace("}", "}}")
+    place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
+    template = place.replace("{", "{{").replace("}", "}}")  # which Optuna fills
     waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}
     for left in reversed(range(OPENINGS)):
         try:
