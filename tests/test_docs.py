@@ -45,7 +45,7 @@ def test_the_example_is_short_and_its_yaml_names_its_class():
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-POSITIONAL = {"caption": "images", "table": "runs"}
+POSITIONAL = {"caption": "images", "table": "runs", "sweep_report": "study"}
 
 
 def commands() -> list[str]:

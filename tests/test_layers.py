@@ -32,11 +32,12 @@ LAYERS = [
     {"boards"},
     {"loggers", "stopping", "checkpoint"},
     {"progress", "keeping", "dashboards"},
+    {"trials"},
     {"resuming", "training"},
     {"launching"},
     {"scoring", "accounts"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
-    | {"demo", "cli"},
+    | {"demo", "sweep_report", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 
@@ -44,19 +45,8 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
-TRAINING = {
-    "batches",
-    "module",
-    "boards",
-    "loggers",
-    "dashboards",
-    "progress",
-    "stopping",
-    "keeping",
-    "resuming",
-    "training",
-    "launching",
-}
+TRAINING = {"batches", "module", "boards", "loggers", "dashboards", "progress", "stopping", "keeping", "trials"}
+TRAINING |= {"resuming", "training", "launching"}
 TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 

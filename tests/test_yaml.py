@@ -11,7 +11,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import find_faults
-from showattendtell.config.compose import LAUNCHER, compose, config_folder
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import LAUNCHER, OF_SEARCHES, compose, config_folder
 from showattendtell.config.sweep import EXTRAS
 
 CONF = Path(config_folder())
@@ -37,6 +38,11 @@ def options() -> dict[str, list[str]]:
     return groups
 
 
+def whole(choice: str) -> list[str]:
+    """The arguments with which an option can be chosen: what searches is an option of a search."""
+    return [choice, *(["sweep=own"] if choice.startswith("hydra/sweeper/") else [])]
+
+
 GROUPS = options()
 CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
@@ -48,6 +54,7 @@ ASKED = {
     "page": ["checkpoint"],
     "score": ["hypotheses"],
     "table": ["runs"],
+    "sweep_report": ["study"],
 }
 
 
@@ -91,7 +98,7 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_option_composes_with_training_and_has_no_faults(choice: str):
-    config, _ = compose("train", [choice])
+    config, _ = compose("train", whole(choice))
     assert faults(config) == []
 
 
@@ -133,8 +140,9 @@ def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
 
 def test_every_folder_is_a_group_that_training_can_choose_from():
     _, groups = compose("train", [])
-    assert set(groups.pop(LAUNCHER)) >= {"basic", *GROUPS[LAUNCHER]}  # Hydra's, and its packages', are others
-    expected = {group: sorted(names) for group, names in GROUPS.items() if group != LAUNCHER}
+    for group in (LAUNCHER, *OF_SEARCHES):
+        assert set(groups.pop(group)) >= {*GROUPS[group]}  # Hydra's, and its packages', are others
+    expected = {group: sorted(names) for group, names in GROUPS.items() if group not in (LAUNCHER, *OF_SEARCHES)}
     assert {group: sorted(names) for group, names in groups.items()} == expected
 
 
@@ -146,6 +154,15 @@ def test_every_launcher_but_hydras_own_is_known_to_be_of_an_extra():
         target = package.get("launcher", package)["_target_"]
         name = target.split(".")[1].replace("_", "-")
         assert [requirement.partition(">=")[0] for requirement in extras[extra]] == [name]
+
+
+@pytest.mark.parametrize("space", GROUPS["sweep"])
+def test_a_search_space_holds_nothing_that_a_trial_would_lack_outside_of_it(space: str):
+    """Its settings are all in `params`, which every run is given."""
+    file = read(CONF / f"sweep/{space}.yaml")
+    file.pop("defaults")
+    assert file.keys() <= {"hydra"}
+    assert check_command("train", ["-m", f"sweep={space}", *([] if space != "own" else ["seed=1,2"])])
 
 
 def test_evaluation_and_captioning_decode_alike():

@@ -14,6 +14,7 @@ COMMANDS = {
     "attend": "score where a checkpoint looks",
     "score": "score captions of any origin, and compare them",
     "table": "results beside the paper's",
+    "sweep_report": "what a search has found",
     "caption": "caption photographs and show where the model looked",
     "page": "show where a checkpoint looks in images of its data set, in one HTML file",
     "demo": "all of it on the embedded data set, in minutes",
@@ -24,7 +25,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print("usage: showattendtell COMMAND [setting=value ...]\n")
-        print("\n".join(f"  {command:<10}{purpose}" for command, purpose in COMMANDS.items()))
+        print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
         print("\nshowattendtell COMMAND --help says what each takes.")
     elif name in COMMANDS:
         del sys.argv[1]

@@ -1,13 +1,34 @@
-"""Files that are there with all their content, or not at all."""
+"""Files that are there with all their content, or not at all; and files that one process at a time holds."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 UNFINISHED = ".tmp"
 """Behind the name of a file that is being written."""
+
+LOCK = ".lock"
+"""Held in a folder by the one that works in it."""
+
+
+def hold(path: Path, wait: bool = False) -> TextIO | None:
+    """The file, which no other process can hold until it is closed; None where another one has it, unless this is to
+    `wait` for that one's end.
+
+    The kernel gives the file back whatever becomes of this process, and those that are forked from it do not hold it.
+    A process must not open a file again that it holds: to close it anywhere is to give it back.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Which run goes on, and from which of its checkpoints."""
 
-import fcntl
 import os
 import shutil
 import sys
@@ -12,28 +11,19 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from showattendtell.checkpoint import BEST, CARD, LAST, PREVIOUS, find_damage, load, plain_settings
-from showattendtell.config.check import join, shown
+from showattendtell.config.check import join, may_differ, shown
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.entry import quoted
 from showattendtell.errors import UserError, listed
-from showattendtell.files import UNFINISHED
+from showattendtell.files import LOCK, UNFINISHED, hold
 from showattendtell.keeping import BestCheckpoint, LastCheckpoint
 from showattendtell.loggers import METRICS
 from showattendtell.processes import ending_together, rank
 from showattendtell.stopping import NOT_FINITE
 
-MAY_DIFFER = {
-    *("cache", "dataset.root", "data.num_workers", "features.workers", "logger", "checkpoint_every"),
-    *("trainer.accelerator", "encoder.recompute"),
-}
-"""Settings that say where things are, who works on them and who is told, with all that is in them; and what is kept in
-memory."""
-
 DEFAULT = "its default"
 """Stands for a setting that a configuration does not state."""
-
-LOCK = ".lock"
 
 
 class Start(NamedTuple):
@@ -101,14 +91,10 @@ def held(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The kernel gives the lock back whatever becomes of this process, and those that are forked from it do not have
-    it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it") from None
+    file = hold(folder / LOCK)
+    if file is None:
+        raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
+    with file:
         for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
             for left in folder.glob(f"{name}{UNFINISHED}"):
                 left.unlink()
@@ -216,7 +202,7 @@ def _differences(config: DictConfig, card: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}={shown(ours.get(name, DEFAULT))} instead of {shown(theirs.get(name, DEFAULT))}"
         for name in names
-        if name not in MAY_DIFFER and not any(name.startswith(f"{outer}.") for outer in MAY_DIFFER)
+        if not may_differ(name)
     ]
 
 

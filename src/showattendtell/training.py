@@ -30,6 +30,7 @@ from showattendtell.processes import rank
 from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
 from showattendtell.stopping import TERMINATED, FiniteLoss, Notice, WorkersEnd, telling_lost_workers
 from showattendtell.text.vocabulary import Vocabulary
+from showattendtell.trials import trial_callbacks
 
 QUIET = (
     r"Checkpoint directory .* exists and is not empty",
@@ -85,6 +86,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         FiniteLoss(folder),
         WorkersEnd(),
         stop,
+        *trial_callbacks(monitor),
         EpochReport(csv, monitor),
         Dashboards(dashboards, csv, best),
         LastCheckpoint(folder, config.checkpoint_every, Notice()),

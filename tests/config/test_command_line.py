@@ -81,6 +81,8 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("attention._target_=nosuch.Thing", "^attention._target_=nosuch.Thing: there is no package nosuch$"),
         ("seed=1,", "seed=1,"),
         ("hydra/launcher=joblip", "^there is no hydra/launcher=joblip; did you mean 'joblib'"),
+        ("sweep=shapes", "^sweep=shapes is for several runs; put -m before it$"),
+        ("hydra/sweeper/sampler=gp", "hydra/sweeper=basic has no hydra/sweeper/sampler; leave .* out"),
         ("hydra/launcher=joblib", "^hydra/launcher=joblib is for several runs; put -m before it$"),
         ("hydra.run.dri=here", "^there is no setting hydra.run.dri; did you mean 'hydra.run.dir'"),
     ],
@@ -170,6 +172,49 @@ def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
 def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(line: list[str], sentence: str):
     with pytest.raises(UserError, match=sentence):
         check_command("train", ["-m", *line])
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["sweep=shape"], "there is no sweep=shape; did you mean 'shapes'"),
+        (["sweep=shapes,seeds"], "sweep=shapes,seeds gives several search spaces; give one of them"),
+        (["sweep=shapes", "optimizer=adm"], "there is no optimizer=adm"),
+        (
+            ["sweep=shapes", "hydra/sweeper/pruner=medan"],
+            "there is no hydra/sweeper/pruner=medan; did you mean 'median'",
+        ),
+        (["sweep=shapes", "hydra.sweeper.n_trial=3"], "there is no setting hydra.sweeper.n_trial; did you mean"),
+        (["sweep=own", "decoder.dropout=interval(0.0, 1.5)"], "decoder.dropout=1.5 should be less than 1"),
+        (["sweep=own", "optimizer.lrr=tag(log, interval(1e-4, 1e-2))"], "optimizer.lrr"),
+    ],
+)
+def test_a_search_with_a_fault_is_refused_before_its_first_trial(line: list[str], sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        check_command("train", ["-m", *line])
+
+
+def test_a_search_is_spelled_with_its_space_less_what_is_given():
+    line = ["-m", "sweep=shapes", "decoder.dropout=0.3", "dataset.train=50"]
+    assert check_command("train", line) == [
+        *(
+            "-m",
+            "sweep=shapes",
+            "decoder.dropout=0.3",
+            "++dataset.train=50",
+            "dataset=shapes",
+            "optimizer=adam,rmsprop",
+        ),
+        *("optimizer.lr=tag(log, interval(2e-4, 2e-2))", "decoder.hidden_dim=range(32, 129, step=32)"),
+    ]
+
+
+def test_a_search_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("showattendtell.config.sweep._is_found", lambda module: False)
+    with pytest.raises(
+        UserError, match=r"needs the package hydra-optuna-sweeper; run pip install 'showattendtell\[sweeps\]'"
+    ):
+        check_command("train", ["-m", "sweep=shapes"])
 
 
 def test_a_sweep_with_good_values_is_let_through():

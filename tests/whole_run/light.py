@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -15,6 +16,9 @@ MEETING = (0, 1)
 """Runs that end only if they go on at the same time."""
 
 FAULTY, BROKEN, KILLED, STOPPED, WAITING, NOTIFIED = range(2, 8)
+
+SOCIABLE = 10
+"""A run that ends only if another one of its sweep has begun."""
 
 
 def run(config: DictConfig) -> float:
@@ -37,13 +41,19 @@ def run(config: DictConfig) -> float:
         (folder / "notified").touch()
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(120)
+    elif seed == SOCIABLE:
+        _wait_for(lambda: len([run for run in run_folder().parent.iterdir() if run.name.isdigit()]) > 1)
     return seed + 0.5
 
 
 def _meet(folder: Path, seed: int) -> None:
     (folder / f"here-{seed}").touch()
+    _wait_for((folder / f"here-{1 - seed}").exists)
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
-    while not (folder / f"here-{1 - seed}").exists():
+    while not condition():
         if time.monotonic() > deadline:
             raise UserError("the other run did not come")
         time.sleep(0.1)

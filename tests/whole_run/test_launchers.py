@@ -137,8 +137,8 @@ def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Sign
     wait_until(lambda: not Path("/proc", waiting.read_text()).exists())
 
 
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
+def wait_until(condition: Any, seconds: int = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

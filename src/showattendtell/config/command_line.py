@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import TARGET, find_faults, raise_all
-from showattendtell.config.compose import LAUNCHER, compose
+from showattendtell.config.compose import LAUNCHER, SEARCH, compose
 from showattendtell.config.signature import SignatureError, read_signature
 from showattendtell.config.sweep import EXTRAS, lacking_package
 from showattendtell.errors import UserError, did_you_mean
@@ -67,8 +67,11 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     parsed = get_args_parser().parse_intermixed_args(list(arguments))
     if parsed.multirun and parsed.cfg:
         raise UserError("-m runs several values and --cfg shows the settings of one run; give one of them")
-    overrides, faults = _parse(parsed.overrides)
     default, groups = compose(name, [])
+    if parsed.multirun:
+        searched = _searched(name, parsed.overrides, groups)
+        arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
+    overrides, faults = _parse(parsed.overrides)
     for key, override in overrides.items():
         faults += _form_faults(override, parsed.multirun, groups)
         if key in groups and not override.is_delete():
@@ -86,6 +89,16 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     told += _placing_faults(given, {line: found[run] for line, run in runs.items()})
     raise_all([*told, *dict.fromkeys(sentence for findings in found.values() for sentence in findings.wrong)])
     return _spell(arguments, overrides, set().union(*(findings.unstated for findings in found.values())))
+
+
+def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) -> list[str]:
+    """The settings of the search space that is chosen, less those that are given."""
+    overrides, _ = _parse(lines)
+    space = overrides.get(SEARCH)
+    if not space or space.value() not in groups.get(SEARCH, []):
+        return []
+    config, _ = compose(name, [str(space.input_line)])
+    return [f"{key}={value}" for key, value in config.hydra.sweeper.params.items() if key not in overrides]
 
 
 def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Fault]]:
@@ -111,8 +124,10 @@ def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[s
         yield Fault(key, f"{line} gives several values; put -m before it to run them all")
     elif not _lines(override, groups):
         yield Fault(key, f"{line} gives no value at all")
-    elif key == LAUNCHER and not multirun and _value(line) in EXTRAS:
+    elif not multirun and ((key == LAUNCHER and _value(line) in EXTRAS) or (key == SEARCH and _value(line) != "null")):
         yield Fault(key, f"{line} is for several runs; put -m before it")
+    elif key == SEARCH and override.is_sweep_override():
+        yield Fault(key, f"{line} gives several search spaces; give one of them")
 
 
 def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
@@ -120,7 +135,7 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
     for option in (option for line in _lines(override, groups) for option in _options(line)):
         if option not in groups[group] and (option != "null" or default is not None):
             yield Fault(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
-        elif group == LAUNCHER and (lack := lacking_package(option)):
+        elif lack := lacking_package(group, option):
             yield Fault(group, lack)
 
 

@@ -234,3 +234,13 @@ class Table(NamedTuple):
     columns: Annotated[Sequence[Column], Field(min_length=1)]
     paper: bool
     output: Text | Sequence[Text] | None
+
+
+class SweepReport(NamedTuple):
+    """
+    study: the folder of a search, runs/NAME-study; given without study= as well.
+    storage: where the study is kept, if it is a database with a password or one that has moved.
+    """
+
+    study: Text | Annotated[Sequence[Text], Field(min_length=1, max_length=1)]
+    storage: Text | None

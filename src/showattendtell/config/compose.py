@@ -15,7 +15,13 @@ from omegaconf.errors import OmegaConfBaseException
 from showattendtell.errors import UserError
 
 LAUNCHER = "hydra/launcher"
-"""The group of what runs the runs of a sweep; the other groups of Hydra's are not for its users."""
+"""The group of what runs the runs of a sweep."""
+
+SEARCH = "sweep"
+"""The group of search spaces."""
+
+OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")
+"""The groups of what proposes trials, and of what ends hopeless ones."""
 
 
 def config_folder() -> str:
@@ -62,7 +68,7 @@ def _mismatch(fault: MissingConfigException) -> str | None:
 def _groups(chosen: Iterable[str]) -> dict[str, list[str]]:
     outer = [group for group in chosen if "/" not in group and group != "hydra"]
     own = [group for name in outer for group in (name, *_nested_groups(name))]
-    return {group: _options(group) for group in (*own, LAUNCHER)}
+    return {group: _options(group) for group in (*own, LAUNCHER, *(OF_SEARCHES if SEARCH in own else ()))}
 
 
 def _options(group: str) -> list[str]:

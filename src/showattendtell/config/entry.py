@@ -22,9 +22,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import find_faults, find_targets, raise_all
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import command_folder, compose
+from showattendtell.config.compose import SEARCH, command_folder, compose
 from showattendtell.config.faults import FAULTS, sentence
 from showattendtell.config.help import help_page
+from showattendtell.config.search import Search, is_trial
 from showattendtell.config.sweep import Sweep, run_in_sweep, shown
 from showattendtell.errors import UserError
 
@@ -70,7 +71,8 @@ def entry_point(
                 print(help_page(*compose(name, check_command(name, settings, complete=False))))
                 return
             sys.argv[1:] = check_command(name, expand(arguments))
-            Plugins.instance().register(Sweep)
+            for sweeper in (Sweep, Search):
+                Plugins.instance().register(sweeper)
             hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
     return main
@@ -118,9 +120,11 @@ def is_first_process() -> bool:
 
 def search_root() -> Path | None:
     """The folder in which earlier runs of the same command are, a sweep's with their sweeps; None where the user named
-    this run's folder."""
+    this run's folder, and for a trial, whose folder is its own."""
     config, folder = HydraConfig.get(), run_folder()
     is_sweep = config.mode == RunMode.MULTIRUN
+    if is_trial():
+        return None
     setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
     is_named = any(line.startswith(setting) for line in config.overrides.hydra)
     if is_sweep:
@@ -136,12 +140,12 @@ class Chosen(NamedTuple):
 
 
 def chosen() -> Chosen:
-    """For this run, less the argument that tells from where it goes on."""
+    """For this run, less the arguments that tell from where it goes on, and in which search."""
     config = HydraConfig.get()
     choices = {group: option for group, option in config.runtime.choices.items() if option}
     return Chosen(
-        {group: option for group, option in choices.items() if not group.startswith("hydra")},
-        [line for line in config.overrides.task if not line.startswith("resume=")],
+        {group: option for group, option in choices.items() if not group.startswith("hydra") and group != SEARCH},
+        [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))],
     )
 
 

@@ -18,6 +18,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
+from showattendtell.config.compose import LAUNCHER, SEARCH
 from showattendtell.config.faults import FAULTS, sentence
 from showattendtell.config.own_process import in_own_process
 from showattendtell.errors import UserError
@@ -32,15 +33,13 @@ EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slur
 """The launchers that are packages of their own, and the extra of this project that brings each."""
 
 
-def lacking_package(launcher: str) -> str:
-    """The sentence for a launcher whose package is not installed; empty where it is."""
-    kind = launcher.partition("_")[0]
-    if launcher not in EXTRAS or _is_found(f"hydra_plugins.hydra_{kind}_launcher"):
+def lacking_package(group: str, option: str) -> str:
+    """The sentence for a launcher or a search space whose package is not installed; empty where it is."""
+    kind, extra = ("optuna", "sweeps") if group == SEARCH else (option.partition("_")[0], EXTRAS.get(option))
+    part = "sweeper" if group == SEARCH else "launcher"
+    if group not in (SEARCH, LAUNCHER) or not extra or _is_found(f"hydra_plugins.hydra_{kind}_{part}"):
         return ""
-    return (
-        f"hydra/launcher={launcher} needs the package hydra-{kind}-launcher; "
-        f"run pip install 'showattendtell[{EXTRAS[launcher]}]'"
-    )
+    return f"{group}={option} needs the package hydra-{kind}-{part}; run pip install 'showattendtell[{extra}]'"
 
 
 def _is_found(module: str) -> bool:
@@ -136,11 +135,14 @@ class Witness(Launcher):
     Args:
         launcher: what runs them, set up already.
         config: the sweep's.
+
+    Attributes:
+        ended: all runs that have ended, in the order in which they were given.
     """
 
     def __init__(self, launcher: Launcher, config: DictConfig):
         self._launcher, self._hydra = launcher, config.hydra
-        self._ended: list[JobReturn] = []
+        self.ended: list[JobReturn] = []
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
@@ -154,7 +156,7 @@ class Witness(Launcher):
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the runs
             with self._telling_breakdown(name):
                 ended = self._launcher.launch(job_overrides, initial_job_idx)
-        self._ended += ended
+        self.ended += ended
         return [run for run in ended if run.status == JobStatus.COMPLETED]
 
     @contextmanager
@@ -174,8 +176,8 @@ class Witness(Launcher):
         Raises `UserError` with one for each of the others.
         """
         failed = []
-        shared = set.intersection(*(set(run.overrides or ()) for run in self._ended))
-        for run in self._ended:
+        shared = set.intersection(*(set(run.overrides or ()) for run in self.ended))
+        for run in self.ended:
             assert run.hydra_cfg
             own = " ".join(line.lstrip("+") for line in run.overrides or () if line not in shared)
             where = f"{shown(run.hydra_cfg.hydra.runtime.output_dir)}  {own}"
@@ -184,7 +186,7 @@ class Witness(Launcher):
             else:
                 failed.append(f"{where}: {sentence(run._return_value)}")
         if failed:
-            raise UserError("\n  ".join([f"{len(failed)} of {len(self._ended)} runs failed:", *failed]))
+            raise UserError("\n  ".join([f"{len(failed)} of {len(self.ended)} runs failed:", *failed]))
 
 
 def shown(folder: str | Path) -> Path:

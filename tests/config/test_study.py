@@ -1,0 +1,343 @@
+"""Which trials a study has, which is next, and who runs it."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from optuna.trial import TrialState
+
+from showattendtell.config.study import Study, Taken
+from showattendtell.config.trial import CARD, FILE, OwnTrial, find_study, open_storage, write_card
+from showattendtell.errors import UserError
+from showattendtell.files import LOCK, hold
+
+RANDOM = {"_target_": "optuna.samplers.RandomSampler"}
+GP = {"_target_": "optuna.samplers.GPSampler", "n_startup_trials": 4}
+TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 4}
+NONE = {"_target_": "optuna.pruners.NopPruner"}
+MIXED = ["dataset=shapes", "optimizer=adam,rmsprop", "optimizer.lr=tag(log, interval(1e-4, 1e-2))"]
+MIXED += ["++decoder.dropout=interval(0.0, 0.5)", "decoder.hidden_dim=range(32, 129, step=32)"]
+
+
+def study(folder: Path, *arguments: str, sampler: Any = RANDOM, storage: str | None = "journal") -> Study:
+    """In a file of the folder, which takes less time than the database that None stands for."""
+    place = str(folder / storage) if storage else None
+    return Study("own", place, folder, OmegaConf.create(sampler), OmegaConf.create(NONE), 1, list(arguments or MIXED))
+
+
+def take_one(study: Study, total: int = 99) -> Taken:
+    [taken] = study.take(1, total)
+    return taken
+
+
+def run_all(study: Study, total: int, returned: Callable[[Any], Any] = lambda trial: float(trial.number)) -> None:
+    while taken := study.take(1, total):
+        number = taken[0].number
+        study.end(number, returned(study.trials()[number]))
+
+
+def states(study: Study) -> list[str]:
+    return [trial.state.name for trial in study.trials()]
+
+
+def in_fork(work: Callable[[], None]) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_run_is_given_the_settings_of_all_the_values_of_its_trial_and_its_folder(tmp_path: Path):
+    own = study(tmp_path)
+    taken = take_one(own)
+    params = own.trials()[0].params
+    assert params.keys() == {"optimizer", "optimizer.lr", "decoder.dropout", "decoder.hidden_dim"}
+    assert taken.overrides == (
+        "dataset=shapes",
+        f"optimizer={params['optimizer']}",
+        f"optimizer.lr={params['optimizer.lr']}",
+        f"++decoder.dropout={params['decoder.dropout']}",
+        f"decoder.hidden_dim={params['decoder.hidden_dim']}",
+        "hydra.sweep.subdir=0",
+    )
+    assert 1e-4 <= params["optimizer.lr"] <= 1e-2
+    assert params["optimizer.lr"] == float(f"{params['optimizer.lr']:.4g}")
+    assert params["decoder.hidden_dim"] in (32, 64, 96, 128)
+
+
+def test_a_study_goes_on_to_its_number_of_trials_and_no_further(tmp_path: Path):
+    run_all(study(tmp_path), 3)
+    again = study(tmp_path)
+    assert again.take(5, 3) == []
+    assert [trial.number for trial in again.take(5, 5)] == [3, 4]
+
+
+@pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])
+def test_what_is_proposed_depends_on_the_seed_and_the_trials_and_not_on_who_goes_on(tmp_path: Path, sampler: Any):
+    undisturbed = study(tmp_path / "undisturbed", sampler=sampler)
+    run_all(undisturbed, 6)
+    for total in (2, 5, 6):
+        run_all(study(tmp_path / "parts", sampler=sampler), total)
+    params = [trial.params for trial in study(tmp_path / "parts").trials()]
+    assert params == [trial.params for trial in undisturbed.trials()]
+
+
+@pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])
+def test_few_values_are_each_tried_once_and_then_there_is_nothing_left(tmp_path: Path, sampler: Any):
+    own = study(tmp_path, "seed=1,2,3", "decoder.tie_embeddings=true,false", sampler=sampler)
+    run_all(own, 99, lambda trial: 1.0)
+    tried = {(trial.params["seed"], trial.params["decoder.tie_embeddings"]) for trial in own.trials()}
+    assert tried == {(seed, tied) for seed in (1, 2, 3) for tied in (True, False)}
+    assert len(own.trials()) == 6
+
+
+@pytest.mark.parametrize("sampler", [TPE, GP], ids=["tpe", "gp"])
+def test_trials_taken_together_differ_from_each_other(tmp_path: Path, sampler: Any):
+    own = study(tmp_path, sampler=sampler)
+    run_all(own, 5)
+    points = [own.trials()[trial.number].params for trial in own.take(4, 99)]
+    assert all(point not in points[:number] for number, point in enumerate(points))
+
+
+def test_a_sampler_comes_closer_to_the_best_point_than_chance_does(tmp_path: Path):
+    def best(sampler: Any) -> float:
+        own = study(tmp_path / str(sampler), "decoder.dropout=interval(0.0, 1.0)", sampler=sampler)
+        run_all(own, 15, lambda trial: -abs(trial.params["decoder.dropout"] - 0.7))
+        return max(trial.value for trial in own.trials())
+
+    assert best(GP) > max(best(RANDOM), -0.01)
+
+
+@pytest.mark.parametrize(
+    ("returned", "fault"),
+    [(float("nan"), "it returned nan"), (float("inf"), "it returned inf"), (None, "it returned None")],
+)
+def test_a_trial_without_a_number_has_failed_and_counts(tmp_path: Path, returned: Any, fault: str):
+    own = study(tmp_path)
+    run_all(own, 3, lambda trial: returned if trial.number == 1 else 1.0)
+    assert states(own) == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert own.trials()[1].user_attrs["fault"] == fault
+
+
+@pytest.mark.parametrize("storage", ["journal", None], ids=["file", "database"])
+def test_a_trial_whose_worker_was_killed_is_run_again_in_its_folder_with_its_values(
+    tmp_path: Path, storage: str | None
+):
+    def killed() -> None:
+        take_one(study(tmp_path, storage=storage))
+        die()
+
+    run_all(study(tmp_path, storage=storage), 2)
+    assert in_fork(killed) == -signal.SIGKILL
+    own = study(tmp_path, storage=storage)
+    before = own.trials()[2]
+    assert before.state == TrialState.RUNNING
+    again = take_one(own)
+    assert again.number == 2
+    assert again.overrides[-2:] == ("hydra.sweep.subdir=2", "resume=true")
+    assert f"optimizer.lr={before.params['optimizer.lr']}" in again.overrides
+    own.end(2, 1.0)
+    run_all(own, 4)
+    assert states(own) == ["COMPLETE"] * 4
+
+
+def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
+    def killed() -> None:
+        take_one(study(tmp_path))
+        die()
+
+    for _ in range(3):
+        in_fork(killed)
+    own = study(tmp_path)
+    assert take_one(own).number == 1
+    assert own.trials()[0].user_attrs["fault"] == "it was cut off 3 times"
+
+
+def test_a_worker_leaves_the_trials_of_others_alone_as_long_as_they_live(tmp_path: Path):
+    own = study(tmp_path)
+    taken = take_one(own)
+
+    def other() -> None:
+        another = study(tmp_path)
+        assert [trial.number for trial in another.take(9, 3)] == [1, 2]
+        assert another.trials()[0].params != another.trials()[1].params
+
+    assert in_fork(other) == 0
+    own.end(taken.number, 1.0)
+    assert [trial.number for trial in own.take(9, 3)] == [1, 2]
+
+
+def test_a_trial_that_a_scheduler_still_runs_is_not_taken_from_it(tmp_path: Path):
+    in_fork(lambda: (take_one(study(tmp_path)), die()))
+    training = hold(tmp_path / "0" / LOCK)
+
+    def other() -> None:
+        assert take_one(study(tmp_path)).number == 1
+
+    assert in_fork(other) == 0
+    training.close()
+    assert take_one(study(tmp_path)).number == 0
+
+
+def test_a_trial_of_a_machine_whose_folders_are_not_seen_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    journal = str(tmp_path / "journal")
+    monkeypatch.setattr("socket.gethostname", lambda: "there")
+    there = study(tmp_path / "there", storage=journal)
+    take_one(there)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    here = study(tmp_path / "here", storage=journal)
+    assert take_one(here).number == 1
+    assert [trial.user_attrs["host"] for trial in here.trials()] == ["there", "here"]
+
+
+@pytest.mark.parametrize(("total", "expected"), [(9, [2]), (1, [])])
+def test_of_two_machines_that_are_as_fast_one_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int, expected: list[int]
+):
+    """Both propose the same point, which is the last one that the study is to have or not."""
+    journal = str(tmp_path / "journal")
+    here, there = (study(tmp_path / name, storage=journal) for name in ("here", "there"))
+    propose = here._propose
+
+    def slowly(token: str) -> Any:
+        proposed = propose(token)
+        if not there.trials():
+            take_one(there)
+        return proposed
+
+    monkeypatch.setattr(here, "_propose", slowly)
+    assert [trial.number for trial in here.take(1, total)] == expected
+    assert states(here) == ["RUNNING", "FAIL", "RUNNING"][: 2 + len(expected)]
+    first, second, *third = (trial.params for trial in here.trials())
+    assert first == second
+    assert first not in third
+
+
+def test_a_folder_that_is_no_trial_of_the_study_is_not_written_over(tmp_path: Path):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0/best.ckpt").touch()
+    with pytest.raises(UserError, match="0 is no trial of the study own, and stays as it is"):
+        study(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*MIXED[:-1], "decoder.hidden_dim=32"],
+        [*MIXED, "trainer.max_epochs=1"],
+        ["dataset=shapes", "optimizer=adam", *MIXED[2:]],
+        ["dataset=custom", *MIXED[1:]],
+    ],
+)
+def test_a_study_of_another_space_is_refused(tmp_path: Path, arguments: list[str]):
+    study(tmp_path)
+    with pytest.raises(UserError, match="the study own was begun with other values of"):
+        study(tmp_path, *arguments)
+
+
+def test_ranges_places_and_what_goes_on_may_change(tmp_path: Path):
+    run_all(study(tmp_path), 2)
+    wider = [*MIXED[:2], "optimizer.lr=tag(log, interval(1e-5, 1e-1))", *MIXED[3:]]
+    own = study(tmp_path, *wider, "cache=elsewhere", "resume=true", sampler=TPE)
+    run_all(own, 6)
+    assert states(own) == ["COMPLETE"] * 6
+
+
+def test_nothing_to_search_is_told(tmp_path: Path):
+    with pytest.raises(UserError, match="there is nothing to search"):
+        study(tmp_path, "dataset=shapes")
+
+
+@pytest.mark.parametrize(
+    ("storage", "sentence"),
+    [
+        ("postgresql://localhost:1/none", "the storage postgresql://localhost:1/none cannot be opened: .*refused"),
+        ("nonsense://x", "the storage nonsense://x cannot be opened: Can't load plugin"),
+        ("mysql+pymysql://x/y", "the storage mysql.* needs a package"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_told(tmp_path: Path, storage: str, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        open_storage(storage, tmp_path)
+
+
+def test_where_less_is_better_the_study_minimises(tmp_path: Path):
+    own = study(tmp_path, "selection=nll", "decoder.dropout=0.1,0.2")
+    run_all(own, 2)
+    assert own.study.best_trial.number == 0
+
+
+def test_a_folder_may_have_any_name_and_its_card_says_where_the_study_is(tmp_path: Path):
+    folder = tmp_path / "{a} b%20"
+    run_all(study(folder, storage=None), 1)
+    assert (folder / FILE).exists()
+    assert find_study(folder, None).study_name == "own"
+    with pytest.raises(UserError, match="there is no study own where .* has it"):
+        find_study(folder, f"sqlite:///{tmp_path}/another.db")
+    with pytest.raises(UserError, match=r"has no study\.json; give the folder of a search"):
+        find_study(tmp_path, None)
+
+
+def test_the_card_of_a_study_has_no_password(tmp_path: Path):
+    write_card(tmp_path, "own", "postgresql://me:secret@host/name")
+    assert "secret" not in (tmp_path / CARD).read_text()
+    assert "me:***@host/name" in (tmp_path / CARD).read_text()
+
+
+MEDIAN = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 1}
+
+
+def test_a_trial_below_the_median_is_hopeless_and_is_told_as_pruned(tmp_path: Path):
+    own = study(tmp_path, storage=None)
+    for number, figure in enumerate([5.0, 6.0, 1.0]):
+        take_one(own)
+        trial = OwnTrial(open_storage(None, tmp_path), "own", OmegaConf.create(MEDIAN), number)
+        trial.report(figure, 1)
+        assert trial.is_hopeless() == (figure == 1.0)
+        own.end(number, figure)
+    assert states(own) == ["COMPLETE", "COMPLETE", "PRUNED"]
+    assert own.trials()[2].value == 1.0
+    assert all(trial.user_attrs["seconds"] >= 0 for trial in own.trials())
+
+
+def test_hyperband_ends_some_trials_early_and_lets_the_best_come_to_their_end(tmp_path: Path):
+    hyperband = OmegaConf.create({"_target_": "optuna.pruners.HyperbandPruner"})
+    own = study(tmp_path, sampler=TPE)
+    for number in range(20):
+        take_one(own)
+        trial = OwnTrial(open_storage(str(tmp_path / "journal"), tmp_path), "own", hyperband, number)
+        for step in range(1, 10):
+            trial.report(float(number % 5), step)
+            if trial.is_hopeless():
+                break
+        own.end(number, float(number % 5))
+    ended = [trial for trial in own.trials() if trial.state == TrialState.PRUNED]
+    assert ended
+    assert all(len(trial.intermediate_values) < 9 for trial in ended)
+    assert max(trial.value for trial in own.trials() if trial.state == TrialState.COMPLETE) == 4.0
+
+
+def test_what_is_reported_twice_counts_once_and_the_time_goes_on(tmp_path: Path):
+    own = study(tmp_path, storage=None)
+    take_one(own)
+    pruner, storage = OmegaConf.create(MEDIAN), open_storage(None, tmp_path)
+    OwnTrial(storage, "own", pruner, 0).report(1.0, 1)
+    with closing(sqlite3.connect(tmp_path / FILE)) as database, database:
+        database.execute("update trial_user_attributes set value_json = '100.0' where key = 'seconds'")
+    again = OwnTrial(open_storage(None, tmp_path), "own", pruner, 0)
+    again.report(1.5, 1)
+    again.report(2.0, 2)
+    [trial] = own.trials()
+    assert trial.intermediate_values == {1: 1.5, 2: 2.0}
+    assert 100 <= trial.user_attrs["seconds"] < 200
