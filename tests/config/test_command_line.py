@@ -317,13 +317,14 @@ def test_a_fault_of_one_setting_hides_no_fault_of_another_whose_name_is_part_of_
 
 
 def supplied() -> dict[str, set[str]]:
-    """The arguments beside the node in every `build(config.NODE, ...)` of the package."""
+    """The arguments beside the node in every `build(config.NODE, ...)` of the package; loggers are built one by one."""
     found: dict[str, set[str]] = {}
     for file in Path(showattendtell.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text())):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "build" and call.keywords:
                 node = ast.unparse(call.args[0]).removeprefix("config.")
-                found.setdefault(node, set()).update(str(keyword.arg) for keyword in call.keywords)
+                for name in ("logger.wandb", "logger.tensorboard") if node == "node" else (node,):
+                    found.setdefault(name, set()).update(str(keyword.arg) for keyword in call.keywords)
     return found
 
 

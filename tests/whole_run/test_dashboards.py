@@ -18,10 +18,12 @@ sys.path.append(str(Path(__file__).parents[1] / "boards"))
 from wandb_files import artifact_of, figures_of, read_wandb
 
 ITS_PLACE = """
+os.environ.pop("WANDB_SERVICE", None)
 from wandb.sdk.data_types._private import MEDIA_TMP
 os.makedirs(MEDIA_TMP.name, exist_ok=True)
 """
-"""wandb's own folder for pictures on their way, which the first forked process that ends takes from all of them."""
+"""A wandb service of its own, not that of a test before; and wandb's own folder for pictures on their way, which the
+first forked process that ends takes from all of them."""
 
 OFFLINE = {"WANDB_MODE": "offline", "first": ITS_PLACE}
 QUICK = [*TINY, "trainer.max_epochs=2", "trainer.limit_train_batches=3", "trainer.log_every_n_steps=1"]
