@@ -48,7 +48,7 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
     print_study(tell(study, Path("runs/mine-study")))
     told = capsys.readouterr().out
     assert told.startswith("mine: 2 finished, 1 ended early, 1 failed, 1 running")
-    assert re.findall(r"│ (\d) +│ (\d+) +│ ([\d.]+ \w+)", told) == [("1", "30", "2.0 h"), ("0", "20", "60 s")]
+    assert re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", told) == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
     assert "ended early: 12 s instead of 60 min (medians)" in told
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in told
     assert "not at their end: trials 5, which other workers run" in told
@@ -79,7 +79,8 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
         "Failed",
     ]
     assert page.count("Plotly.newPlot(") == 4
-    assert "<td>2</td><td>2</td><td>4</td><td>12 s</td>" in page
+    assert page.count("BLEU-4 in validation") >= 4
+    assert "<td>2</td><td>2</td><td>4.000</td><td>12 s</td>" in page
     assert "the loss of step 3 is nan &lt;&amp;&gt;" in page
     assert "checkpoint=runs/mine-study/1/best.ckpt" in page
 

@@ -97,7 +97,7 @@ def print_study(told: Told) -> None:
     table = Table("trial", "figure", "time", "settings searched", title=title, title_justify="left")
     for trial in told.best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        table.add_row(str(trial.number), f"{trial.value:.4g}", duration(seconds(trial)), searched)
+        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), searched)
     console.print(table)
     if told.pruned:
         early = duration(median(map(seconds, told.pruned)))
@@ -137,14 +137,15 @@ def write_page(told: Told, path: Path) -> None:
 def _figures(told: Told) -> list[tuple[str, plotly.Figure]]:
     """What there are enough trials for, each below its title."""
     study, drawn = told.study, []
+    name = "BLEU-4 in validation" if study.direction == StudyDirection.MAXIMIZE else "-log p per word in validation"
     if told.best:
-        drawn.append(("The best so far", draw.plot_optimization_history(study)))
+        drawn.append(("The best so far", draw.plot_optimization_history(study, target_name=name)))
     if len({trial.value for trial in told.best}) > 1:
         evaluator = FanovaImportanceEvaluator(seed=0)
-        drawn.append(("Which settings matter (fANOVA)", draw.plot_param_importances(study, evaluator=evaluator)))
-        drawn.append(("All trials, a line each", draw.plot_parallel_coordinate(study)))
+        drawn.append(("Which settings matter (fANOVA)", draw.plot_param_importances(study, evaluator=evaluator, target_name=name)))
+        drawn.append(("All trials, a line each", draw.plot_parallel_coordinate(study, target_name=name)))
     if any(trial.intermediate_values for trial in (*told.best, *told.pruned)):
-        drawn.append(("Learning curves, by validations", draw.plot_intermediate_values(study)))
+        drawn.append(("Learning curves, by validations", draw.plot_intermediate_values(study).update_yaxes(title=name)))
     for _, figure in drawn:
         figure.update_layout(title=None, template="plotly_white", margin={"t": 30, "l": 60, "r": 30})
     return drawn
