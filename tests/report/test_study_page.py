@@ -48,7 +48,8 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
     print_study(tell(study, Path("runs/mine-study")))
     told = capsys.readouterr().out
     assert told.startswith("mine: 2 finished, 1 ended early, 1 failed, 1 running")
-    assert re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", told) == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
+    rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", told)
+    assert rows == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
     assert "ended early: 12 s instead of 60 min (medians)" in told
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in told
     assert "not at their end: trials 5, which other workers run" in told

@@ -142,7 +142,8 @@ def _figures(told: Told) -> list[tuple[str, plotly.Figure]]:
         drawn.append(("The best so far", draw.plot_optimization_history(study, target_name=name)))
     if len({trial.value for trial in told.best}) > 1:
         evaluator = FanovaImportanceEvaluator(seed=0)
-        drawn.append(("Which settings matter (fANOVA)", draw.plot_param_importances(study, evaluator=evaluator, target_name=name)))
+        importances = draw.plot_param_importances(study, evaluator=evaluator, target_name=name)
+        drawn.append(("Which settings matter (fANOVA)", importances))
         drawn.append(("All trials, a line each", draw.plot_parallel_coordinate(study, target_name=name)))
     if any(trial.intermediate_values for trial in (*told.best, *told.pruned)):
         drawn.append(("Learning curves, by validations", draw.plot_intermediate_values(study).update_yaxes(title=name)))
