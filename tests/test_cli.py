@@ -77,7 +77,8 @@ def test_the_wheel_holds_every_module_template_and_yaml_and_nothing_else(wheel: 
     modules = {f"showattendtell/{file.relative_to(ROOT / 'src/showattendtell')}" for file in sources("*.py")}
     conf = {f"showattendtell/conf/{file.relative_to(ROOT / 'conf')}" for file in (ROOT / "conf").rglob("*.yaml")}
     assert "showattendtell/conf/train.yaml" in inside
-    templates = {f"showattendtell/report/templates/page.{suffix}" for suffix in ("html", "css", "js")}
+    templates = {f"showattendtell/report/templates/{file.name}" for file in sources("templates/*")}
+    assert "showattendtell/report/templates/page.html" in templates
     assert inside == modules | templates | conf
 
 

@@ -63,6 +63,7 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
 ):
     config, _ = compose("train", [*settings, "early_stopping.patience=1", "trainer.accelerator=cpu"])
     OmegaConf.set_struct(config, False)
+    config.pop("hydra")
     config.trainer.max_epochs = 5
     trainer, keeper = build_trainer(config, tmp_path)
     numbers = DataLoader(torch.ones(2, 1))
@@ -83,6 +84,7 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
 ):
     config, _ = compose("train", ["trainer.accelerator=cpu", "trainer.max_epochs=1"])
     OmegaConf.set_struct(config, False)
+    config.pop("hydra")
     trainer, _ = build_trainer(config, tmp_path)
     numbers = DataLoader(torch.ones(2, 1))
     trainer.fit(Scripted(selective, movement), numbers, numbers)

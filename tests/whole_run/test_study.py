@@ -71,7 +71,7 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
     line = [f"seed={light.SOCIABLE}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
     workers = [start(tmp_path, *line) for _ in range(2)]
     told = [worker.communicate(timeout=300) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], told
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in told)
     assert_twelve_different(trials(tmp_path, place))
     ran = [out.count(f"seed {light.SOCIABLE} in runs/own-study/") for out, _ in told]
     assert sum(ran) == 12

@@ -16,6 +16,7 @@ from showattendtell.config.compose import SEARCH
 from showattendtell.config.faults import sentence
 from showattendtell.config.sweep import Witness, settle_folder, shown
 from showattendtell.errors import UserError
+from showattendtell.files import LOCK, hold
 
 if TYPE_CHECKING:
     import optuna
@@ -103,7 +104,10 @@ def report(study: "optuna.Study", folder: Path) -> None:
 
     told = tell(study, folder)
     print_study(told)
-    write_page(told, folder / PAGE)
+    held = hold(folder / LOCK, wait=True)  # workers end at the same time
+    assert held
+    with held:
+        write_page(told, folder / PAGE)
     print(f"{folder / PAGE} has more")
 
 

@@ -120,9 +120,9 @@ def _counts(told: Told) -> str:
 
 def write_page(told: Told, path: Path) -> None:
     """One HTML file with all of it, and its figures, which answer to the mouse."""
-    pages = Environment(loader=PackageLoader("showattendtell", "report"), autoescape=True, trim_blocks=True)
+    pages = Environment(loader=PackageLoader("showattendtell.report"), autoescape=True, trim_blocks=True)
     pages.globals.update(seconds=seconds, duration=duration)
-    text = pages.get_template("study_page.html").render(
+    text = pages.get_template("study.html").render(
         told=told,
         counts=_counts(told),
         best=told.best[:NUM_BEST],
