@@ -19,12 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SETTINGS = ["decoder.dropout=0", "trainer.limit_train_batches=1.0", "early_stopping.patience=99", "checkpoint_every=60"]
 CHOICES = {
     "paper": ["data.bucketing=paper"],
-    "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
-    "accumulated": ["trainer.accumulate_grad_batches=2"],
     "hard": ["attention=hard", "attention.samples=2"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
 }
 FURTHER = {
+    "accumulated": ["trainer.accumulate_grad_batches=2"],
+    "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
     "round_robin, images together": ["data.bucketing=round_robin", "data.images_together=true"],
     "by tokens": ["data.tokens_per_batch=12"],
     "penalty as released": ["loss.penalty_mean=locations"],

@@ -96,6 +96,7 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
     assert not (folder / "home").exists() or not list((folder / "home").rglob("artifacts"))
 
 
+@pytest.mark.slow
 def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, folder: Path):
     settings = [*QUICK, "attention=hard", "decoding=sample"]
     assert_done(run("train", *settings, "hydra.run.dir=runs/plain"))
@@ -118,6 +119,7 @@ def test_training_goes_on_where_wandb_s_service_ends_or_stands_still(
     assert {row["epoch"] for row in logged(tmp_path)} == {0, 1}
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_wandb_has_no_room(run: Run, prepared: Any, tmp_path: Path):
     (tmp_path / "file").touch()
     place = {"WANDB_DIR": str(tmp_path / "file"), **OFFLINE}

@@ -65,6 +65,7 @@ def test_a_stopped_run_prints_the_command_with_which_it_goes_on(
     assert_same_end(undisturbed, folder / name)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
     start: Start, run: Run, undisturbed: Path, folder: Path
 ):
@@ -133,6 +134,7 @@ def test_a_folder_that_may_not_be_written_is_told(ordinary: list[str], killed: P
     assert {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_where_it_was(start: Start, undisturbed: Path, folder: Path):
     """The first job is finished, the second was killed, the third had not begun."""
     small = [*STEPWISE, "trainer.max_epochs=1", "trainer.limit_train_batches=2"]

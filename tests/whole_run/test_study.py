@@ -61,9 +61,8 @@ def database() -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize(
-    "storage", [FILE, pytest.param("journal", marks=pytest.mark.slow), pytest.param("database", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", [FILE, "journal", "database"])
 def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest.FixtureRequest):
     place = {FILE: None, "journal": str(tmp_path / "journal")}.get(storage, "")
     if place == "":
@@ -79,6 +78,7 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
     assert (tmp_path / "runs/own-study/report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_report_is_told_again_by_a_command(tmp_path: Path, run_forked: Run):
     sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
     done = assert_done(run_forked("sweep_report", "runs/mine-study", folder=tmp_path))
@@ -126,6 +126,7 @@ def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_to
         assert trial.user_attrs["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path):
     seeds = f"seed=20,21,{light.FAULTY},{light.BROKEN},{light.KILLED}"
     line = ["sweep=own", seeds, "hydra/launcher=joblib", "hydra.sweeper.n_trials=9"]
