@@ -65,7 +65,7 @@ class Recorder(lightning.LightningModule):
         if self.steps == self.interrupted:
             raise KeyboardInterrupt
         self.steps += 1
-        own = [tuple(tokens.tolist()) for tokens in part.content.tokens] if part.weight else []
+        own = [tuple(tokens.tolist()) for tokens in part.content.tokens] if part.share.weight else []
         self.trained.setdefault(self.current_epoch, []).append(own)
 
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:

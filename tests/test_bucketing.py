@@ -264,10 +264,10 @@ def test_processes_have_a_part_of_every_batch_and_lose_and_repeat_nothing_in_tra
     shares = shares_of(SharedBatches(buckets, 0), world)
     assert {len(share) for share in shares} == {len(alone)}
     for batch, *parts in zip(alone, *shares, strict=True):
-        assert [caption for part in parts if part.weight for caption in part.content] == batch
-        sizes = {len(part.content) if part.weight else 0 for part in parts}
+        assert [caption for part in parts if part.share.weight for caption in part.content] == batch
+        sizes = {len(part.content) if part.share.weight else 0 for part in parts}
         assert max(sizes) - min(sizes) <= 1
-        assert all(len(part.content) >= 1 and part.whole == len(batch) for part in parts)
+        assert all(len(part.content) >= 1 and part.share.whole == len(batch) for part in parts)
 
 
 @given(st.integers(1, 40), st.integers(1, 12))
@@ -275,7 +275,7 @@ def test_the_mean_over_processes_of_their_weighted_means_is_the_mean_over_the_ba
     values = np.random.default_rng(num_captions).random(num_captions)
     buckets = LengthBuckets(np.full(num_captions, 3), np.arange(num_captions), BatchSize(num_captions), False)
     parts = [share[0] for share in shares_of(SharedBatches(buckets, 0), world)]
-    means = [part.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
+    means = [part.share.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
     assert sum(means) / world == pytest.approx(sum(values) / num_captions)
 
 

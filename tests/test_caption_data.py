@@ -59,7 +59,7 @@ def test_the_data_module_trains_on_the_batches_asked_for(
     buckets = BUCKETINGS[bucketing](captions.tokens.lengths, captions.owners, room, together)
     expected = [captions[batch] for batch in WholeBatches(buckets, 3)]
     for part, other in zip(data.train_dataloader(), expected, strict=True):
-        assert (part.weight, part.whole) == (1, len(other.tokens))
+        assert part.share == (1, len(other.tokens))
         for tensor, same in zip(part.content, other, strict=True):
             torch.testing.assert_close(tensor, same)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from showattendtell.processes import own_part, own_share, world_size
-from showattendtell.records import Part
+from showattendtell.records import Part, Share
 
 Ints = NDArray[np.int64]
 Item = TypeVar("Item")
@@ -205,4 +205,4 @@ class SharedBatches(EpochBatches[Part[list[int]]]):
 
     def _item(self, captions: list[int]) -> Part[list[int]]:
         own, whole = own_part(captions), len(captions)
-        return Part(own or captions[:1], len(own) * world_size() / whole, whole)
+        return Part(own or captions[:1], Share(len(own) * world_size() / whole, whole))

@@ -10,7 +10,7 @@ from showattendtell.cross_entropy import cross_entropy
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.processes import mean_over_processes
-from showattendtell.records import Trace
+from showattendtell.records import Share, Trace
 from showattendtell.text.vocabulary import PAD
 
 
@@ -53,24 +53,19 @@ class SoftLoss(nn.Module):
         self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
 
     def forward(
-        self,
-        captioner: Captioner,
-        regions: Tensor,
-        owners: Tensor,
-        tokens: Tensor,
-        weight: float = 1.0,
-        whole: int | None = None,
+        self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor, share: Share | None = None
     ) -> Loss:
-        """Of a batch, or of a process's part of it: the mean over processes of `weight` times a term is the batch's.
+        """Of a batch, or of a process's share of one: the mean over processes of each term times its weight is then the
+        batch's.
 
         Args:
             tokens: (B, T) the targets with `<pad>` behind `<eos>`; padded steps count nowhere.
-            weight, whole: those of the `Part`; a batch that is all here needs neither.
         """
+        share = share or Share(1.0, len(tokens))
         trace = captioner(regions, owners, tokens)
         nll = negative_log_likelihood(trace, tokens, self.label_smoothing).mean()
         penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
-        penalty = self.over_batch(penalties, regions.shape[1], whole or len(tokens))
+        penalty = self.over_batch(penalties, regions.shape[1], share.whole)
         return Loss(
             nll,
             {"likelihood": nll, "attention": self.attention_weight * penalty},
@@ -126,19 +121,14 @@ class HardLoss(SoftLoss):
         self.register_buffer("baseline", torch.tensor(0.0))
 
     def forward(
-        self,
-        captioner: Captioner,
-        regions: Tensor,
-        owners: Tensor,
-        tokens: Tensor,
-        weight: float = 1.0,
-        whole: int | None = None,
+        self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor, share: Share | None = None
     ) -> Loss:
         """N samples of every caption of the batch; the gradient's mean is that of -L_s (but for gumbel_st's)."""
         attention = captioner.attention
         if not isinstance(attention, HardAttention):
             raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
-        num_samples = attention.samples * (whole or len(tokens))
+        share = share or Share(1.0, len(tokens))
+        num_samples = attention.samples * share.whole
         owners, tokens = owners.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
             return self._try_all_regions(captioner, regions, owners, tokens, num_samples)
@@ -159,7 +149,7 @@ class HardLoss(SoftLoss):
             "advantage_std": advantage.std(correction=0),
         }
         if self.training:
-            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(weight * reward.mean()))
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
         of = num_samples if released else 1
         return self._loss(trace, nll, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
 

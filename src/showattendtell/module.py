@@ -63,13 +63,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def training_step(self, part: Part[Batch], index: int) -> Tensor:
         """The loss of a part of a batch, so weighted that the mean over processes is that of the batch."""
-        batch, weight, whole = part
-        loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens, weight, whole)
-        if weight:
+        batch, share = part
+        loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens, share)
+        if share.weight:
             self._watch(loss, batch.tokens)
         if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._watch_gradients(loss, weight)
-        return weight * loss.total
+            self._watch_gradients(loss, share.weight)
+        return share.weight * loss.total
 
     def _watch(self, loss: Loss, tokens: Tensor) -> None:
         captions, words = len(tokens), (tokens != PAD).sum()

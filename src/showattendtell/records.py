@@ -127,18 +127,23 @@ class Batch(NamedTuple):
 Content = TypeVar("Content")
 
 
-class Part(NamedTuple, Generic[Content]):
-    """What one of several processes has of a training batch; one process alone has all of it.
+class Share(NamedTuple):
+    """How much of a training batch one of several processes has; one process alone has all of it.
 
-    content  its captions, or those with their images
-    weight   what their mean counts in the mean over processes, so that this is the mean over the batch: 0 where the
-             batch has a caption less than there are processes, and another's stands in
-    whole    captions of the batch
+    weight  what the mean over its captions counts in the mean over processes, so that this is the mean over the batch:
+            0 where the batch has fewer captions than there are processes, and another's stands in
+    whole   captions of the batch
     """
 
-    content: Content
     weight: float
     whole: int
+
+
+class Part(NamedTuple, Generic[Content]):
+    """A process's share of a training batch, and what is in it: captions, or those with their images."""
+
+    content: Content
+    share: Share
 
 
 class Sample(NamedTuple):

@@ -150,7 +150,7 @@ class CaptionParts(TorchDataset[Part[Batch]]):
         self._captions = captions
 
     def __getitem__(self, part: Part[list[int]]) -> Part[Batch]:
-        return Part(self._captions[part.content], part.weight, part.whole)
+        return Part(self._captions[part.content], part.share)
 
 
 class Scene(NamedTuple):
