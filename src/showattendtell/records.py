@@ -202,9 +202,19 @@ class Trace(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """A caption that the model wrote: its words, log p of them and `<eos>`, and per step alpha (T, L) and beta (T,)."""
+    """A caption that the model wrote: its T words, `<eos>` included where it ended by itself.
+
+    log_probabilities  (T,) log p of each word given those before it
+    weights            (T, L) alpha
+    gates              (T,) beta
+    """
 
     tokens: list[int]
-    log_probability: float
+    log_probabilities: Tensor
     weights: Tensor
     gates: Tensor
+
+    @property
+    def log_probability(self) -> float:
+        """Of the whole caption."""
+        return float(self.log_probabilities.sum())

@@ -47,6 +47,30 @@ def test_a_wide_beam_finds_the_best_of_all_captions(normalisation: str, power: f
         assert caption.log_probability == pytest.approx(log_probability(captioner, regions[image], tokens))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam_size": 1},
+        {"beam_size": 4, "num_captions": 4},
+        {"beam_size": 6, "groups": 3, "num_captions": 3},
+        {"beam_size": 4, "required": ["dog", "cat"], "num_captions": 2},
+        {"beam_size": 3, "shrinking": True, "min_length": 2},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_every_word_has_the_log_probability_that_it_has_when_the_caption_is_given(settings: dict[str, Any]):
+    captioner, regions = random_captioner(seed=8), random_regions(seed=8, images=3)
+    decoding = BeamSearch(max_length=MAX_LENGTH, **settings)
+    for image, captions in enumerate(decoding.write(Speaker([captioner]), [regions], VOCABULARY)):
+        for caption in captions:
+            given = torch.tensor([caption.tokens])
+            trace = captioner(regions[image : image + 1], torch.tensor([0]), given)
+            expected = trace.logits.log_softmax(dim=1).gather(1, given.T).squeeze(1)
+            torch.testing.assert_close(caption.log_probabilities, expected)
+            torch.testing.assert_close(caption.weights, trace.weights[0])
+
+
 @pytest.mark.parametrize("normalisation", ["none", "length"])
 @torch.no_grad()
 def test_a_wide_beam_finds_the_best_three_of_all_captions(normalisation: str):

@@ -55,6 +55,7 @@ class Step(NamedTuple):
 
     parents  (B,) which of the step before each continues
     words    (B,) the last word before the step
+    scores   (B,) log p of all words before the step
     stems    (B,)
     weights  (P, L) alpha
     gates    (P,) beta
@@ -62,6 +63,7 @@ class Step(NamedTuple):
 
     parents: Tensor
     words: Tensor
+    scores: Tensor
     stems: Tensor
     weights: Tensor
     gates: Tensor
@@ -73,15 +75,15 @@ class Past:
     def __init__(self) -> None:
         self._steps: list[Step] = []
 
-    def add(self, parents: Tensor, words: Tensor, stems: Tensor, said: Utterance) -> None:
-        self._steps.append(Step(parents, words, stems, said.weights, said.gate))
+    def add(self, parents: Tensor, words: Tensor, scores: Tensor, stems: Tensor, said: Utterance) -> None:
+        self._steps.append(Step(parents, words, scores, stems, said.weights, said.gate))
 
     def tell(self, ends: Ends) -> list[Generated]:
         """The captions with these ends (C,), from the last word back to the first."""
         shape = (len(ends.words), len(self._steps))
-        tokens, gates = ends.words.new_zeros(shape), ends.scores.new_zeros(shape)
+        tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
         weights = ends.scores.new_zeros(*shape, self._steps[0].weights.shape[1])
-        parents, words = ends.parents.clone(), ends.words.clone()
+        parents, words, reached = ends.parents.clone(), ends.words.clone(), ends.scores.clone()
         for number, step in reversed(list(enumerate(self._steps))):
             begun = ends.lengths > number
             said = parents[begun]
@@ -89,7 +91,9 @@ class Past:
             tokens[begun, number] = words[begun]
             weights[begun, number] = step.weights[stems].to(weights)
             gates[begun, number] = step.gates[stems].to(gates)
+            before = step.scores[said].to(scores)
+            scores[begun, number], reached[begun] = reached[begun] - before, before
             parents[begun], words[begun] = step.parents[said], step.words[said]
-        parts = (part.cpu() for part in (tokens, weights, gates))
-        rows = zip(ends.lengths.tolist(), ends.scores.tolist(), *parts, strict=True)
-        return [Generated(t[:n].tolist(), score, w[:n].clone(), g[:n].clone()) for n, score, t, w, g in rows]
+        parts = (part.cpu() for part in (tokens, scores, weights, gates))
+        rows = zip(ends.lengths.tolist(), *parts, strict=True)
+        return [Generated(t[:n].tolist(), s[:n].clone(), w[:n].clone(), g[:n].clone()) for n, t, s, w, g in rows]

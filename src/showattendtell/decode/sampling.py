@@ -68,4 +68,4 @@ def _cut(tokens: Tensor, scores: Tensor, weights: Tensor, gates: Tensor) -> Gene
     """One draw, up to its `<eos>`."""
     words = tokens.tolist()
     length = words.index(EOS) + 1 if EOS in words else len(words)
-    return Generated(words[:length], scores[:length].sum().item(), weights[:length].clone(), gates[:length].clone())
+    return Generated(words[:length], scores[:length].clone(), weights[:length].clone(), gates[:length].clone())

@@ -131,7 +131,7 @@ def extend(speech: Speech, beams: Beams, search: BeamSearch, rules: Rules, found
     parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
     tokens = beams.tokens.flatten(0, 1)[places]
     said = speech.step(beams.thoughts.follow(parents), stems, tokens[:, -1])
-    past.add(parents[stems], tokens[:, -1], stems, said)
+    past.add(parents[stems], tokens[:, -1], beams.scores.flatten()[places], stems, said)
     rows, scores = torch.arange(len(places), device=places.device), rules.apply(said.scores, tokens[:, 1:])
     ended, still_open = choose(beams, Offer(rows, places, tokens, scores, said.normalisers), search, rules)
     found.add(beams.images, ended, length=tokens.shape[1])
