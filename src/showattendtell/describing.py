@@ -127,7 +127,7 @@ class Description:
 
 
 class PhotoCaptioner(ModelHubMixin):
-    """A trained model that captions photographs; or several with one vocabulary that write as one, with maps of the first.
+    """A trained model that captions photographs; or several with one vocabulary that write as one, with maps of one.
 
     `save_pretrained(folder)` writes it as a folder that `load`, `from_pretrained` and every command's `checkpoint=`
     take; `push_to_hub(owner/name)` publishes that.

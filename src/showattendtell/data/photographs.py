@@ -14,8 +14,8 @@ from showattendtell.errors import UserError
 
 Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor
 """The path of a file, its content, an open file, a picture of Pillow's, or pixels: an array (H, W), (H, W, 1),
-(H, W, 3) or (H, W, 4), a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W); of whole numbers from 0 to 255 in uint8, or of floats
-from 0 to 1. Four channels are RGB and opacity."""
+(H, W, 3) or (H, W, 4), a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W); of whole numbers from 0 to 255 in uint8, or
+of floats from 0 to 1. Four channels are RGB and opacity."""
 
 CHANNELS = (1, 3, 4)
 
