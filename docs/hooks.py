@@ -1,0 +1,29 @@
+"""What MkDocs does beyond its settings: equations in MathML, which browsers draw without a script, and the reference."""
+
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from reference import reference_pages
+
+
+def on_config(config: MkDocsConfig) -> None:
+    fence = {"name": "math", "class": "math", "format": as_mathml}
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
+    sections: dict[str, list[str]] = {}
+    for path in reference_pages():
+        section = "Commands" if "/commands/" in path else "Choices"
+        sections.setdefault(section, []).append(path)
+    assert config.nav is not None
+    config.nav.extend({section: paths} for section, paths in sections.items())
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    for path, text in reference_pages().items():
+        files.append(File.generated(config, path, content=text))
+
+
+def as_mathml(source: str, *about: Any, **others: Any) -> str:
+    """A fenced block of LaTeX, an equation a line."""
+    return "\n".join(convert(line, display="block") for line in source.splitlines() if line.strip())
