@@ -33,4 +33,5 @@ def run(folder: Path, run_forked: Run) -> Run:
 
 def _in(folder: Path, run: Run) -> Any:
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "WANDB_MODE": "offline"}
-    return partial(run, folder=folder, **environment)
+    here = "sys.path.insert(0, '')"  # as `python -m` does, so that the user's own module is found
+    return partial(run, folder=folder, first=here, **environment)

@@ -64,6 +64,13 @@ def read(line: str) -> Command | None:
     return Command(found[1], [argument for argument in shlex.split(found[2]) if argument != "..."])
 
 
+def variables(line: str) -> dict[str, str]:
+    """Those of the environment that are set before a command."""
+    words = shlex.split(line)
+    before = words[: next((number for number, word in enumerate(words) if "=" not in word), 0)]
+    return dict(word.split("=", 1) for word in before)
+
+
 def as_settings(command: Command) -> list[str]:
     """The arguments as the command itself names them, `--name value` and those without a name included."""
     arguments = [argument for argument in without_dashes(command.arguments) if argument not in ("-h", "--help")]

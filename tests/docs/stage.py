@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from documented import ROOT, Command
+from documented import ROOT, Command, blocks
 from PIL import Image, ImageDraw
 
 SPLITS = {"train": 24, "dev": 6, "test": 6}
@@ -24,8 +24,12 @@ ANNOTATION = """<annotation><filename>{name}</filename><size><width>160</width><
 <object><name>1</name><bndbox><xmin>20</xmin><ymin>20</ymin><xmax>100</xmax><ymax>90</ymax></bndbox></object></annotation>"""
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
 FEW_SCENES = ["dataset.train=40", "dataset.val=10", "dataset.test=10"]
-FEW_PIXELS = ["encoder.weights=random", "encoder.size=64"]
+FEW_PIXELS = ["encoder.size=64", "encoder.resize=64"]
+UNTRAINED = ["encoder.weights=random"]
 """For the paper's encoder, whose weights the hub has."""
+
+OWN = "# mypackage.py\n"
+"""How a block begins that is a part of the user's module."""
 
 Run = Callable[..., Any]
 
@@ -37,9 +41,18 @@ def furnish(folder: Path, run: Run) -> None:
     _write_own(folder / "my-photos", rng, 20)
     for name in ("photo.jpg", "holiday/a.jpg", "holiday/b.jpg"):
         _draw(folder / name, rng)
+    for number in range(20):
+        _draw(folder / f"named/a-dog-runs-over-{number}-balls.jpg", rng)
+    write_module(folder)
     shutil.copytree(ROOT / "docs/figures", folder / "docs/figures")
     _write_scored(folder)
     _train(folder, run)
+
+
+def write_module(folder: Path) -> None:
+    """`mypackage.py` as docs/extending.md has it."""
+    parts = [block for block in blocks(ROOT / "docs/extending.md", "python") if block.startswith(OWN)]
+    (folder / "mypackage.py").write_text("\n\n".join(parts))
 
 
 def quick(command: Command) -> list[str]:
@@ -51,8 +64,10 @@ def quick(command: Command) -> list[str]:
     named = " ".join(given)
     if not any(word in named for word in ("dataset=", "experiment=", "dataset.root=")):
         before += FEW_SCENES
-    if "dataset=flickr8k" in named and "encoder=" not in named:
+    else:
         before += FEW_PIXELS
+    if "dataset=flickr8k" in named and "encoder=" not in named:
+        before += UNTRAINED
     behind = ["hydra.sweeper.n_trials=2"] if "sweep=" in named else []
     return [*(["-m"] if "-m" in given else []), *before, *(word for word in given if word != "-m"), *behind]
 
@@ -108,12 +123,12 @@ def _write_scored(folder: Path) -> None:
 
 def _train(folder: Path, run: Run) -> None:
     """Models of three attentions under every name that is documented, with their results."""
-    recipe = [*SHORT, "experiment=flickr8k_lite0", "dataset.root=DIR"]
+    recipe = [*SHORT, *FEW_PIXELS, "experiment=flickr8k_lite0", "dataset.root=DIR"]
     for name, choice in (("soft", "attention=soft"), ("hard", "attention=hard"), ("none", "attention=none")):
         _do(run, "train", *recipe, choice, f"hydra.run.dir=runs/{name}")
     for name in ("soft", "hard"):
         _do(run, "evaluate", f"checkpoint=runs/{name}/best.ckpt", "metrics=[bleu,cider]")
-    for copy in ("...", "a", "b", "flickr8k-soft/2026-01-31_12-00-00-000000"):
+    for copy in ("...", "a", "b", "demo", "flickr8k-soft/2026-01-31_12-00-00-000000"):
         shutil.copytree(folder / "runs/soft", folder / "runs" / copy)
     for copy, name in (("SOFT", "soft"), ("HARD", "hard")):
         shutil.copytree(folder / "runs" / name, folder / copy)

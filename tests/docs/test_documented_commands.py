@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from documented import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
+from stage import write_module
 from unrun import REASONS, reason
 
 from showattendtell.config.command_line import check_command
@@ -18,7 +20,11 @@ def lines(commands: Iterable[Documented]) -> list[str]:
 
 
 @pytest.mark.parametrize("line", lines(command for command in [*TYPED, *MENTIONED] if read(command.line)))
-def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(line: str):
+def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     command = read(line)
     assert command
     if command.name != "demo":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from documented import PAGES, read, typed
+from documented import PAGES, read, typed, variables
 from stage import Run, quick
 from unrun import reason
 
@@ -17,7 +17,8 @@ def test_every_command_of_a_page_comes_to_its_end(page: Path, run: Run):
     for _, line in typed(page):
         command = read(line)
         if command and not reason(line):
-            done = run(command.name, *quick(command))
+            print(line)
+            done = run(command.name, *quick(command), **variables(line))
             if done.status:
                 faults[line] = done.err.strip().splitlines()[-1:]
     assert faults == {}
