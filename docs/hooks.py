@@ -1,11 +1,15 @@
 """What MkDocs does beyond its settings: equations in MathML, which browsers draw without a script, and the reference."""
 
+from importlib.resources import files as files_of
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from reference import reference_pages
+
+FONT = "STIXTwoMath-Regular.ttf"
+"""What a browser draws equations with; a system need not have one that can."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -22,6 +26,8 @@ def on_config(config: MkDocsConfig) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> None:
     for path, text in reference_pages().items():
         files.append(File.generated(config, path, content=text))
+    font = files_of("ziamath") / "fonts" / FONT
+    files.append(File.generated(config, FONT, content=font.read_bytes()))
 
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:
