@@ -31,5 +31,6 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:
-    """A fenced block of LaTeX, an equation a line."""
-    return "\n".join(convert(line, display="block") for line in source.splitlines() if line.strip())
+    """A fenced block of LaTeX, an equation a line; one that is wider than the page can be moved."""
+    equations = (convert(line, display="block") for line in source.splitlines() if line.strip())
+    return "\n".join(f'<div class="equation">{equation}</div>' for equation in equations)
