@@ -1,4 +1,4 @@
-"""What MkDocs does beyond its settings: equations in MathML, which browsers draw without a script, and the reference."""
+"""What MkDocs does beyond its settings: the reference, and equations in MathML, which browsers draw by themselves."""
 
 from importlib.resources import files as files_of
 from typing import Any

@@ -2,14 +2,23 @@
 
 import os
 import shutil
-from functools import partial
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 from stage import Run, furnish
 
 os.environ.pop("WANDB_SERVICE", None)
+
+
+class Finished(NamedTuple):
+    """A command that has ended, and what it printed."""
+
+    status: int | None
+    out: str
+    err: str
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +40,17 @@ def run(folder: Path, run_forked: Run) -> Run:
     return _in(folder, run_forked)
 
 
-def _in(folder: Path, run: Run) -> Any:
+def _in(folder: Path, run_forked: Run) -> Run:
+    """A command of the user's; what starts further processes does so from one that was not forked."""
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "WANDB_MODE": "offline"}
     here = "sys.path.insert(0, '')"  # as `python -m` does, so that the user's own module is found
-    return partial(run, folder=folder, first=here, **environment)
+
+    def run(command: str, *arguments: str, **variables: str) -> Finished:
+        own = {**environment, **variables}
+        if not any(argument.startswith(("hydra/launcher=", "trainer=ddp")) for argument in arguments):
+            return run_forked(command, *arguments, folder=folder, first=here, **own)
+        line = [sys.executable, "-m", f"showattendtell.{command}", *arguments]
+        done = subprocess.run(line, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run

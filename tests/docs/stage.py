@@ -20,8 +20,10 @@ SENTENCES = [
     "Two people walk on a beach at sunset.",
     "A bird stands on a wooden post.",
 ]
-ANNOTATION = """<annotation><filename>{name}</filename><size><width>160</width><height>120</height><depth>3</depth></size>
-<object><name>1</name><bndbox><xmin>20</xmin><ymin>20</ymin><xmax>100</xmax><ymax>90</ymax></bndbox></object></annotation>"""
+ANNOTATION = """<annotation><filename>{name}</filename>
+<size><width>160</width><height>120</height><depth>3</depth></size>
+<object><name>1</name>
+<bndbox><xmin>20</xmin><ymin>20</ymin><xmax>100</xmax><ymax>90</ymax></bndbox></object></annotation>"""
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
 FEW_SCENES = ["dataset.train=40", "dataset.val=10", "dataset.test=10"]
 FEW_PIXELS = ["encoder.size=64", "encoder.resize=64"]

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from chromium import started_browser
 from documented import ROOT
 
+from chromium import started_browser
 from showattendtell.cli import COMMANDS
 from showattendtell.config.compose import compose
 
@@ -25,7 +25,8 @@ pytest.importorskip("ziamath", reason="needs ziamath, which make setup installs"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     line = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
-    built = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert built.returncode == 0, built.stderr + built.stdout
     return folder
 

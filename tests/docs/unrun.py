@@ -11,7 +11,7 @@ REASONS = {
     r"trainer=ddp(?!.*accelerator=cpu)": "needs several GPUs; tests/whole_run/test_launching.py trains on processors",
     r"^torchrun |^srun ": "needs a cluster; tests/whole_run/test_processes.py starts processes as they do",
     r"hydra/launcher=submitit_slurm": "needs SLURM; tests/whole_run/test_launchers.py pretends to be one",
-    r"hydra/launcher=ray|^ray start": "needs a cluster or a GPU; tests/whole_run/test_launchers.py has a Ray of its own",
+    r"hydra/launcher=ray|^ray start": "needs a cluster or a GPU; tests/whole_run/test_launchers.py has its own Ray",
     r"storage=postgresql://|storage=/shared/": "needs a server; tests/whole_run/test_study.py has one of its own",
 }
 
