@@ -17,6 +17,7 @@ from showattendtell.errors import UserError
 from showattendtell.portable import (
     CONFIG,
     WEIGHTS,
+    beside,
     find_model,
     read_portable,
     shipped_models,
@@ -108,6 +109,12 @@ def test_a_name_that_is_nothing_is_told_without_a_network(name: str, tmp_path: P
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="the checkpoint .* does not exist"):
         find_model(name or "nothing")
+
+
+def test_a_file_stands_beside_a_checkpoint_and_where_the_user_is_for_others_models(tmp_path: Path):
+    (tmp_path / "best.ckpt").touch()
+    assert beside(str(tmp_path / "best.ckpt"), "page.html") == tmp_path / "page.html"
+    assert beside("flickr8k_soft", "page.html") == beside("someone/model", "page.html") == Path("page.html")
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -107,6 +107,17 @@ def find_model(name: str) -> Path:
     )
 
 
+def weights_file(model: Path) -> Path:
+    """Of a checkpoint or a folder: the file that no other model has alike."""
+    return model / WEIGHTS if model.is_dir() else model
+
+
+def beside(checkpoint: str, name: str) -> Path:
+    """A file in the folder in which a checkpoint is; where the user is, for a model that is not theirs."""
+    path = Path(checkpoint).expanduser()
+    return path.with_name(name) if path.exists() else Path(name)
+
+
 def _is_on_hub(name: str) -> bool:
     repository = name.partition("@")[0]
     try:
