@@ -84,8 +84,9 @@ class HardAttention(ScoredAttention):
         return Glimpse(context, weights.mean(dim=2).flatten(0, 1), gate, sample)
 
     def draw(self, weights: Tensor, given: Tensor | None) -> Tensor:
-        """Locations (...) from alpha (..., L), or those that are given where they are not negative."""
-        if not self.training and self.test == "argmax":
+        """Locations (...) from alpha (..., L), or those that are given where they are not negative. Nothing is drawn where
+        the test looks at no sample."""
+        if not self.training and self.test != "sample":
             drawn = weights.argmax(dim=-1)
         else:
             drawn = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
