@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from showattendtell.captioning import Choir, ImageCaptioner
 from showattendtell.decode.search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
-from showattendtell.export.run_onnx import Caption, Card, spoken, write, write_greedy
+from showattendtell.export.run_onnx import Caption, Card, Graphs, spoken, write, write_greedy
 
 DIFFERENCE = 1e-3
 """Up to which log p, in shares of itself, and alpha and beta are the same; and two captions equally likely."""
@@ -84,11 +85,11 @@ def check_formats(
     greedy, beam = (say(by_pytorch(model, size, card["max_length"]), images) for size in (1, 3))
     rows = [Row("PyTorch", "greedy", greedy.milliseconds, None), Row("PyTorch", "beam 3", beam.milliseconds, None)]
     for name in formats:
-        runner, graphs = FORMATS[name].runner, read_graphs(list(card["graphs"]), name, folder)
+        runner, graphs = FORMATS[name].runner, read_graphs(card["graphs"], name, folder)
         ways: dict[str, tuple[Way, Said]] = {
-            "greedy": (lambda pixels, graphs=graphs: write(graphs, card, pixels, beam=1), greedy),
-            "beam 3": (lambda pixels, graphs=graphs: write(graphs, card, pixels, beam=3), beam),
-            "in one graph": (lambda pixels, graphs=graphs: write_greedy(graphs, card, pixels)[0], greedy),
+            "greedy": (partial(write, graphs, card, beam=1), greedy),
+            "beam 3": (partial(write, graphs, card, beam=3), beam),
+            "in one graph": (partial(_write_alone, graphs, card), greedy),
         }
         for way, (writer, expected) in ways.items():
             said = say(writer, images)
@@ -96,6 +97,11 @@ def check_formats(
         together = write_greedy(graphs, card, np.concatenate(images[:TOGETHER]))
         compare(together, greedy.captions[:TOGETHER], card, f"{runner}, given several pictures at once,")
     return rows
+
+
+def _write_alone(graphs: Graphs, card: Card, pixels: ndarray) -> Caption:
+    [caption] = write_greedy(graphs, card, pixels)
+    return caption
 
 
 def compare(captions: Sequence[Caption], expected: Sequence[Caption], card: Card, name: str) -> Outcome:

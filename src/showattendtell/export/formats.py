@@ -1,9 +1,10 @@
 """The forms in which a graph is written, and how each is run again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from numpy import ndarray
 from torch.export import ExportedProgram
@@ -69,7 +70,7 @@ def _read_package(path: Path) -> Run:
 def _in_arrays(run: Callable[..., object]) -> Run:
     def run_arrays(*arrays: ndarray) -> list[ndarray]:
         with torch.no_grad():
-            given = run(*map(torch.from_numpy, arrays))
+            given = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
         return [part.numpy() for part in torch.utils._pytree.tree_leaves(given)]
 
     return run_arrays
@@ -100,31 +101,6 @@ def require(names: Sequence[FormatName]) -> None:
             raise UserError(f"formats=[{name}] needs {missing}")
 
 
-def write_graphs(
-    graphs: Mapping[str, Graph], programs: Mapping[str, ExportedProgram], name: FormatName, folder: Path
-) -> None:
-    """FOLDER/FORMAT/GRAPH.SUFFIX of each.
-
-    Raises `UserError` where the format cannot hold a graph.
-    """
-    (folder / name).mkdir(parents=True)
-    for part, graph in graphs.items():
-        path = folder / name / f"{part}.{FORMATS[name].suffix}"
-        try:
-            with quietly():
-                FORMATS[name].write(programs[part], graph, path)
-        except Exception as fault:
-            raise UserError(
-                f"the graph {part} cannot be written as {name} ({reason_of(fault)}); leave {name} out of formats"
-            ) from None
-
-
-def read_graphs(names: Sequence[str], name: FormatName, folder: Path) -> dict[str, Run]:
-    """What `write_graphs` wrote."""
-    with quietly():
-        return {part: FORMATS[name].read(folder / name / f"{part}.{FORMATS[name].suffix}") for part in names}
-
-
 def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
     """Raises `UserError` for a model that torch.export does not know how to follow."""
     programs = {}
@@ -132,5 +108,25 @@ def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
         try:
             programs[name] = traced(module, example, list(inputs.values()))
         except Exception as fault:
-            raise UserError(f"torch.export cannot follow the graph {name} ({reason_of(fault)})") from None
+            raise UserError(f"torch.export cannot follow this model's graph {name} ({reason_of(fault)})") from None
     return programs
+
+
+def write_graph(program: ExportedProgram, graph: Graph, name: FormatName, path: Path) -> None:
+    """Raises `UserError` where the format cannot hold the graph."""
+    try:
+        with quietly():
+            FORMATS[name].write(program, graph, path)
+    except Exception as fault:
+        raise UserError(
+            f"the graph {path.stem} cannot be written as {name} ({reason_of(fault)}); leave {name} out of formats"
+        ) from None
+
+
+def graph_file(folder: Path, name: FormatName, graph: str) -> Path:
+    return folder / name / f"{graph}.{FORMATS[name].suffix}"
+
+
+def read_graphs(graphs: Iterable[str], name: FormatName, folder: Path) -> dict[str, Run]:
+    with quietly():
+        return {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in graphs}

@@ -1,7 +1,11 @@
-"""What is exported of a captioner: its four graphs, in plain torch. Between them there are tensors only."""
+"""What is exported of a captioner: its four graphs, in plain torch.
+
+Between them there are tensors only, and contiguous ones: machine code reads the memory of what it is given in the order
+of the example that it was compiled for, and looks at no stride.
+"""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +35,8 @@ class Encode(nn.Module):
         self.encoder = encoder
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.encoder.locate(self.encoder(self.encoder.preprocessing.normalise(pixels)))
+        regions = self.encoder(self.encoder.preprocessing.normalise(pixels))
+        return self.encoder.locate(regions).contiguous()
 
 
 class Begin(nn.Module):
@@ -44,7 +49,7 @@ class Begin(nn.Module):
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         memory, state = self.captioner.begin(regions)
         keys = memory.keys.sums if isinstance(memory.keys, Keys) else memory.keys
-        return keys, state.hidden, state.cell
+        return keys.contiguous(), state.hidden, state.cell
 
 
 class Said(NamedTuple):
@@ -120,6 +125,8 @@ class Greedy(nn.Module):
         max_length: T.
     """
 
+    never: Tensor
+
     def __init__(self, encode: Encode, begin: Begin, step: Step, max_length: int):
         super().__init__()
         self.encode, self.begin, self.step, self.max_length = encode, begin, step, max_length
@@ -191,26 +198,26 @@ def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[st
     attention = model.captioner.attention
     if isinstance(attention, HardAttention) and attention.test == "sample":
         raise UserError(
-            "this checkpoint's hard attention draws where it looks, and a graph draws nothing; give attention.test=argmax "
-            "for the likeliest region, or attention.test=expectation"
+            "hard attention draws where this checkpoint looks, and a graph draws nothing; give attention.test=argmax "
+            "(the likeliest region) or attention.test=expectation"
         )
     side = model.encoder.preprocessing.crop
     seen = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
     encode, begin = Encode(model.encoder), Begin(model.captioner)
     regions = encode(seen)
     memory, _ = model.captioner.begin(regions)
-    keys, hidden, cell = begin(regions)
-    if not isinstance(keys, Tensor):
+    if not isinstance(memory.keys, Keys | Tensor):
         raise UserError(f"{type(attention).__name__} keeps keys that are no tensor; only tensors can be exported")
+    keys, hidden, cell = begin(regions)
     step, owners = Step(model.captioner, memory), torch.tensor([0, 0, 1])
     written = (regions, keys, owners, hidden[owners], cell[owners], torch.full_like(owners, START))
-    names: dict[str, Any] = {name: "images" for name in ("regions", "keys")}
-    names |= {name: "captions" for name in ("owners", "hidden", "cell", "words")}
+    images = dict.fromkeys(("regions", "keys"), "images")
+    rows = images | dict.fromkeys(("owners", "hidden", "cell", "words"), "captions")
     captions = ("tokens", "log_probability", "weights", "gates")
     greedy = Greedy(encode, begin, step, max_length)
     return {
         "encode": Graph(encode, (seen,), {"pixels": "images"}, ("regions",), "images"),
         "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
-        "step": Graph(step, written, names, ("log_p", "weights", "gate", "next_hidden", "next_cell"), "captions"),
+        "step": Graph(step, written, rows, ("log_p", "weights", "gate", "next_hidden", "next_cell"), "captions"),
         "greedy": Graph(greedy, (seen,), {"pixels": "images"}, captions, "images"),
     }

@@ -62,8 +62,13 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
 
 def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
     """The middle of an image, black around it where it is smaller."""
-    left, top = (round((a - b) / 2) if a >= b else -((b - a) // 2) for a, b in zip(image.size, (width, height)))
+    left, top = _before(image.width - width), _before(image.height - height)
     return image.crop((left, top, left + width, top + height))
+
+
+def _before(rest: int) -> int:
+    """Of the pixels that are cut off, those on the left or above."""
+    return round(rest / 2) if rest >= 0 else -(-rest // 2)
 
 
 def _typed(pixels: ndarray, card: Card) -> ndarray:
@@ -112,7 +117,7 @@ def _continue(captions: list[Caption], log_p: ndarray, never: list[int], number:
     scores = (np.array([[caption.log_probability] for caption in captions], np.float32) + log_p).ravel()
     best = np.argpartition(-scores, number)[:number] if number < len(scores) else np.arange(len(scores))
     best = best[np.argsort(-scores[best], kind="stable")]
-    return [(float(scores[place]), *map(int, divmod(place, log_p.shape[1]))) for place in best]
+    return [(float(scores[n]), int(n) // log_p.shape[1], int(n) % log_p.shape[1]) for n in best]
 
 
 def _append(caption: Caption, score: float, word: int, weights: ndarray, gate: float) -> Caption:
@@ -124,6 +129,13 @@ def _append(caption: Caption, score: float, word: int, weights: ndarray, gate: f
 def spoken(caption: Caption, card: Card) -> list[str]:
     """The words before `<eos>`."""
     return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
+
+
+def tell_where(caption: Caption, card: Card) -> None:
+    rows, columns = card["grid"]
+    for word, weights, gate in zip(spoken(caption, card), caption.weights, caption.gates, strict=False):
+        row, column = divmod(int(weights.argmax()), columns)
+        print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
 
 def main() -> None:
@@ -138,9 +150,8 @@ def main() -> None:
             pixels = see(photograph, card)
         caption = write(graphs, card, pixels, given.beam) if given.beam > 1 else write_greedy(graphs, card, pixels)[0]
         print(f"{path}: {' '.join(spoken(caption, card))}")
-        for word, weights, gate in zip(spoken(caption, card), caption.weights, caption.gates) if given.where else ():
-            row, column = divmod(int(weights.argmax()), card["grid"][1])
-            print(f"  {word}: row {row + 1} of {card['grid'][0]}, column {column + 1}, beta {gate:.2f}")
+        if given.where:
+            tell_where(caption, card)
 
 
 if __name__ == "__main__":

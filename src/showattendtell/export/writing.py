@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
 from showattendtell.export.card import CARD, describe_files, describe_graph
-from showattendtell.export.formats import FormatName, trace_graphs, write_graphs
+from showattendtell.export.formats import FormatName, graph_file, trace_graphs, write_graph
 from showattendtell.export.graphs import Graph
 from showattendtell.files import UNFINISHED
 
@@ -38,9 +40,13 @@ def write_formats(
     folder: Path, graphs: Mapping[str, Graph], formats: Sequence[FormatName], card: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The graphs in each format and, beside ONNX, the script that runs it; gives the card with what they are."""
-    programs = trace_graphs(graphs)
-    for name in formats:
-        write_graphs(graphs, programs, name, folder)
+    with Console(stderr=True).status("following the model") as status:
+        programs = trace_graphs(graphs)
+        for name in formats:
+            (folder / name).mkdir()
+            for part, graph in graphs.items():
+                status.update(f"writing {part} as {name}")
+                write_graph(programs[part], graph, name, graph_file(folder, name, part))
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
     described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}
