@@ -249,7 +249,8 @@ class SweepReport(NamedTuple):
 
 class Export(NamedTuple):
     """
-    checkpoint: a best.ckpt or last.ckpt of training.
+    checkpoint: a best.ckpt or last.ckpt of training, a folder that save_pretrained wrote, a model that comes with the
+        package, or one on the hub, as owner/name.
     formats: what is written, among onnx, for onnxruntime and whatever else reads ONNX; torch, programs of torch.export;
         and aoti, machine code by AOTInductor, which takes a C++ compiler and minutes.
     images: photographs that the graphs are checked on: one, a folder, or a list of both; generated pixels by default.
