@@ -1,0 +1,49 @@
+"""Serves a page on which photographs are captioned, and the same for programs."""
+
+import sys
+from importlib.util import find_spec
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry import entry_point, leave
+
+PACKAGES = ("fastapi", "uvicorn", "python_multipart")
+
+
+def run(config: DictConfig) -> None:
+    _find_packages()
+    from showattendtell.config.build import build
+    from showattendtell.serving.app import make_app
+    from showattendtell.serving.line import Line
+    from showattendtell.serving.listening import LOOPBACK, address, is_loopback, listen
+    from showattendtell.serving.listening import run as run_app
+    from showattendtell.serving.models import Models
+
+    listening, local = listen(config.host, config.port), is_loopback(config.host)
+    limits, groups = build(config.limits), [_listed(config.checkpoint), *([one] for one in _listed(config.compare))]
+    line = Line(limits.waiting, limits.seconds)
+    models = line.now(lambda: Models(groups, config.device, build(config.decoding)))
+    if not local:
+        print(f"note: host={config.host} lets all who reach this machine use it, without a password", file=sys.stderr)
+    print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
+    hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
+    run_app(make_app(models, line, limits, hosts), listening)
+
+
+def _listed(setting: str | list[str]) -> list[str]:
+    return [setting] if isinstance(setting, str) else list(setting)
+
+
+def _find_packages() -> None:
+    from showattendtell.errors import UserError
+
+    missing = [package.replace("_", "-") for package in PACKAGES if find_spec(package) is None]
+    if missing:
+        raise UserError(f"serve needs {', '.join(missing)}; run pip install 'showattendtell[serve]'")
+
+
+main = entry_point("serve", run)
+
+if __name__ == "__main__":
+    main()
+    leave()
