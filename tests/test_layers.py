@@ -17,7 +17,7 @@ LAYERS = [
     {"text"},
     {"data", "downloads"},
     {"encoder"},
-    {"features"},
+    {"features", "portable"},
     {"bucketing", "splits"},
     {"batches"},
     {"model"},
@@ -35,7 +35,8 @@ LAYERS = [
     {"trials"},
     {"resuming", "training"},
     {"launching"},
-    {"scoring", "accounts"},
+    {"scoring", "describing"},
+    {"accounts"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
     | {"demo", "sweep_report", "cli"},
 ]

@@ -5,70 +5,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from omegaconf import DictConfig
-from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
-from showattendtell.captioning import Choir, ImageCaptioner
-from showattendtell.checkpoint import Restored, restore_together
+from showattendtell.checkpoint import restore_together
 from showattendtell.config.build import build, settled
 from showattendtell.config.check import find_faults, raise_all
 from showattendtell.data.images import open_image
+from showattendtell.describing import Description, PhotoCaptioner
 from showattendtell.errors import UserError
-from showattendtell.model.loops import plain_torch
-from showattendtell.records import Example, Generated
-from showattendtell.report.pages import KILOBYTES_EACH, Account, Illustrated
+from showattendtell.records import Example
+from showattendtell.report.pages import KILOBYTES_EACH
 
 LARGE = 20
 """Megabytes of a page that are told before it is made."""
 
 
-class Voice:
-    """A checkpoint, or several that write as one; its maps are those of the first."""
-
-    def __init__(self, name: str, models: Sequence[Restored]):
-        self.name, self.config = name, models[0].config
-        self._modules = [model.module for model in models]
-        self._choir = Choir(self._modules)
-
-    @property
-    def _first(self) -> ImageCaptioner:
-        return self._modules[0]
-
-    def tell(self, photograph: Image.Image) -> Account:
-        seen = [module.encoder.preprocessing(photograph).unsqueeze(0).to(module.device) for module in self._modules]
-        with plain_torch():
-            [captions] = self._choir.write(seen)
-        frame = self._first.encoder.preprocessing.crop_box(*photograph.size)
-        return Account(
-            [self._illustrate(caption) for caption in captions],
-            frame.scaled(1 / photograph.width, 1 / photograph.height),
-        )
-
-    def _illustrate(self, caption: Generated) -> Illustrated:
-        maps = caption.weights.unflatten(1, self._first.encoder.grid)
-        return Illustrated(self._first.vocabulary.decode(caption.tokens), maps.numpy(), caption.gates.numpy())
-
-
 class Told(NamedTuple):
-    """A photograph, the number of its file among all, and what each voice says of it."""
+    """The number of a photograph's file among all, and what each model says of it."""
 
     number: int
-    photograph: Image.Image
-    accounts: list[Account]
+    descriptions: list[Description]
 
 
-def restore_voices(config: DictConfig) -> list[Voice]:
-    """What a command's `checkpoint` names, and then each of `compare`, which speaks for itself."""
+def restore_captioners(config: DictConfig) -> list[PhotoCaptioner]:
+    """What a command's `checkpoint` names, and then each of `compare`, which writes for itself."""
     groups = [_listed(config.checkpoint), *([path] for path in _listed(config.compare))]
     paths = [path for group in groups for path in group]
     names, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
     return [
-        Voice(
+        PhotoCaptioner(
             " + ".join(names[path] for path in group),
             restore_together(group, config.device, decoding, config.attention),
+            config.seed,
         )
         for group in groups
     ]
@@ -106,22 +76,15 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return [str(Path(path)) for path in paths]
 
 
-def tell_all(voices: Sequence[Voice], files: Sequence[Path], seed: int, faults: list[str]) -> Iterator[Told]:
-    """Of each photograph in turn; a file that cannot be read is passed over, and its fault added to `faults`.
-
-    What is drawn at random is drawn anew for each: what is said of one depends on no other.
-    """
+def tell_all(captioners: Sequence[PhotoCaptioner], files: Sequence[Path], faults: list[str]) -> Iterator[Told]:
+    """Of each photograph in turn; a file that cannot be read is passed over, and its fault added to `faults`."""
     for number, file in enumerate(watched(files)):
         try:
             photograph = open_image(file)
         except UserError as fault:
             faults.append(str(fault))
             continue
-        accounts = []
-        for voice in voices:
-            torch.manual_seed(seed)
-            accounts.append(voice.tell(photograph))
-        yield Told(number, photograph, accounts)
+        yield Told(number, [captioner(photograph) for captioner in captioners])
 
 
 def watched(files: Sequence[Path]) -> Iterable[Path]:

@@ -26,7 +26,7 @@ def _caption(config: DictConfig, pictures: list[str], draw: Callable[..., None])
     """Caption each photograph that can be read; a `UserError` at the end tells of the others."""
     from pathlib import Path
 
-    from showattendtell.accounts import restore_voices, tell_all, warn_of_size
+    from showattendtell.accounts import restore_captioners, tell_all, warn_of_size
     from showattendtell.data.images import find_images
     from showattendtell.errors import UserError
     from showattendtell.report.drawing import picture_names
@@ -36,27 +36,27 @@ def _caption(config: DictConfig, pictures: list[str], draw: Callable[..., None])
     names, output = picture_names(files), Path(config.output)
     if PAGE in config.formats:
         warn_of_size(len(files), "formats=[png] writes none")
-    voices = restore_voices(config)
+    captioners = restore_captioners(config)
     entries = []
     faults: list[str] = []
-    for number, photograph, accounts in tell_all(voices, files, config.seed, faults):
-        best, *others = accounts[0].captions
-        print(f"{files[number]}: {' '.join(best.words)}")
-        for caption in others:
-            print(f"  also: {' '.join(caption.words)}")
-        for voice, account in zip(voices[1:], accounts[1:], strict=True):
-            print(f"  {voice.name}: {' '.join(account.captions[0].words)}")
-        frame = accounts[0].seen.scaled(*photograph.size)
+    for number, descriptions in tell_all(captioners, files, faults):
+        told = descriptions[0]
+        print(f"{files[number]}: {told.caption}")
+        for other in told.captions[1:]:
+            print(f"  also: {other.caption}")
+        for captioner, description in zip(captioners[1:], descriptions[1:], strict=True):
+            print(f"  {captioner.name}: {description.caption}")
         for suffix in pictures:
             path = output / f"{names[number]}.{suffix}"
-            draw(photograph, best.words, best.maps, best.gates, frame, path)
+            draw(*told.as_drawn(), path)
             print(f"  {path}")
         if PAGE in config.formats:
-            entries.append(make_entry(files[number].name, photograph, accounts))
+            accounts = [description.as_account() for description in descriptions]
+            entries.append(make_entry(files[number].name, told.photograph, accounts))
     if entries:
         page = output / "index.html"
         count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
-        write_page(Page(count, [voice.name for voice in voices], entries), page)
+        write_page(Page(count, [captioner.name for captioner in captioners], entries), page)
         print(page)
     if faults:
         raise UserError("; ".join(faults))

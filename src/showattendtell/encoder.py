@@ -234,11 +234,11 @@ def _create(name: str, size: int, pretrained: bool) -> Any:
 
 
 def _load_from_hub(name: str, size: int) -> Any:
-    """Pretrained weights from the hub, or from its cache where it cannot be reached (its client tries for minutes)."""
+    """Pretrained weights from the hub, or from its cache where it cannot be reached."""
     published = timm.get_pretrained_cfg(name)
     if published is None or not published.has_weights:
         raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
-    huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(huggingface_hub.constants.ENDPOINT)
+    reach_hub()
     try:
         return _create(name, size, pretrained=True)
     except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
@@ -247,6 +247,11 @@ def _load_from_hub(name: str, size: int) -> Any:
             "come by themselves, without one set encoder.weights to a file, or take one that needs none: "
             "encoder=efficientnet_lite0"
         ) from None
+
+
+def reach_hub() -> None:
+    """Leave the hub's client to its cache where the hub cannot be reached, for which it would try for minutes."""
+    huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(huggingface_hub.constants.ENDPOINT)
 
 
 def _answers(address: str) -> bool:

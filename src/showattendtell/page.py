@@ -9,15 +9,15 @@ def run(config: DictConfig) -> None:
     """A `UserError` at the end tells of images that cannot be read, unless they are to be passed over."""
     from pathlib import Path
 
-    from showattendtell.accounts import beside, restore_voices, settle_dataset, spread, tell_all, warn_of_size
+    from showattendtell.accounts import beside, restore_captioners, settle_dataset, spread, tell_all, warn_of_size
     from showattendtell.config.build import build
     from showattendtell.errors import UserError
     from showattendtell.evaluation import people_said
     from showattendtell.report.pages import Page, make_entry, write_page
     from showattendtell.report.tables import print_notes
 
-    voices = restore_voices(config)
-    settings = settle_dataset(voices[0].config, config)
+    captioners = restore_captioners(config)
+    settings = settle_dataset(captioners[0].config, config)
     dataset = build(settings)
     split = dataset.split(config.split)
     examples = spread(split, config.number)
@@ -25,12 +25,12 @@ def run(config: DictConfig) -> None:
     faults: list[str] = []
     people, entries = people_said(examples), []
     files = [Path(example.path) for example in examples]
-    for number, photograph, accounts in tell_all(voices, files, config.seed, faults):
-        name = examples[number].image
-        entries.append(make_entry(name, photograph, accounts, people[name]))
+    for number, descriptions in tell_all(captioners, files, faults):
+        name, accounts = examples[number].image, [description.as_account() for description in descriptions]
+        entries.append(make_entry(name, descriptions[0].photograph, accounts, people[name]))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     path = Path(config.output or beside(config.checkpoint, f"page-{config.split}.html"))
-    write_page(Page(about, [voice.name for voice in voices], entries), path)
+    write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
     print(f"written to {path}")
     if settings.get("skip_unreadable"):
         print_notes(faults)

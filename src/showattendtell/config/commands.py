@@ -143,7 +143,8 @@ class Score(NamedTuple):
 
 class Caption(NamedTuple):
     """
-    checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
+    checkpoint: a best.ckpt or last.ckpt of training, a folder that save_pretrained wrote, a model that comes with the
+        package, or one on the hub, as owner/name; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
         one. The pictures show where the first looked, at the words of the best caption.
     compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes for itself, and the page shows them side by
         side.

@@ -34,6 +34,10 @@ GARBAGE = 50_000
 million that stay, and to look at them again and again takes a second."""
 
 
+PLAIN = r"[\w./~-]+"
+"""A value that neither the shell nor Hydra takes for anything else."""
+
+
 def entry_point(
     name: str,
     run: Callable[[DictConfig], Any],
@@ -65,7 +69,8 @@ def entry_point(
         gc.set_threshold(GARBAGE)
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra prints no traceback of its own
         with telling_errors():
-            arguments = name_positional(sys.argv[1:], positional) if positional else sys.argv[1:]
+            arguments = without_dashes(sys.argv[1:])
+            arguments = name_positional(arguments, positional) if positional else arguments
             if {"-h", "--help"} & set(arguments):
                 settings = [argument for argument in arguments if not argument.startswith("-")]
                 print(help_page(*compose(name, check_command(name, settings, complete=False))))
@@ -91,6 +96,22 @@ def leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def without_dashes(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with `name=value` for `--name value` and `--name=value` where that is no option of Hydra's."""
+    known, settings = get_args_parser()._option_string_actions, []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or f"--{name}" in known:
+            settings.append(argument)
+            continue
+        given = value if equals else next(rest, None)
+        if given is None or given.startswith("--"):
+            raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
+        settings.append(f"{name.replace('-', '_')}={given if re.fullmatch(PLAIN, given) else quoted(given)}")
+    return settings
 
 
 def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
@@ -151,7 +172,7 @@ def chosen() -> Chosen:
 
 def as_argument(name: str, value: object) -> str:
     """`name=value` as a user would have to type it, quoted for the shell and for Hydra where it needs that."""
-    if re.fullmatch(r"[\w./~-]+", str(value)):
+    if re.fullmatch(PLAIN, str(value)):
         return f"{name}={value}"
     return shlex.quote(f"{name}={quoted(str(value))}")
 

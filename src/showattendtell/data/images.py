@@ -3,9 +3,10 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ from showattendtell.records import Box
 PIXELS = 2
 """Counts how often this module came to give other pixels of a file; grids stored under another number are refused."""
 
+HEAD = 512
+"""The first bytes of a file, which tell what it is where it is no image."""
+
 LONGEST = 16
 """Times the shortest side: what of a longer image is far from its middle is cut off before anything is computed."""
 
@@ -34,14 +38,26 @@ def open_image(path: str | Path) -> Image.Image:
     Raises `UserError` for a file that is missing, truncated, no image, or larger than Pillow's limit on pixels.
     """
     with _opened(path) as image:
-        return _upright_rgb(image)
+        return upright_rgb(image)
+
+
+def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> Image.Image:
+    """As `open_image`, of a file's content; `name` is what a `UserError` calls it.
+
+    Args:
+        most_pixels: what it may have by its header; more are refused before anything is decoded.
+    """
+    with _telling(name, lambda: content[:HEAD]), Image.open(BytesIO(content)) as image:
+        if most_pixels and image.width * image.height > most_pixels:
+            raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {most_pixels:,} in all")
+        return upright_rgb(image)
 
 
 def read_pixels(path: str | Path) -> Tensor:
     """The pixels of `open_image`, (3, height, width), uint8; of most JPEGs decoded in less time, by torchvision."""
     with _opened(path) as image:
         pixels = _decode_jpeg(path) if _is_plain_jpeg(image) else None
-        return transforms.pil_to_tensor(_upright_rgb(image)) if pixels is None else pixels
+        return transforms.pil_to_tensor(upright_rgb(image)) if pixels is None else pixels
 
 
 @cache
@@ -55,29 +71,39 @@ def image_size(path: str) -> tuple[int, int]:
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Image.Image]:
     """Pillow's view of a file, only its header read; whatever fails with it is a `UserError`."""
-    try:
+    with _telling(path, lambda: _head(path)):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):  # a pipe would be waited for
             raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
         with Image.open(path) as image:
             yield image
+
+
+@contextmanager
+def _telling(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
+    """Whatever fails with an image as a `UserError`; what is no image is told by its first bytes."""
+    try:
+        yield
     except FileNotFoundError:
-        raise UserError(f"image {path} does not exist") from None
+        raise UserError(f"image {name} does not exist") from None
+    except UnidentifiedImageError:
+        raise _unreadable(name, _what_it_is(head())) from None
     except Exception as fault:  # Pillow's readers have no one error for a file that is damaged
-        raise UserError(f"image {path} cannot be read ({_reason(path, fault)}); mend or replace the file") from None
+        told = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+        raise _unreadable(name, told.removesuffix(".").splitlines()[0]) from None
 
 
-def _reason(path: str | Path, fault: Exception) -> str:
-    if isinstance(fault, UnidentifiedImageError):
-        return _what_it_is(Path(path))
-    told = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-    return told.removesuffix(".").splitlines()[0]
+def _unreadable(name: str | Path, reason: str) -> UserError:
+    return UserError(f"image {name} cannot be read ({reason}); mend or replace the file")
 
 
-def _what_it_is(file: Path) -> str:
-    """Of a file that is no image."""
-    with file.open("rb") as content:
-        head = content.read(512)
+def _head(path: str | Path) -> bytes:
+    with open(path, "rb") as content:
+        return content.read(HEAD)
+
+
+def _what_it_is(head: bytes) -> str:
+    """Of the first bytes of what is no image."""
     if not head.strip(b"\0"):
         return "it begins with zeros, as a broken copy does" if head else "it is empty"
     if re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
@@ -111,7 +137,8 @@ def _decode_jpeg(path: str | Path) -> Tensor | None:
         return None
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """As `open_image` has it, of any picture of Pillow's."""
     image.load()  # before its EXIF data are looked at, which may stand behind the pixels
     turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     if turned.mode.startswith(("I", "F")):

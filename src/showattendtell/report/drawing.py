@@ -27,7 +27,7 @@ def drawing() -> Iterator[Callable[..., None]]:
     pictures: deque[Future[None]] = deque([process.submit(_get_ready)])
 
     def draw(*what: Any) -> None:
-        pictures.append(process.submit(_draw, *what))
+        pictures.append(process.submit(draw_picture, *what))
         while len(pictures) > AHEAD:
             pictures.popleft().result()
 
@@ -45,7 +45,8 @@ def _get_ready() -> None:
     import showattendtell.report.animation  # noqa: F401
 
 
-def _draw(*what: Any) -> None:
+def draw_picture(*what: Any) -> None:
+    """As `draw_heatmaps` or, for a GIF or WebP, `draw_animation`, and with what they take."""
     from showattendtell.report.animation import draw_animation
     from showattendtell.report.heatmaps import draw_heatmaps
 

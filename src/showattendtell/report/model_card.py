@@ -1,0 +1,69 @@
+"""What a published model says of itself to people: how it was made, what it scores, and what it is not good for."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+SCORES = {
+    "bleu1": "BLEU-1",
+    "bleu2": "BLEU-2",
+    "bleu3": "BLEU-3",
+    "bleu4": "BLEU-4",
+    "bleu4_with_penalty": "BLEU-4 with brevity penalty",
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr-D",
+    "pointing_game": "pointing game",
+    "attention_correctness": "attention correctness",
+}
+"""The figures of a result file that the card shows, and how they are called there."""
+
+
+def model_card(
+    card: Mapping[str, Any],
+    name: str = "",
+    licence: str = "",
+    results: str | Path | Sequence[str | Path] = (),
+    data: str = "",
+    limits: Sequence[str] = (),
+) -> ModelCard:
+    """The card of a model.
+
+    Args:
+        card: what the model's checkpoint says of itself.
+        name: of the model; what it was trained on and its attention by default.
+        licence: under which the weights may be used, by its name on the hub.
+        results: result files of `evaluate`, whose scores are shown.
+        data: who made the data, and under which terms; a sentence.
+        limits: what the model is not good for, besides what holds for all models of its kind.
+    """
+    files = [results] if isinstance(results, str | Path) else results
+    scored = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
+    templates = Environment(
+        loader=PackageLoader("showattendtell.report"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    choices = card["choices"]
+    text = templates.get_template("model_card.md").render(
+        card=card,
+        name=name or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
+        licence=licence or "unknown",
+        data=data,
+        limits=limits,
+        scores=[(_heading(result), _figures(result)) for result in scored],
+        words=len(card["vocabulary"]) - 4,
+    )
+    return ModelCard(text)
+
+
+def _heading(result: Mapping[str, Any]) -> str:
+    decoding = result["decoding"]
+    how = f", beam {decoding['beam_size']}" if "beam_size" in decoding else ""
+    return f"{result['dataset']}, {result['images']:,} images of {result['split']}{how}"
+
+
+def _figures(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(title, f"{result[name]:.1f}") for name, title in SCORES.items() if name in result]
