@@ -12,26 +12,25 @@ PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
 def run(config: DictConfig) -> None:
     _find_packages()
+    from showattendtell.accounts import restore_captioners
     from showattendtell.config.build import build
     from showattendtell.serving.app import make_app
     from showattendtell.serving.line import Line
     from showattendtell.serving.listening import LOOPBACK, address, is_loopback, listen
     from showattendtell.serving.listening import run as run_app
     from showattendtell.serving.models import Models
+    from showattendtell.serving.pictures import get_ready
 
     listening, local = listen(config.host, config.port), is_loopback(config.host)
-    limits, groups = build(config.limits), [_listed(config.checkpoint), *([one] for one in _listed(config.compare))]
+    limits = build(config.limits)
     line = Line(limits.waiting, limits.seconds)
-    models = line.now(lambda: Models(groups, config.device, build(config.decoding)))
+    models = line.begin(lambda: Models(restore_captioners(config))).result()
+    line.begin(get_ready)
     if not local:
         print(f"note: host={config.host} lets all who reach this machine use it, without a password", file=sys.stderr)
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
     run_app(make_app(models, line, limits, hosts), listening)
-
-
-def _listed(setting: str | list[str]) -> list[str]:
-    return [setting] if isinstance(setting, str) else list(setting)
 
 
 def _find_packages() -> None:

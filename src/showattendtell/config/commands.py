@@ -256,6 +256,7 @@ class Serve(NamedTuple):
     port: 0 takes any that is free; the address is printed.
     names: the names that the server answers to, as [photos.example.org]; by default those of this machine itself where
         host is reached from it alone, else any.
+    seed: decides what is drawn at random, where a request says no other.
     device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
     """
 
@@ -264,4 +265,5 @@ class Serve(NamedTuple):
     host: Text
     port: Annotated[int, Field(ge=0, le=65535)]
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    seed: NonNegativeInt
     device: Text

@@ -45,6 +45,6 @@ def spell_schema(schema: Mapping[str, Any]) -> str:
         return f"list of {spell_schema(schema['items'])}"
     if schema.get("format") == "binary":
         return "file"
-    bounds = [f"from {schema['minimum']}"] if "minimum" in schema else []
-    bounds += [f"to {schema['maximum']}"] if "maximum" in schema else []
+    bounds = [f"from {schema['minimum']:g}"] if "minimum" in schema else []
+    bounds += [f"to {schema['maximum']:g}"] if "maximum" in schema else []
     return " ".join([schema.get("type", "any"), *bounds])

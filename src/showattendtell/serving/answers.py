@@ -87,8 +87,9 @@ def _photograph(number: int, sent: Upload, described: Mapping[str, Sequence[Desc
 
 
 def _account(model: str, description: Description) -> Account:
+    seen = Seen(**{edge: round(place, DIGITS) for edge, place in description.seen._asdict().items()})
     captions = [_caption(telling, description.seen) for telling in description.captions]
-    return Account(model=model, seen=Seen(**description.seen._asdict()), captions=captions)
+    return Account(model=model, seen=seen, captions=captions)
 
 
 def _caption(telling: Telling, seen: Box) -> Caption:

@@ -50,8 +50,7 @@ class Service:
             return await self.line.work(lambda: self._made(make, form, wishes))
 
     def _made(self, make: Callable[[Models, Form, Wishes], Made], form: Form, wishes: Wishes) -> Made:
-        for photograph in form.photographs:
-            check(photograph, self.limits)
+        check(form.photographs, self.limits)
         return make(self.models, form, wishes)
 
 
@@ -90,13 +89,13 @@ async def caption(request: Request) -> Answer:
     openapi_extra=_body(),
 )
 async def picture(request: Request) -> Response:
-    """A PNG of one photograph with a panel a word, as the command `caption` writes it; of the first model asked."""
+    """A PNG of one photograph with a panel a word, as the command caption writes it; of one model."""
     return Response(await service(request).answer(request, draw_strip), media_type="image/png")
 
 
 @router.get("/api/models")
 async def overview(request: Request) -> Overview:
-    """The models by the names that the field `model` takes, and what may be sent."""
+    """The models by the names that the field model takes, and what may be sent."""
     return make_overview(service(request).models, service(request).limits)
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TypeVar
 
 from showattendtell.serving.refusal import Refusal
@@ -26,9 +27,9 @@ class Line:
         self._free, self._places, self._seconds = places, places, seconds
         self._thread = ThreadPoolExecutor(1, "models")
 
-    def now(self, work: Callable[[], Result]) -> Result:
-        """What the work gives, done in that thread, before there is anyone else."""
-        return self._thread.submit(work).result()
+    def begin(self, work: Callable[[], Result]) -> Future[Result]:
+        """Work that is not a request's, in that thread, with what holds where it is asked for."""
+        return self._thread.submit(copy_context().run, work)
 
     @contextmanager
     def place(self) -> Iterator[None]:

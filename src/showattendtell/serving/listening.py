@@ -32,10 +32,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as fault:
-        hint = f"take another port=, or port=0 for any that is free" if port else "take another host="
-        raise UserError(f"host={host} port={port} cannot be listened on ({fault.strerror}); {hint}") from None
-    except OverflowError:
-        raise UserError(f"port={port} is no port; take 0 to 65535") from None
+        hint = "take another port=, or port=0 for any that is free" if port else "take another host="
+        reason = (fault.strerror or str(fault)).partition(" (")[0]
+        raise UserError(f"host={host} port={port} cannot be listened on ({reason}); {hint}") from None
 
 
 def address(host: str, listening: socket.socket) -> str:

@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from PIL import Image
+
 from showattendtell.captioning import ImageCaptioner
+from showattendtell.data.images import decode_image
 from showattendtell.decode.decoding import Decoding
-from showattendtell.describing import Description, PhotoCaptioner, load
+from showattendtell.describing import Description, PhotoCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.model.hard import HardAttention
 from showattendtell.serving.refusal import Refusal
-from showattendtell.serving.uploads import Upload
+from showattendtell.serving.uploads import Upload, clean
 from showattendtell.serving.wishes import Look, Wishes
 
 VARIANTS = 8
@@ -37,17 +40,16 @@ class Model:
     def decoding(self) -> Decoding:
         return self._captioner.models[0].module.decoding
 
-    def describe(self, photographs: Sequence[Upload], wishes: Wishes) -> list[Description]:
+    def describe(self, photographs: list[Image.Image], wishes: Wishes) -> list[Description]:
         captioner = self._writing(wishes.beam_size, wishes.seed)
         with self._looking(wishes.attention):
-            return [captioner(photograph.content) for photograph in photographs]
+            return captioner(photographs)
 
-    def _write_as(self, beam_size: int | None, seed: int) -> PhotoCaptioner:
+    def _write_as(self, beam_size: int | None, seed: int | None) -> PhotoCaptioner:
         """The same models, writing in another way."""
         decoding = self._with_beams(beam_size) if beam_size else self.decoding
-        return PhotoCaptioner(
-            self.name, [one._replace(module=_writing(one.module, decoding)) for one in self._captioner.models], seed
-        )
+        models = [one._replace(module=_writing(one.module, decoding)) for one in self._captioner.models]
+        return PhotoCaptioner(self.name, models, self._captioner.seed if seed is None else seed)
 
     def _with_beams(self, beam_size: int) -> Decoding:
         if not hasattr(self.decoding, "beam_size"):
@@ -74,42 +76,42 @@ def _writing(module: ImageCaptioner, decoding: Decoding) -> ImageCaptioner:
 
 
 class Models:
-    """The models by their names, the first of which is asked where a request names none.
+    """The models by their names, the first of which is asked where a request names none."""
 
-    Args:
-        checkpoints: for each model the checkpoints that write as one.
-    """
-
-    def __init__(self, checkpoints: Sequence[Sequence[str]], device: str, decoding: Decoding):
-        names = names_of(checkpoints)
-        loaded = (load(group, device=device, decoding=decoding) for group in checkpoints)
-        self.beam_size: int | None = getattr(decoding, "beam_size", None)
-        self.by_name = {name: Model(name, one) for name, one in zip(names, loaded, strict=True)}
+    def __init__(self, captioners: Sequence[PhotoCaptioner]):
+        names = names_of([captioner.name for captioner in captioners])
+        self.by_name = {name: Model(name, one) for name, one in zip(names, captioners, strict=True)}
 
     @property
     def names(self) -> list[str]:
         return list(self.by_name)
 
+    @property
+    def beam_size(self) -> int | None:
+        """Where a request wishes no other; None where captions are drawn."""
+        return getattr(self.by_name[self.names[0]].decoding, "beam_size", None)
+
     def describe(self, photographs: Sequence[Upload], wishes: Wishes) -> dict[str, list[Description]]:
         """By the name of each model wished for, what it says of each photograph; a `Refusal` for what cannot be read."""
         chosen = [self._find(name) for name in dict.fromkeys(wishes.model or self.names[:1])]
         try:
-            return {model.name: model.describe(photographs, wishes) for model in chosen}
+            images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
         except UserError as fault:
             raise Refusal(422, str(fault)) from None
+        return {model.name: model.describe(images, wishes) for model in chosen}
 
     def _find(self, name: str) -> Model:
         if name not in self.by_name:
-            raise Refusal(422, f"there is no model '{name[:100]}'{did_you_mean(name[:100], self.names)}")
+            raise Refusal(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
         return self.by_name[name]
 
 
-def names_of(checkpoints: Sequence[Sequence[str]]) -> list[str]:
+def names_of(checkpoints: Sequence[str]) -> list[str]:
     """FOLDER/FILE of each, which tells nothing of where that is; the second of a name is `FOLDER/FILE 2`."""
     counts: Counter[str] = Counter()
     names = []
-    for group in checkpoints:
-        name = " + ".join(str(Path(*Path(path).parts[-2:])) for path in group)
+    for checkpoint in checkpoints:
+        name = " + ".join(str(Path(*Path(path).parts[-2:])) for path in checkpoint.split(" + "))
         counts[name] += 1
         names.append(name if counts[name] == 1 else f"{name} {counts[name]}")
     return names

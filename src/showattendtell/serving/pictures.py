@@ -26,10 +26,13 @@ def draw_strip(models: Models, form: Form, wishes: Wishes) -> bytes:
     return _strip(description)
 
 
+def get_ready() -> None:
+    """Import what draws, which takes seconds."""
+    import showattendtell.report.heatmaps  # noqa: F401
+
+
 def _strip(description: Description) -> bytes:
     from showattendtell.report.heatmaps import DPI, heatmap_figure
     from showattendtell.report.pictures import picture_content
 
-    frame = description.seen.scaled(*description.photograph.size)
-    drawn = (description.photograph, description.words, description.weights, description.gates, frame)
-    return picture_content(heatmap_figure(*drawn), "png", DPI)
+    return picture_content(heatmap_figure(*description.as_drawn()), "png", DPI)

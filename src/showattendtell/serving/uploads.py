@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from io import BytesIO
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ async def read_form(request: Request, limits: Limits) -> Form:
     """
     kind, _ = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data":
-        told = kind.decode("latin-1", "replace")[:LONGEST_NAME] or "nothing"
+        told = clean(kind.decode("latin-1")) or "nothing"
         raise Refusal(415, f"a form is needed, multipart/form-data with a field '{PHOTOGRAPH}'; {told} was sent")
     parts = {"max_files": limits.photographs, "max_fields": FIELDS, "max_part_size": FIELD_BYTES}
     try:
@@ -89,7 +89,7 @@ async def _sorted(parsed: FormData) -> Form:
         if not isinstance(value, UploadFile):
             fields.setdefault(field, []).append(value)
         elif field == PHOTOGRAPH:
-            photographs.append(Upload(clean(value.filename or "") or PHOTOGRAPH, await value.read()))
+            photographs.append(Upload(file_name(value.filename or ""), await value.read()))
         else:
             raise Refusal(422, f"there is no field '{clean(field)}' for files; send photographs as '{PHOTOGRAPH}'")
     if not photographs:
@@ -97,25 +97,35 @@ async def _sorted(parsed: FormData) -> Form:
     return Form(photographs, fields)
 
 
-def clean(name: str) -> str:
-    """The last part of a name, without what is no character, and not too long."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(one for one in last if one.isprintable())
+def clean(text: str) -> str:
+    """Without what is no character, and not too long, to be told again."""
+    shown = "".join(one for one in text if one.isprintable())
     return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 1]}…"
 
 
-def check(photograph: Upload, limits: Limits) -> None:
-    """Raises `Refusal` for a file that is too large, none of the formats by its content, or has too many pixels by its
-    header; no pixel is decoded."""
-    name, content = photograph
-    if len(content) > limits.file_megabytes * MEGA:
-        raise Refusal(413, f"{name} has more than {limits.file_megabytes:g} MB; send a smaller copy")
+def file_name(path: str) -> str:
+    """The last part of a path on whichever system; what a photograph without a name is called where it has none."""
+    return clean(path.replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
+
+
+def check(photographs: Sequence[Upload], limits: Limits) -> None:
+    """Raises `Refusal` for a file that is too large or of none of the formats by its content, and for photographs that
+    have too many pixels by their headers; no pixel is decoded."""
+    for name, content in photographs:
+        if len(content) > limits.file_megabytes * MEGA:
+            raise Refusal(413, f"{name} has more than {limits.file_megabytes:g} MB; send a smaller copy")
+    if sum(map(_count_pixels, photographs)) > limits.megapixels * MEGA:
+        told = photographs[0].name if len(photographs) == 1 else "the photographs together"
+        raise Refusal(413, f"{told}: more than {limits.megapixels:g} million pixels; send smaller copies, or fewer at once")
+
+
+def _count_pixels(photograph: Upload) -> float:
+    """By the header."""
     try:
-        with Image.open(BytesIO(content), formats=FORMATS) as image:
-            pixels = image.width * image.height
+        with Image.open(BytesIO(photograph.content), formats=FORMATS) as image:
+            return image.width * image.height
     except Image.DecompressionBombError:
-        pixels = math.inf
+        return math.inf
     except Exception as fault:  # Pillow's readers have no one error for a file that is damaged
-        raise Refusal(415, f"{name} is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file that can be read") from fault
-    if pixels > limits.megapixels * MEGA:
-        raise Refusal(413, f"{name} has more than {limits.megapixels:g} million pixels; send a smaller copy")
+        known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise Refusal(415, f"{photograph.name} is no {known} file that can be read") from fault

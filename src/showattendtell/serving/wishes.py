@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from showattendtell.serving.refusal import Refusal
+from showattendtell.serving.uploads import clean
 
 MOST_BEAMS = 20
 
@@ -27,7 +28,7 @@ class Wishes(BaseModel):
         Look | None,
         Field(description="what a model with hard attention looks at; as in training by default. Others heed it not."),
     ] = None
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="decides what is drawn at random")] = 1
+    seed: Annotated[int | None, Field(ge=0, lt=2**63, description="decides what is drawn at random")] = None
 
 
 def read_wishes(fields: Mapping[str, list[str]]) -> Wishes:
@@ -41,7 +42,7 @@ def read_wishes(fields: Mapping[str, list[str]]) -> Wishes:
 
 
 def _sentence(place: tuple[int | str, ...], message: str) -> str:
-    name = "".join(one for one in str(place[0]) if one.isprintable())[:40]
+    name = clean(str(place[0]))
     if message.startswith("Extra inputs"):
         return f"there is no field '{name}'; known are photograph, {', '.join(Wishes.model_fields)}"
     return f"{name}: {message[0].lower()}{message[1:]}"
