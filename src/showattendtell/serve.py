@@ -1,7 +1,7 @@
 """Serves a page on which photographs are captioned, and the same for programs."""
 
 import sys
-from importlib.util import find_spec
+from importlib import import_module
 
 from omegaconf import DictConfig
 
@@ -36,9 +36,12 @@ def run(config: DictConfig) -> None:
 def _find_packages() -> None:
     from showattendtell.errors import UserError
 
-    missing = [package.replace("_", "-") for package in PACKAGES if find_spec(package) is None]
-    if missing:
-        raise UserError(f"serve needs {', '.join(missing)}; run pip install 'showattendtell[serve]'")
+    for package in PACKAGES:
+        try:
+            import_module(package)
+        except ImportError:
+            name = package.replace("_", "-")
+            raise UserError(f"serve needs the package {name}; run pip install 'showattendtell[serve]'") from None
 
 
 main = entry_point("serve", run)

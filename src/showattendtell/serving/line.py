@@ -46,5 +46,7 @@ class Line:
         """What the work gives; what has not begun when the time is over is not begun."""
         try:
             return await asyncio.wait_for(asyncio.wrap_future(self._thread.submit(work)), self._seconds)
+        except asyncio.CancelledError:
+            raise Refusal(503, "the server ends; come again when it is started anew", RETRY) from None
         except TimeoutError:
             raise Refusal(503, f"the answer took longer than {self._seconds:g} seconds; come again", RETRY) from None

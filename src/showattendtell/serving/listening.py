@@ -10,8 +10,9 @@ from fastapi import FastAPI
 from showattendtell.errors import UserError
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
-    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "style-src-attr 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -22,7 +23,7 @@ HEADERS = {
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 CONNECTIONS = 200
-PARTING = 5
+PARTING = 3
 """Seconds that requests have to end when the server is told to."""
 
 
@@ -58,8 +59,7 @@ def run(app: FastAPI, listening: socket.socket) -> None:
         http="h11",
         ws="none",
         lifespan="off",
-        log_config=None,
-        log_level="warning",
+        log_level="error",
         access_log=False,
         proxy_headers=False,
         server_header=False,

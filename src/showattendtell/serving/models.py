@@ -12,6 +12,7 @@ from PIL import Image
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.data.images import decode_image
 from showattendtell.decode.decoding import Decoding
+from showattendtell.decode.search import BeamSearch
 from showattendtell.describing import Description, PhotoCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.model.hard import HardAttention
@@ -52,7 +53,7 @@ class Model:
         return PhotoCaptioner(self.name, models, self._captioner.seed if seed is None else seed)
 
     def _with_beams(self, beam_size: int) -> Decoding:
-        if not hasattr(self.decoding, "beam_size"):
+        if not isinstance(self.decoding, BeamSearch):
             raise Refusal(422, "beam_size: this server draws its captions, and has no beams; leave it out")
         try:
             return dataclasses.replace(self.decoding, beam_size=beam_size)
@@ -89,10 +90,11 @@ class Models:
     @property
     def beam_size(self) -> int | None:
         """Where a request wishes no other; None where captions are drawn."""
-        return getattr(self.by_name[self.names[0]].decoding, "beam_size", None)
+        decoding = self.by_name[self.names[0]].decoding
+        return decoding.beam_size if isinstance(decoding, BeamSearch) else None
 
     def describe(self, photographs: Sequence[Upload], wishes: Wishes) -> dict[str, list[Description]]:
-        """By the name of each model wished for, what it says of each photograph; a `Refusal` for what cannot be read."""
+        """By the name of each model wished for what it says of each photograph; a `Refusal` for one that is damaged."""
         chosen = [self._find(name) for name in dict.fromkeys(wishes.model or self.names[:1])]
         try:
             images = [decode_image(photograph.content, photograph.name) for photograph in photographs]

@@ -61,6 +61,8 @@ async def read_form(request: Request, limits: Limits) -> Form:
         raise Refusal(400, f"the form cannot be read ({fault.message.removesuffix('.')}); send it anew") from None
     except ClientDisconnect:
         raise Refusal(400, "the form ended before all of it had come; send it anew") from None
+    except asyncio.CancelledError:
+        raise Refusal(503, "the server ends; come again when it is started anew") from None
     except TimeoutError:
         raise Refusal(408, f"the form did not come within {limits.seconds:g} seconds; send less") from None
     return await _sorted(parsed)
@@ -69,8 +71,9 @@ async def read_form(request: Request, limits: Limits) -> Form:
 async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
     """The body as it comes in, up to what it may be."""
     most = limits.request_megabytes * MEGA
-    length, fault = request.headers.get("content-length", "0"), Refusal(
-        413, f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"
+    length, fault = (
+        request.headers.get("content-length", "0"),
+        Refusal(413, f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"),
     )
     if length.isdecimal() and int(length) > most:
         raise fault
@@ -116,7 +119,9 @@ def check(photographs: Sequence[Upload], limits: Limits) -> None:
             raise Refusal(413, f"{name} has more than {limits.file_megabytes:g} MB; send a smaller copy")
     if sum(map(_count_pixels, photographs)) > limits.megapixels * MEGA:
         told = photographs[0].name if len(photographs) == 1 else "the photographs together"
-        raise Refusal(413, f"{told}: more than {limits.megapixels:g} million pixels; send smaller copies, or fewer at once")
+        raise Refusal(
+            413, f"{told}: more than {limits.megapixels:g} million pixels; send smaller copies, or fewer at once"
+        )
 
 
 def _count_pixels(photograph: Upload) -> float:
