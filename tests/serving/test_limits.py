@@ -72,6 +72,8 @@ class Slow:
 
 def test_a_body_is_refused_as_soon_as_it_is_too_large(narrow: Served):
     with Slow(narrow, b"Transfer-Encoding: chunked\r\n\r\n") as endless:
+        head = part("photograph", b"", "a.jpg")[:-2]
+        endless.socket.sendall(f"{len(head):x}\r\n".encode() + head + b"\r\n")
         for _ in range(60):
             endless.socket.sendall(b"7d0\r\n" + bytes(2000) + b"\r\n")
         assert b"413" in endless.socket.recv(100)

@@ -107,8 +107,8 @@ def clean(text: str) -> str:
 
 
 def file_name(path: str) -> str:
-    """The last part of a path on whichever system; what a photograph without a name is called where it has none."""
-    return clean(path.replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
+    """The last part of a path on whichever system; a quotation mark is sent as %22 by browsers."""
+    return clean(path.replace("%22", '"').replace("\\", "/").rpartition("/")[2]) or PHOTOGRAPH
 
 
 def check(photographs: Sequence[Upload], limits: Limits) -> None:
