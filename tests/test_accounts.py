@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from showattendtell.accounts import beside, short_names, spread, tell_all, warn_of_size
+from showattendtell.accounts import short_names, spread, tell_all, warn_of_size
 from showattendtell.records import Example
 
 
@@ -34,11 +34,6 @@ def test_checkpoints_are_named_by_as_much_of_their_paths_as_tells_them_apart(pat
 def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[int]):
     examples = [Example(str(place), f"{place}.jpg", ()) for place in range(10)]
     assert [int(example.image) for example in spread(examples, number)] == chosen
-
-
-def test_a_file_stands_beside_the_first_checkpoint():
-    assert beside("runs/a/best.ckpt", "page-val.html") == Path("runs/a/page-val.html")
-    assert beside(["runs/a/best.ckpt", "runs/b/best.ckpt"], "page-val.html") == Path("runs/a/page-val.html")
 
 
 def test_a_large_page_is_told_before_it_is_made(capsys: pytest.CaptureFixture[str]):

@@ -61,11 +61,6 @@ def spread(examples: Sequence[Example], number: int | None) -> list[Example]:
     return [examples[place * len(examples) // number] for place in range(number)]
 
 
-def beside(checkpoint: str | Sequence[str], name: str) -> Path:
-    """A file in the folder of the checkpoint, or of the first of several."""
-    return Path(_listed(checkpoint)[0]).expanduser().with_name(name)
-
-
 def short_names(paths: Sequence[str]) -> list[str]:
     """The ends of the paths, of at least a folder and the file, that are as long as it takes to tell them apart."""
     parts = [Path(path).parts for path in paths]

@@ -9,10 +9,11 @@ def run(config: DictConfig) -> None:
     """A `UserError` at the end tells of images that cannot be read, unless they are to be passed over."""
     from pathlib import Path
 
-    from showattendtell.accounts import beside, restore_captioners, settle_dataset, spread, tell_all, warn_of_size
+    from showattendtell.accounts import restore_captioners, settle_dataset, spread, tell_all, warn_of_size
     from showattendtell.config.build import build
     from showattendtell.errors import UserError
     from showattendtell.evaluation import people_said
+    from showattendtell.portable import beside
     from showattendtell.report.pages import Page, make_entry, write_page
     from showattendtell.report.tables import print_notes
 
@@ -29,7 +30,8 @@ def run(config: DictConfig) -> None:
         name, accounts = examples[number].image, [description.as_account() for description in descriptions]
         entries.append(make_entry(name, descriptions[0].photograph, accounts, people[name]))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
-    path = Path(config.output or beside(config.checkpoint, f"page-{config.split}.html"))
+    first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
+    path = Path(config.output or beside(first, f"page-{config.split}.html"))
     write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
     print(f"written to {path}")
     if settings.get("skip_unreadable"):

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -68,11 +68,12 @@ def without_places(settings: Any) -> Any:
 
 def read_portable(folder: Path) -> Portable:
     """Raises `UserError` for a folder that holds none of ours, or a damaged one; nothing in it is executed."""
+    missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder} is no model: it has no {missing[0]}; give another")
     try:
         card = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         state = load_file(folder / WEIGHTS)
-    except FileNotFoundError as fault:
-        raise UserError(f"{folder} is no model: it has no {Path(str(fault.filename)).name}; give another") from None
     except Exception as fault:  # JSON and safetensors each have their own errors for a file that is not theirs
         raise UserError(f"the model in {folder} is damaged ({type(fault).__name__}); fetch it again") from None
     if not isinstance(card, dict) or card.get("library_name") != "showattendtell":
@@ -106,6 +107,17 @@ def find_model(name: str) -> Path:
     )
 
 
+def weights_file(model: Path) -> Path:
+    """Of a checkpoint or a folder: the file that no other model has alike."""
+    return model / WEIGHTS if model.is_dir() else model
+
+
+def beside(checkpoint: str, name: str) -> Path:
+    """A file in the folder in which a checkpoint is; where the user is, for a model that is not theirs."""
+    path = Path(checkpoint).expanduser()
+    return path.with_name(name) if path.exists() else Path(name)
+
+
 def _is_on_hub(name: str) -> bool:
     repository = name.partition("@")[0]
     try:
@@ -120,7 +132,8 @@ def _fetch(name: str) -> Path:
     repository, _, revision = name.partition("@")
     reach_hub()
     try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=[CONFIG, WEIGHTS]))
+        files = [hf_hub_download(repository, name, revision=revision or None) for name in (CONFIG, WEIGHTS)]
+        return Path(files[0]).parent
     except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
         raise UserError(
             f"the model {name} is no file here, and could not be fetched from the hub ({type(fault).__name__}); give "

@@ -19,6 +19,7 @@ from showattendtell.likeness import Clip, measure_likeness
 from showattendtell.metrics.diversity import diversity
 from showattendtell.metrics.measured import corpus_figures
 from showattendtell.metrics.panel import measure
+from showattendtell.portable import beside, find_model, weights_file
 from showattendtell.records import Dataset, Example, fingerprint
 from showattendtell.report.results import gaze_figures, relation_figures, versions
 from showattendtell.report.tables import print_gaze, print_notes, print_relations
@@ -27,7 +28,7 @@ from showattendtell.report.tables import print_gaze, print_notes, print_relation
 class Trial(NamedTuple):
     """Restored models that write together, and the images of a split of a data set as each of them takes them.
 
-    hashes: SHA-256 of the checkpoints.
+    hashes: SHA-256 of the files with their weights.
     """
 
     checkpoints: Sequence[str]
@@ -65,7 +66,7 @@ class Trial(NamedTuple):
     def result_file(self, kind: str) -> Path:
         """`KIND-SPLIT.json` beside the checkpoint; of several models beside the first, `KIND-SPLIT-ensemble.json`."""
         together = "" if len(self.checkpoints) == 1 else "-ensemble"
-        return Path(self.checkpoints[0]).with_name(f"{kind}-{self.split}{together}.json")
+        return beside(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
 def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
@@ -77,7 +78,7 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = restore_together(checkpoints, config.device, decoding, config.attention)
-    hashes = [hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest() for path in checkpoints]
+    hashes = [hashlib.sha256(weights_file(find_model(path)).read_bytes()).hexdigest() for path in checkpoints]
     first, *others = [settled(model.config, dataset=config.dataset, cache=config.cache) for model in models]
     raise_all(find_faults(first))
     dataset = build(first.dataset)

@@ -1,0 +1,116 @@
+"""Every form in which a program may have a photograph shows the same picture."""
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from showattendtell.data.images import decode_image
+from showattendtell.data.photographs import as_image, name_of
+from showattendtell.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+"""Five rows of seven pixels."""
+
+
+def encoded(image: Image.Image, form: str = "PNG") -> bytes:
+    content = io.BytesIO()
+    image.save(content, form)
+    return content.getvalue()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.png"
+    path.write_bytes(encoded(Image.fromarray(PIXELS)))
+    return path
+
+
+def forms(file: Path) -> dict[str, Any]:
+    channels_first = torch.from_numpy(PIXELS).movedim(2, 0)
+    return {
+        "path": file,
+        "text": str(file),
+        "bytes": file.read_bytes(),
+        "bytearray": bytearray(file.read_bytes()),
+        "memoryview": memoryview(file.read_bytes()),
+        "open file": io.BytesIO(file.read_bytes()),
+        "Pillow": Image.fromarray(PIXELS),
+        "array": PIXELS,
+        "array of floats": PIXELS / 255,
+        "half floats": (PIXELS / 255).astype(np.float16),
+        "not contiguous": np.asfortranarray(PIXELS),
+        "opaque array": np.dstack([PIXELS, np.full((5, 7), 255, np.uint8)]),
+        "tensor": channels_first,
+        "tensor of floats": channels_first / 255,
+        "float64 with gradient": (channels_first / 255).double().requires_grad_(),
+    }
+
+
+@pytest.mark.parametrize("form", forms(Path(__file__)))
+def test_every_form_shows_the_same_picture(form: str, file: Path):
+    image = as_image(forms(file)[form])
+    assert image.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(image), PIXELS)
+
+
+@pytest.mark.parametrize(
+    "grey",
+    [PIXELS[..., 0], PIXELS[..., :1], torch.from_numpy(PIXELS[..., 0]), torch.from_numpy(PIXELS[..., 0])[None]],
+    ids=["(H, W)", "(H, W, 1)", "tensor (H, W)", "tensor (1, H, W)"],
+)
+def test_one_channel_is_grey(grey: Any):
+    np.testing.assert_array_equal(np.asarray(as_image(grey)), np.repeat(PIXELS[..., :1], 3, axis=2))
+
+
+def test_a_fourth_channel_is_opacity_over_white():
+    image = as_image(np.dstack([PIXELS, np.zeros((5, 7), np.uint8)]))
+    assert (np.asarray(image) == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("photograph", "sentence"),
+    [
+        (PIXELS.astype(np.int64), "int64; give uint8"),
+        (PIXELS.astype(np.float32), "reach from 0 to 2..; give 0 to 1"),
+        (PIXELS / -255, "give 0 to 1"),
+        (np.full((5, 7, 3), np.nan), "reach from nan to nan"),
+        (PIXELS[None], r"shape \(1, 5, 7, 3\)"),
+        (torch.from_numpy(PIXELS), r"shape \(7, 3, 5\)"),
+        (PIXELS[:0], r"shape \(0, 7, 3\)"),
+        (np.uint8(7), r"a uint8 is no photograph"),
+        (b"", "it is empty"),
+        (b"\0" * 40, "begins with zeros"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is text"),
+        (encoded(Image.fromarray(PIXELS))[:60], "of bytes cannot be read"),
+        (io.StringIO("text"), "a StringIO is no photograph"),
+        ({"image": 1}, "a dict is no photograph"),
+        (None, "a NoneType is no photograph"),
+        (7, "an? int is no photograph"),
+        ("missing.jpg", "missing.jpg does not exist"),
+    ],
+)
+def test_what_is_no_photograph_is_told(photograph: Any, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        as_image(photograph)
+
+
+def test_an_image_of_more_pixels_than_it_may_have_is_refused_by_its_header():
+    bomb = encoded(Image.new("1", (20_000, 8_000)))
+    with (
+        warnings.catch_warnings(action="ignore"),  # Pillow's, of as many pixels
+        pytest.raises(UserError, match="bomb.png cannot be read .20,000 x 8,000 pixels are more than 1,000,000 in all"),
+    ):
+        decode_image(bomb, "bomb.png", most_pixels=1_000_000)
+    assert decode_image(encoded(Image.fromarray(PIXELS)), "small.png", most_pixels=35).size == (7, 5)
+
+
+def test_a_photograph_is_called_by_its_file(file: Path):
+    with Image.open(file) as image, file.open("rb") as content:
+        assert [name_of(one) for one in (file, str(file), image, content)] == [str(file)] * 4
+    assert name_of(PIXELS) == "of ndarray"
