@@ -23,9 +23,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def serve(start_forked: Callable[..., Any], checkpoints: list[Path], tmp_path_factory: Any) -> Iterator[Serve]:
-    """Starts servers, which end with the tests."""
+    """Starts servers, which end with the tests of a file."""
     started: list[Served] = []
 
     def serve(*settings: str) -> Served:
@@ -50,6 +50,6 @@ def _address(running: Any) -> str:
     raise AssertionError(f"the server did not start: {running.finish().err if not running.process.is_alive() else ''}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(serve: Serve) -> Served:
     return serve()

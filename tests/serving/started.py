@@ -18,7 +18,8 @@ from showattendtell.decode.search import BeamSearch
 from showattendtell.records import Dataset
 from showattendtell.text.vocabulary import Vocabulary
 
-WORDS = ["a", "dog", "<b>runs</b>", "over", "the", "green", "grass"]
+WORDS = ["<b>a</b>", "<i>dog</i>", "<b>runs</b>", "over<br>", "&amp;", "<script>", "'grass'"]
+"""All of them markup, if they are taken for it."""
 SETTINGS = [
     *("encoder=efficientnet_lite0", "encoder.weights=random", "encoder.size=64", "attention.score.width=4"),
     *("decoder.embedding_dim=4", "decoder.hidden_dim=5"),
