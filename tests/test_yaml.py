@@ -52,6 +52,7 @@ ASKED = {
     "attend": ["checkpoint"],
     "caption": ["checkpoint", "images"],
     "page": ["checkpoint"],
+    "export": ["checkpoint"],
     "score": ["hypotheses"],
     "table": ["runs"],
     "sweep_report": ["study"],

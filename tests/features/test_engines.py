@@ -1,15 +1,13 @@
 """Whatever computes the grids gives those of the encoder."""
 
-from collections.abc import Callable
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from showattendtell import tracing
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.features import engines
@@ -77,31 +75,36 @@ def test_onnxruntime_computes_in_full_precision_only(encoder: Encoder):
 def test_a_package_that_is_missing_is_told_with_the_command_that_installs_it(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "onnxscript" else object())
+    monkeypatch.setattr(tracing, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(UserError, match=r"needs the package onnxscript; run pip install 'showattendtell\[onnx\]'"):
         start_engine(encoder, "onnxruntime", "float32")
 
 
-def not_known(*_: Any) -> Any:
-    raise NotImplementedError("no such layer\nand more")
+class Bessel(nn.Module):
+    """A network whose grids go through a function that ONNX has no operator for."""
+
+    def __init__(self, network: Any):
+        super().__init__()
+        self.network = network
+
+    def forward_features(self, pixels: Tensor) -> Tensor:
+        return torch.special.bessel_j0(self.network.forward_features(pixels))
 
 
-def wrong(encoder: Encoder, example: Tensor) -> Any:
-    """A session whose grids are 0."""
-    grids = np.zeros((len(example), encoder.grid[0] * encoder.grid[1], encoder.dim), np.float32)
-    return SimpleNamespace(run=lambda *_: [grids], get_inputs=lambda: [SimpleNamespace(name="pixels")])
-
-
-@pytest.mark.parametrize(
-    ("session", "reason"),
-    [(not_known, r"NotImplementedError: no such layer"), (wrong, r"its grids differ from torch's by 100.0 %")],
-    ids=["refused", "wrong"],
-)
-def test_a_network_that_onnxruntime_cannot_run_is_told(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, session: Callable[..., Any], reason: str
-):
-    monkeypatch.setattr(engines, "find_spec", lambda name: object())
-    monkeypatch.setattr(engines, "_open_session", session)
-    told = rf"onnxruntime cannot run tf_efficientnet_lite0 \({reason}\); leave features.engine at torch"
+@needs_onnx
+def test_a_network_that_the_exporter_refuses_is_told():
+    encoder = Encoder("test_efficientnet", "last", "random", size=64)
+    encoder.network = Bessel(encoder.network)
+    told = r"onnxruntime cannot run test_efficientnet \(\w+Error: .+\); leave features.engine at torch"
     with pytest.raises(UserError, match=told):
+        start_engine(encoder, "onnxruntime", "float32")
+
+
+@needs_onnx
+def test_grids_that_differ_from_torchs_are_told(monkeypatch: pytest.MonkeyPatch):
+    """The session is that of the same network with other weights."""
+    encoder, other = (Encoder("test_efficientnet", "last", "random", size=64) for _ in range(2))
+    own = engines._open_session
+    monkeypatch.setattr(engines, "_open_session", lambda encoder, example: own(other, example))
+    with pytest.raises(UserError, match=r"test_efficientnet \(its grids differ from torch's by \d+\.\d %\)"):
         start_engine(encoder, "onnxruntime", "float32")

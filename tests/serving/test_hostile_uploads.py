@@ -17,7 +17,7 @@ from started import Served
 
 PHOTOGRAPH = encoded(noise(), "JPEG")
 GROWTH = 60
-"""Megabytes by which a process may grow that answers a hundred requests; two dozen of them hold 3 each, decoded 3 more."""
+"""Megabytes by which a process may grow that answers a hundred requests, of which two dozen hold 3 each."""
 
 
 def send(served: Served, attack: Attack) -> Answered:

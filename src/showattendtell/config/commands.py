@@ -267,3 +267,22 @@ class Serve(NamedTuple):
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
     seed: NonNegativeInt
     device: Text
+
+
+class Export(NamedTuple):
+    """
+    checkpoint: a best.ckpt or last.ckpt of training.
+    formats: what is written, among onnx, for onnxruntime and whatever else reads ONNX; torch, programs of torch.export;
+        and aoti, machine code by AOTInductor, which takes a C++ compiler and minutes.
+    images: photographs that the graphs are checked on: one, a folder, or a list of both; generated pixels by default.
+    output: a new folder; export beside the checkpoint by default.
+    pixels: what the graphs take: uint8, 0 to 255, or float32, 0 to 1. Either is normalised inside.
+    max_length: the longest caption in words, <eos> included.
+    """
+
+    checkpoint: Text
+    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti"]], Field(min_length=1)]
+    images: Text | Annotated[Sequence[Text], Field(min_length=1)] | None
+    output: Text | None
+    pixels: Literal["uint8", "float32"]
+    max_length: PositiveInt

@@ -1,9 +1,7 @@
 """What computes the grids of a frozen encoder: torch, or onnxruntime, which needs fewer passes over the memory."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
+from showattendtell.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 
 Engine = Callable[[Tensor], Tensor]
 """Pixels (I, 3, S, S), uint8, to grids (I, L, D), float32, both in the processor's memory."""
@@ -50,18 +49,14 @@ def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
 
 
 def _run_by_onnxruntime(encoder: Encoder) -> Engine:
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"features.engine=onnxruntime needs the package {missing[0]}; run pip install 'showattendtell[onnx]'"
-        )
+    if missing := lacks_onnx():
+        raise UserError(f"features.engine=onnxruntime needs {missing}")
     side = encoder.preprocessing.crop
     example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     try:
         session = _open_session(encoder, example)
-    except Exception as fault:  # neither exporter nor runtime has one error for a network that it does not know
-        reason = (str(fault).strip().splitlines() or [""])[0]
-        raise _unable(encoder, f"{type(fault).__name__}: {reason}") from None
+    except Exception as fault:
+        raise _unable(encoder, reason_of(fault)) from None
     [entry] = [entry.name for entry in session.get_inputs()]
 
     def run(pixels: Tensor) -> Tensor:
@@ -76,17 +71,8 @@ def _run_by_onnxruntime(encoder: Encoder) -> Engine:
 
 
 def _open_session(encoder: Encoder, example: Tensor) -> Any:
-    import onnxruntime
-
-    batches = ({0: torch.export.Dim("images")},)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what the exporter does inside
-        program = torch.onnx.export(encoder, (example,), dynamo=True, dynamic_shapes=batches, verbose=False)
-    assert program is not None
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = torch.get_num_threads()
-    content = program.model_proto.SerializeToString()
-    return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+    graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
+    return open_session(graph.model_proto.SerializeToString())
 
 
 def _unable(encoder: Encoder, reason: str) -> UserError:

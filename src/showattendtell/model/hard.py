@@ -84,8 +84,11 @@ class HardAttention(ScoredAttention):
         return Glimpse(context, weights.mean(dim=2).flatten(0, 1), gate, sample)
 
     def draw(self, weights: Tensor, given: Tensor | None) -> Tensor:
-        """Locations (...) from alpha (..., L), or those that are given where they are not negative."""
-        if not self.training and self.test == "argmax":
+        """Locations (...) from alpha (..., L), or those that are given where they are not negative.
+
+        Outside training nothing is drawn where no sample is looked at.
+        """
+        if not self.training and self.test != "sample":
             drawn = weights.argmax(dim=-1)
         else:
             drawn = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])

@@ -1,0 +1,93 @@
+"""The script that is handed on sees what the package sees, and searches as it does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from exported import VOCABULARY, small_captioner
+from numpy import ndarray
+from PIL import Image
+
+from showattendtell.data.images import LONGEST, Preprocessing, open_image
+from showattendtell.decode.search import BeamSearch
+from showattendtell.decode.speaker import Speaker
+from showattendtell.export.graphs import Begin, Step
+from showattendtell.export.run_onnx import see, write
+from showattendtell.model.loops import plain_torch
+
+SEARCH: dict[str, Any] = {
+    "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
+    "never_said": [0, 1],
+    "max_length": 6,
+    "preprocessing": {"pixels": "uint8"},
+}
+REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
+
+
+def in_plain_torch(captioner: Any) -> dict[str, Any]:
+    """The graphs that the script asks for; an image's pixels are its number among `REGIONS`."""
+    step = Step(captioner, captioner.begin(REGIONS)[0])
+
+    def arrays(module: Any) -> Any:
+        return lambda *given: [part.numpy() for part in module(*map(torch.from_numpy, given))]
+
+    def encode(pixels: ndarray) -> list[ndarray]:
+        return [REGIONS[pixels].numpy()]
+
+    return {"encode": encode, "begin": arrays(Begin(captioner)), "step": arrays(step)}
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 7])
+@torch.no_grad()
+def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
+    lengths = set()
+    with plain_torch():
+        for seed in range(8):
+            captioner = small_captioner(seed=seed)
+            decoding = BeamSearch(beam_size=beam, max_length=SEARCH["max_length"])
+            expected = decoding.write(Speaker([captioner]), [REGIONS], VOCABULARY)
+            graphs = in_plain_torch(captioner)
+            for number, [other] in enumerate(expected):
+                caption = write(graphs, SEARCH, np.array([number]), beam)
+                assert caption.tokens == other.tokens
+                assert caption.log_probability == pytest.approx(other.log_probability, rel=1e-4)
+                np.testing.assert_allclose(caption.weights, other.weights, rtol=1e-3, atol=1e-5)
+                np.testing.assert_allclose(caption.gates, other.gates, rtol=1e-3, atol=1e-5)
+                lengths.add(len(caption.tokens))
+    assert {1, 6} <= lengths
+
+
+def photograph(folder: Path, kind: str) -> Path:
+    """A drawing with edges and slopes, as a file of some kind."""
+    sizes = {"small": (40, 30), "odd": (333, 217), "strip": (20, 900), "wide": (900, 41)}
+    width, height = sizes.get(kind, (320, 240))
+    across, down = np.meshgrid(np.arange(width), np.arange(height))
+    pixels = np.stack([across % 256, (3 * down) % 256, 255 * ((across // 7 + down // 5) % 2)], axis=2)
+    image, path = Image.fromarray(pixels.astype(np.uint8)), folder / f"{kind}.png"
+    if kind == "transparent":
+        image.putalpha(Image.fromarray((across % 256).astype(np.uint8)))
+    if kind == "grey":
+        image = image.convert("L")
+    exif = Image.Exif()
+    if kind == "turned":
+        exif[0x0112] = 6
+    image.save(path, exif=exif)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["plain", "small", "odd", "strip", "wide", "transparent", "grey", "turned"])
+@pytest.mark.parametrize(("resize", "crop"), [(73, 64), (64, 64), (50, 64)])
+def test_the_script_sees_the_pixels_of_the_package(kind: str, resize: int, crop: int, tmp_path: Path):
+    """Pillow's and torch's resampling round some pixels in other directions, twice: across, then down."""
+    preprocessing = Preprocessing(resize, crop, (0.5,) * 3, (0.5,) * 3)
+    path = photograph(tmp_path, kind)
+    card = {"preprocessing": {**preprocessing._asdict(), "longest": LONGEST, "pixels": "uint8"}}
+    expected = preprocessing(open_image(path)).unsqueeze(0).numpy().astype(int)
+    with Image.open(path) as opened:
+        seen = see(opened, card)
+    assert seen.shape == expected.shape
+    difference = np.abs(seen.astype(int) - expected)
+    assert difference.max() <= 2
+    assert difference.mean() < 0.1
