@@ -39,7 +39,7 @@ bench: setup  ## every speed figure, each beside its goal (under 10 minutes)
 lock: setup  ## write requirements.lock anew from pyproject.toml
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra clip --extra dashboard --extra dev --extra joblib --extra onnx --extra postgresql --extra ray --extra report \
-	  --extra slurm --extra sweeps --extra tensorboard --extra weights \
+	  --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
 clean:  ## remove .venv and what the runs wrote

@@ -37,9 +37,9 @@ LAYERS = [
     {"resuming", "training"},
     {"launching"},
     {"scoring", "describing"},
-    {"accounts"},
+    {"accounts", "serving"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
-    | {"export.__main__", "demo", "sweep_report", "cli"},
+    | {"export.__main__", "demo", "sweep_report", "serve", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 

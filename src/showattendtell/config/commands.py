@@ -247,6 +247,28 @@ class SweepReport(NamedTuple):
     storage: Text | None
 
 
+class Serve(NamedTuple):
+    """
+    checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
+        one, with the maps of the first.
+    compare: further checkpoints that can be chosen, as b.ckpt or [b.ckpt,c.ckpt]; each writes for itself.
+    host: the address that is listened on. 127.0.0.1 is reached from this machine alone, 0.0.0.0 from all that reach it.
+    port: 0 takes any that is free; the address is printed.
+    names: the names that the server answers to, as [photos.example.org]; by default those of this machine itself where
+        host is reached from it alone, else any.
+    seed: decides what is drawn at random, where a request says no other.
+    device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    compare: Text | Sequence[Text]
+    host: Text
+    port: Annotated[int, Field(ge=0, le=65535)]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    seed: NonNegativeInt
+    device: Text
+
+
 class Export(NamedTuple):
     """
     checkpoint: a best.ckpt or last.ckpt of training, a folder that save_pretrained wrote, a model that comes with the
