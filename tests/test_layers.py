@@ -24,7 +24,7 @@ LAYERS = [
     {"cross_entropy", "decode", "watch"},
     {"loss"},
     {"metrics"},
-    {"optimize", "captioning"},
+    {"optimize", "captioning", "self_critical"},
     {"module"},
     {"corpus", "evaluation", "likeness"},
     {"report"},
@@ -33,7 +33,7 @@ LAYERS = [
     {"loggers", "stopping", "checkpoint"},
     {"progress", "keeping", "dashboards"},
     {"trials"},
-    {"resuming", "training"},
+    {"resuming", "training", "origin"},
     {"launching"},
     {"scoring", "accounts"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}

@@ -70,7 +70,7 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
     Raises `UserError` for a file that is missing, damaged, none of ours, or of another format.
     """
     file = Path(path).expanduser()
-    card, state = _read(file)
+    card, state = read_checkpoint(file)
     try:
         config = DictConfig(card["config"])
         for target in foreign_targets(card["config"]):
@@ -85,6 +85,7 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
         raise_all(find_faults(config))
         encoder = build(settled(config.encoder, weights="random"))
         encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
+        encoder.tuned = card["encoder"].get("tuned", False)
         vocabulary = Vocabulary(card["vocabulary"])
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except (KeyError, TypeError, ValueError) as fault:
@@ -156,7 +157,9 @@ def _damaged(file: Path, reason: str) -> UserError:
     return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Its card and its weights. Raises `UserError` for a file that is missing, damaged, none of ours, or of another
+    format."""
     if file.is_dir():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if not file.is_file():

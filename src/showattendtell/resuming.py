@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from showattendtell.checkpoint import BEST, CARD, LAST, PREVIOUS, find_damage, load, plain_settings
-from showattendtell.config.check import join, may_differ, shown
+from showattendtell.config.check import leaves, may_differ, shown
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.entry import quoted
@@ -197,18 +197,10 @@ def _read(file: Path) -> tuple[Start, Mapping[str, Any]]:
 
 def _differences(config: DictConfig, card: Mapping[str, Any]) -> list[str]:
     """`setting=VALUE instead of VALUE` for each that the configuration has otherwise than the run."""
-    ours, theirs = dict(_leaves("", plain_settings(config))), dict(_leaves("", card["config"]))
+    ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", card["config"]))
     names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
     return [
         f"{name}={shown(ours.get(name, DEFAULT))} instead of {shown(theirs.get(name, DEFAULT))}"
         for name in names
         if not may_differ(name)
     ]
-
-
-def _leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(join(path, str(key)), value)
-    else:
-        yield path, node
