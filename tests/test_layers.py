@@ -34,7 +34,7 @@ LAYERS = [
     {"progress", "keeping", "dashboards"},
     {"trials"},
     {"resuming", "training", "origin"},
-    {"launching"},
+    {"launching", "stages"},
     {"scoring", "accounts"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
     | {"demo", "sweep_report", "cli"},
@@ -46,7 +46,7 @@ PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
 TRAINING = {"batches", "module", "boards", "loggers", "dashboards", "progress", "stopping", "keeping", "trials"}
-TRAINING |= {"resuming", "training", "launching"}
+TRAINING |= {"resuming", "training", "launching", "origin", "stages"}
 TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 

@@ -54,9 +54,9 @@ def write_card(
 
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """A training configuration without what only says from where it goes on."""
+    """A training configuration without what only says from where it goes on, and which trainings follow each other."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    return {name: value for name, value in settings.items() if name != "resume"}
+    return {name: value for name, value in settings.items() if name not in ("resume", "stages")}
 
 
 def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | None = None) -> Restored:

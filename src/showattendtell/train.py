@@ -9,7 +9,12 @@ from showattendtell.config.entry import as_argument, chosen, entry_point, is_fir
 
 
 def run(config: DictConfig) -> float:
-    """The best validation figure of those that `selection` goes by: BLEU-4 in percent, or -log p per word."""
+    """The best validation figure of those that `selection` goes by: BLEU-4 in percent, CIDEr, or -log p per word; where
+    there are stages that of the last."""
+    if config.stages:
+        from showattendtell.stages import run_stages
+
+        return run_stages(config)
     from showattendtell.launching import launch
 
     return launch(train, config)

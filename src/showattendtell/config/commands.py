@@ -1,6 +1,6 @@
 """The settings of each command that belong to none of its parts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -36,6 +36,8 @@ class Train(NamedTuple):
         after every step. There is one before each validation besides. It is written while training waits.
     resume: true goes on with the newest unfinished run of the same settings, and begins one where there is none; the
         folder of a run goes on with that one, its settings included.
+    stages: trainings that follow each other, by name, each with what its command has besides this one's arguments; each
+        begins with the best checkpoint of the one before.
     """
 
     seed: NonNegativeInt
@@ -45,6 +47,7 @@ class Train(NamedTuple):
     brevity_penalty: bool
     checkpoint_every: NonNegativeFloat
     resume: bool | Text
+    stages: Mapping[str, Sequence[Text]] | None
 
 
 class EvaluatedData(NamedTuple):
