@@ -22,6 +22,7 @@ LAYERS = [
     {"batches"},
     {"model"},
     {"cross_entropy", "decode", "watch"},
+    {"scheduled"},
     {"loss"},
     {"metrics"},
     {"optimize", "captioning", "self_critical"},

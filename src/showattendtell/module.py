@@ -79,6 +79,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def training_step(self, part: Part[Batch], index: int) -> Tensor:
         """The loss of a part of a batch, so weighted that the mean over processes is that of the batch."""
         batch, share = part
+        self.loss.progress = self.global_step / self._num_steps
         loss = self._loss(batch, share)
         if share.weight:
             self._watch(loss, batch.tokens)
@@ -154,7 +155,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # Lightning unscales, as it clips
-        total = int(self.trainer.estimated_stepping_batches)
+        self._num_steps = total = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

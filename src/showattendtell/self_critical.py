@@ -1,8 +1,7 @@
 """Captions that are written and rewarded, instead of people's that are read: self-critical sequence training (Rennie et
 al. 2017, "Self-critical Sequence Training for Image Captioning")."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from showattendtell.loss import Loss, negative_log_likelihood
 from showattendtell.metrics.endings import Endings, judge_endings
 from showattendtell.metrics.measured import Words
 from showattendtell.metrics.rewards import CiderD, Counts, DocumentFrequencies, Weighted, bleu4, count_ngrams
-from showattendtell.model.captioner import Captioner
+from showattendtell.model.captioner import Captioner, as_written
 from showattendtell.records import Batch
 from showattendtell.text.vocabulary import EOS, PAD, START, Vocabulary
 
@@ -178,17 +177,6 @@ class SelfCritical(nn.Module):
         each = torch.tensor(endings).T.reshape(3, len(shares), -1)
         parts = {**worth._asdict(), **dict(zip(Endings._fields, each, strict=True))}
         return {name: shares.cpu() @ part.mean(dim=1) for name, part in parts.items()}
-
-
-@contextmanager
-def as_written(captioner: Captioner) -> Iterator[None]:
-    """The captioner as it is outside training."""
-    training = captioner.training
-    captioner.eval()
-    try:
-        yield
-    finally:
-        captioner.train(training)
 
 
 def log_probability(captioner: Captioner, regions: Tensor, samples: Samples) -> Tensor:
