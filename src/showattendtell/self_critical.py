@@ -2,7 +2,7 @@
 al. 2017, "Self-critical Sequence Training for Image Captioning")."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,10 @@ class Judge:
         self._references, self._end = references, (vocabulary.words[EOS],)
         self.frequencies = DocumentFrequencies.of([(*words, *self._end) for words in said] for said in references)
         self._cider = CiderD(self.frequencies)
+
+    def describe(self) -> dict[str, Any]:
+        """What rewards are counted by, as plain data."""
+        return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
 
     def judge(self, captions: Sequence[Sequence[int]], images: Sequence[int]) -> Worth:
         """Captions in tokens, each of the image at that place among the training images."""

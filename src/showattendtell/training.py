@@ -16,7 +16,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from rich.console import Console
 
 from showattendtell.batches import CaptionData
-from showattendtell.checkpoint import BEST
+from showattendtell.checkpoint import BEST, CARD
 from showattendtell.config.build import build, build_captioner
 from showattendtell.dashboards import Dashboards
 from showattendtell.encoder import Encoder
@@ -66,6 +66,9 @@ def build_module(
     captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
     if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
         raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
+    self_critical = build_self_critical(config, captioner, vocabulary, examples)
+    if self_critical:
+        card[CARD]["rewards"] = self_critical.judge.describe()
     return CaptioningModule(
         encoder,
         captioner,
@@ -75,7 +78,7 @@ def build_module(
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
         card=card,
-        self_critical=build_self_critical(config, captioner, vocabulary, examples),
+        self_critical=self_critical,
     )
 
 
@@ -91,7 +94,8 @@ def build_self_critical(
         return None
     if getattr(captioner.attention, "test", None) == "argmax":
         raise UserError("attention.test=argmax draws nothing that a reward could teach; take sample or expectation")
-    return SelfCritical(reward, vocabulary, [[caption.words for caption in example.captions] for example in examples])
+    people = [[caption.words for caption in example.captions] for example in examples]
+    return SelfCritical(reward, vocabulary, people)
 
 
 def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:
