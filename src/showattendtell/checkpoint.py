@@ -195,8 +195,10 @@ def _damaged(file: Path, reason: str) -> UserError:
 
 
 def read_checkpoint(file: Path) -> Portable:
-    """What a checkpoint, or a folder with a model, holds. Raises `UserError` for one that is damaged, none of ours, or of
-    another format."""
+    """What a checkpoint, or a folder with a model, holds.
+
+    Raises `UserError` for one that is damaged, none of ours, or of another format.
+    """
     if file.is_dir() and not (file / CONFIG).is_file():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     card, state = read_portable(file) if file.is_dir() else _read(file)
