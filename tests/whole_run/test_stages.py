@@ -14,7 +14,7 @@ from showattendtell.data.shapes import read_shapes
 from showattendtell.metrics.rewards import DocumentFrequencies
 from showattendtell.records import Example
 
-STAGES = ["experiment=staged/shapes", *TINY, "trainer.limit_train_batches=3"]
+STAGES = ["experiment=scst", *TINY, "trainer.limit_train_batches=3"]
 STAGES += ['stages.cider=["reward=cider","reward.max_length=12","trainer.max_epochs=2"]']
 
 
@@ -99,7 +99,7 @@ def test_cider_rises_and_captions_end_as_well_as_before(run: Run, folder: Path):
     widths = ["decoder.hidden_dim=64", "decoder.embedding_dim=64", "attention.score.width=64"]
     stages = ['stages.likelihood=["trainer.max_epochs=6"]']
     stages += ['stages.cider=["reward=cider","trainer.max_epochs=6","optimizer.lr=5e-4"]']
-    assert_done(run("train", "experiment=staged/shapes", *sizes, *widths, *stages, "hydra.run.dir=runs/gain"))
+    assert_done(run("train", "experiment=scst", *sizes, *widths, *stages, "hydra.run.dir=runs/gain"))
     start = max(validations(folder / "runs/gain/1-likelihood"), key=lambda row: row["val/bleu4"])
     found = max(validations(folder / "runs/gain/2-cider"), key=lambda row: row["val/cider"])
     assert found["val/cider"] > start["val/cider"] + 20
