@@ -50,7 +50,7 @@ ASKED = {
     "download": ["dataset"],
     "evaluate": ["checkpoint"],
     "attend": ["checkpoint"],
-    "caption": ["checkpoint", "images"],
+    "caption": ["images"],
     "page": ["checkpoint"],
     "export": ["checkpoint"],
     "score": ["hypotheses"],
