@@ -4,7 +4,7 @@ RUN := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench lock clean
+.PHONY: help setup demo test test-all check bench docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,11 +36,15 @@ check: setup  ## lint, format and types
 bench: setup  ## every speed figure, each beside its goal (under 10 minutes)
 	$(RUN) -m benchmarks
 
+docs: setup  ## the documentation as a site, with every command and setting
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
+	@echo "open site/index.html in a browser"
+
 lock: setup  ## write requirements.lock anew from pyproject.toml
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra clip --extra dashboard --extra dev --extra joblib --extra onnx --extra postgresql --extra ray --extra report \
-	  --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
+	  --extra clip --extra dashboard --extra dev --extra docs --extra joblib --extra onnx --extra postgresql --extra ray \
+	  --extra report --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
 clean:  ## remove .venv and what the runs wrote
-	rm -rf .venv runs outputs
+	rm -rf .venv runs outputs site

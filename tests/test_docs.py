@@ -1,15 +1,11 @@
-"""What the documentation shows works: the example of docs/attention.md, and every command."""
+"""What docs/attention.md shows works: the example of a score."""
 
 import re
-import shlex
 from pathlib import Path
 
-import pytest
 import torch
 import yaml
 
-from showattendtell.config.command_line import check_command
-from showattendtell.config.entry import name_positional
 from showattendtell.model import scores
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.steps import State
@@ -41,25 +37,3 @@ def test_the_example_is_short_and_its_yaml_names_its_class():
     assert sum(len(block.splitlines()) for block in example) < 40
     [settings] = [yaml.safe_load(block) for block in blocks("yaml")]
     assert settings == {"_target_": "showattendtell.model.scores.BilinearTanhScore", "_partial_": True}
-
-
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-POSITIONAL = {"caption": "images", "table": "runs", "sweep_report": "study"}
-
-
-def commands() -> list[str]:
-    """The command lines of this package in fenced blocks, comments behind two spaces cut off."""
-    fenced = [re.findall(r"```\n(.*?)```", page.read_text(), flags=re.DOTALL) for page in PAGES]
-    text = "\n".join(block for page in fenced for block in page)
-    lines = (line.partition("  #")[0].strip() for line in text.splitlines())
-    return sorted({line for line in lines if "-m showattendtell." in line})
-
-
-@pytest.mark.parametrize("line", commands())
-def test_a_command_of_the_documentation_is_one(line: str):
-    module, *arguments = shlex.split(line.partition("-m showattendtell.")[2])
-    settings = [argument for argument in arguments if argument != "..."]
-    if module in POSITIONAL:
-        settings = name_positional(settings, POSITIONAL[module])
-    assert check_command(module, settings, complete=False)

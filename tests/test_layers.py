@@ -22,9 +22,10 @@ LAYERS = [
     {"batches"},
     {"model"},
     {"cross_entropy", "decode", "watch"},
+    {"scheduled"},
     {"loss"},
     {"metrics"},
-    {"optimize", "captioning"},
+    {"optimize", "captioning", "self_critical"},
     {"module"},
     {"corpus", "evaluation", "likeness"},
     {"report"},
@@ -34,8 +35,8 @@ LAYERS = [
     {"loggers", "stopping", "checkpoint"},
     {"progress", "keeping", "dashboards"},
     {"trials"},
-    {"resuming", "training"},
-    {"launching"},
+    {"resuming", "training", "origin"},
+    {"launching", "stages"},
     {"scoring", "describing"},
     {"accounts", "serving"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
@@ -48,7 +49,7 @@ PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
 TRAINING = {"batches", "module", "boards", "loggers", "dashboards", "progress", "stopping", "keeping", "trials"}
-TRAINING |= {"resuming", "training", "launching"}
+TRAINING |= {"resuming", "training", "launching", "origin", "stages"}
 TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 

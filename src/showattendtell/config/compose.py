@@ -1,7 +1,8 @@
 """Where conf/ is, what a command's choices make of it, and which choices there are."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,16 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
 
     Among them are the nested groups (`attention/score`) of every option, also of those that are not chosen.
     """
-    with hydra.initialize_config_dir(command_folder(name)):
+    folder = command_folder(name)
+    with hydra.initialize_config_dir(folder):
         try:
             config = hydra.compose(name, list(overrides), return_hydra_config=True)
         except MissingConfigException as fault:
             raise UserError(_mismatch(fault) or str(fault).splitlines()[0]) from None
         except (HydraException, OmegaConfBaseException) as fault:
             raise UserError(str(fault).splitlines()[0]) from None
-        groups = _groups(reversed(list(config.hydra.runtime.choices)))
-    return config, groups
+        groups = _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
+    return config, dict(groups)
 
 
 def _mismatch(fault: MissingConfigException) -> str | None:
@@ -65,7 +67,9 @@ def _mismatch(fault: MissingConfigException) -> str | None:
     return f"{asking[1]}={asking[2]} is not made for '{missing}'; it is for {', '.join(made_for)}"
 
 
-def _groups(chosen: Iterable[str]) -> dict[str, list[str]]:
+@cache
+def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
+    """The options of the groups that are chosen from, as Hydra finds them while it composes what is in the folder."""
     outer = [group for group in chosen if "/" not in group and group != "hydra"]
     own = [group for name in outer for group in (name, *_nested_groups(name))]
     return {group: _options(group) for group in (*own, LAUNCHER, *(OF_SEARCHES if SEARCH in own else ()))}

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -11,7 +11,20 @@ from rich.table import Table
 
 from showattendtell.config.check import TARGET, join, shown
 from showattendtell.config.command_line import SUPPLIED
-from showattendtell.config.signature import Signature, SignatureError, read_signature
+from showattendtell.config.signature import Parameter, Signature, SignatureError, read_signature
+
+UNKNOWN = Parameter(None, None, "")
+"""Of a setting that nothing is said of."""
+
+
+class Setting(NamedTuple):
+    """A setting, its value as the command line takes it, what it means, and the type of its values where that is known;
+    of a part, which has no value, what it is."""
+
+    name: str
+    value: str
+    meaning: str
+    annotation: Any
 
 
 def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
@@ -25,10 +38,11 @@ def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
         settings: Any = OmegaConf.to_container(config)
         settings.pop("hydra")
         console.print("\nSettings (setting=value), as they stand with these choices:\n")
-        for name, value, meaning in _rows("", settings):
-            console.print(f"  {name}={value}" if value else f"  [bold]{name}[/bold]", soft_wrap=True)
-            if meaning:
-                console.print(Padding(meaning, (0, 0, 0, 6)), markup=False)
+        for setting in explain("", settings):
+            named = f"  {setting.name}={_escaped(setting.value)}" if setting.value else f"  [bold]{setting.name}[/bold]"
+            console.print(named, soft_wrap=True)
+            if setting.meaning:
+                console.print(Padding(setting.meaning, (0, 0, 0, 6)), markup=False)
         console.print(
             "\n-m before several values (decoder.hidden_dim=256,512) runs them all; --cfg job prints all settings."
         )
@@ -45,21 +59,23 @@ def _choices(present: Mapping[str, str | None], groups: Mapping[str, list[str]])
     return table
 
 
-def _rows(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(setting, value, meaning); a target's own arguments are shown where they are set or documented."""
+def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
+    """A part and the settings in it; a target's own arguments are among them where they are set or documented."""
     signature = _signature(node)
+    parameters = signature.parameters if signature else {}
     if signature and path:
-        yield path, "", signature.doc
+        yield Setting(path, "", signature.doc, None)
     inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
     for key, value in node.items():
         if key not in inner and not str(key).startswith("_"):
-            doc = signature.parameters[key].doc if signature and key in signature.parameters else ""
-            yield join(path, str(key)), _escaped(value), doc
-    for key, parameter in (signature.parameters if signature else {}).items():
+            parameter = parameters.get(key, UNKNOWN)
+            yield Setting(join(path, str(key)), shown(value), parameter.doc, parameter.annotation)
+    for key, parameter in parameters.items():
         if key not in node and parameter.default is not None and parameter.doc and key not in SUPPLIED.get(path, ()):
-            yield f"{path}.{key}", _escaped(_literal(parameter.default)), parameter.doc
+            value = shown(_literal(parameter.default))
+            yield Setting(f"{path}.{key}", value, parameter.doc, parameter.annotation)
     for key, value in inner.items():
-        yield from _rows(join(path, key), value)
+        yield from explain(join(path, key), value)
 
 
 def _literal(source: str) -> Any:
@@ -80,6 +96,6 @@ def _signature(node: Mapping[str, Any]) -> Signature | None:
         return None
 
 
-def _escaped(value: Any) -> str:
-    """A value as the command line takes it, the brackets of a list kept from rich."""
-    return shown(value).replace("[", "\\[")
+def _escaped(value: str) -> str:
+    """The brackets of a list kept from rich."""
+    return value.replace("[", "\\[")

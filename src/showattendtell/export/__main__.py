@@ -18,11 +18,12 @@ def run(config: DictConfig) -> None:
     from showattendtell.export.listing import print_files, print_rows
     from showattendtell.export.writing import new_folder, write_card, write_formats
     from showattendtell.model.loops import plain_torch
+    from showattendtell.portable import beside, find_model, weights_file
 
     formats = list(dict.fromkeys(config.formats))
     require(formats)
-    checkpoint = Path(config.checkpoint).expanduser()
-    output = Path(config.output).expanduser() if config.output else checkpoint.with_name("export")
+    weights = weights_file(find_model(config.checkpoint))
+    output = Path(config.output).expanduser() if config.output else beside(config.checkpoint, "export")
     model = restore(config.checkpoint, "cpu", BeamSearch(), config.attention).module
     preprocessing = model.encoder.preprocessing
     if config.images is None:
@@ -33,7 +34,7 @@ def run(config: DictConfig) -> None:
     with new_folder(output) as folder:
         with plain_torch():
             graphs = graphs_of(model, config.pixels, config.max_length)
-            card = card_of(model, checkpoint, config.pixels, config.max_length)
+            card = card_of(model, weights, config.pixels, config.max_length)
             card = write_formats(folder, graphs, formats, card)
         rows = check_formats(model, folder, formats, card, images)
         write_card(folder, card)

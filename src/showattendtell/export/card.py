@@ -17,13 +17,13 @@ from showattendtell.text.vocabulary import SPECIAL
 CARD = "captioner.json"
 
 
-def card_of(model: ImageCaptioner, checkpoint: Path, pixels: Pixels, max_length: int) -> dict[str, Any]:
+def card_of(model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: int) -> dict[str, Any]:
     """What the graphs mean, as plain data; their names and files are added when they are written."""
     seen = model.encoder.preprocessing
     return {
         "format": 1,
         "version": __version__,
-        "checkpoint": {"name": checkpoint.name, "sha256": sha256(checkpoint)},
+        "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
         "vocabulary": list(model.vocabulary.words),
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
         "never_said": list(NEVER),

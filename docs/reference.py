@@ -1,0 +1,148 @@
+"""The reference of commands and choices, written from what `--help` reads: the YAML of conf/ and the signatures."""
+
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+
+from showattendtell.cli import COMMANDS
+from showattendtell.config.compose import command_folder, compose, config_folder
+from showattendtell.config.help import Setting, explain
+
+RECIPES = ("experiment", "sweep", "variant")
+"""Groups whose options set what stands elsewhere."""
+
+
+@cache
+def reference_pages() -> dict[str, str]:
+    """The Markdown of each page by its path under docs/."""
+    groups = compose("train", [])[1]
+    pages = {f"reference/commands/{name}.md": _command_page(name, groups) for name in COMMANDS}
+    return pages | {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
+
+
+def _page(group: str) -> str:
+    return f"choices/{group.replace('/', '-')}.md"
+
+
+def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
+    """Usage, choices and settings; those of a choice are on the page of its group, unless the group is the command's
+    own."""
+    if not Path(command_folder(name), f"{name}.yaml").is_file():
+        return f"# {name}\n\n`python -m showattendtell.{name}`: {COMMANDS[name]}. It takes no settings.\n"
+    config, groups = compose(name, [])
+    chosen: Any = config.hydra.runtime.choices
+    shared = elsewhere if command_folder(name) == config_folder() else {}
+    usage, *about = config.hydra.help.header.strip().split("\n\n")
+    settings: Any = OmegaConf.to_container(config)
+    for part in ("hydra", *(group for group in groups if group in shared)):
+        settings.pop(part, None)
+    text = [f"# {name}", *_paragraphs([usage, *about])]
+    if groups:
+        rows = [
+            (f"[`{group}`](../{_page(group)})" if group in shared else f"`{group}`", _options(options, chosen[group]))
+            for group, options in groups.items()
+            if group in chosen
+        ]
+        text += ["## Choices", "`group=option`, what is chosen by default in bold.", _table(["group", "options"], rows)]
+    return "\n\n".join([*text, "## Settings", *_settings(explain("", settings))]) + "\n"
+
+
+def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
+    """Indented lines as a block of commands, what else there is as text."""
+    for text in texts:
+        lines = text.splitlines()
+        heads = [line for line in lines if not line.startswith("  ")]
+        blocks = [line.strip() for line in lines if line.startswith("  ")]
+        if heads:
+            yield html.escape(" ".join(heads), quote=False)
+        if blocks:
+            yield "```text\n" + "\n".join(blocks) + "\n```"
+
+
+def _options(options: Iterable[str], present: str | None) -> str:
+    return " ".join(f"**`{option}`**" if option == present else f"`{option}`" for option in options)
+
+
+def _group_page(group: str, options: Iterable[str]) -> str:
+    text = [f"# {group}", f"`{group}=...` of [`train`](../commands/train.md)."]
+    for option in options:
+        text += [f"## {option}", *_option(group, option)]
+    return "\n\n".join(text) + "\n"
+
+
+def _option(group: str, option: str) -> Iterator[str]:
+    """What its YAML says of it, and its settings; of what sets others' settings the YAML itself."""
+    file = Path(config_folder(), group, f"{option}.yaml")
+    if not file.is_file():
+        yield "Of Hydra or of its package: see there."
+        return
+    lines = file.read_text(encoding="utf-8").splitlines()
+    comment = [line.removeprefix("# ") for line in lines if line.startswith("#") and not line.startswith("# @package")]
+    body = [line for line in lines if not line.startswith("#")]
+    if comment:
+        yield html.escape(" ".join(comment), quote=False)
+    if group in RECIPES or group.startswith("hydra"):
+        yield "```yaml\n" + "\n".join(body) + "\n```"
+        return
+    config, _ = compose("train", [f"{group}={option}"])
+    path = group.replace("/", ".")
+    part = OmegaConf.to_container(OmegaConf.select(config, path)) if OmegaConf.select(config, path) else {}
+    yield from _settings(explain(path, part))  # type: ignore[arg-type]
+
+
+def _settings(settings: Iterable[Setting]) -> Iterator[str]:
+    """A table for each part, below what the part is."""
+    rows: list[tuple[str, ...]] = []
+    header = ["setting", "default", "takes", "meaning"]
+    for setting in settings:
+        if setting.value:
+            cells = (f"`{setting.name}`", f"`{setting.value}`", _takes(setting.annotation), setting.meaning)
+            rows.append(tuple(map(_cell, cells)))
+            continue
+        if rows:
+            yield _table(header, rows)
+            rows = []
+        yield f"**`{setting.name}`**: {html.escape(setting.meaning, quote=False)}"
+    if rows:
+        yield _table(header, rows)
+
+
+def _cell(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "\\|") if "`" not in text else text.replace("|", "\\|")
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(header), *(list(row) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _takes(annotation: Any) -> str:
+    """The values of a type in words; nothing where pydantic has none for it."""
+    if annotation is None:
+        return ""
+    try:
+        return _in_words(TypeAdapter(annotation).json_schema())
+    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError):
+        return ""
+
+
+BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+NAMES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true, false", "null": "null"}
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(map(_in_words, schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_in_words(schema['items'])}" if "items" in schema else "list"
+    bounds = [f"{word} {schema[key]:g}" for key, word in BOUNDS.items() if key in schema]
+    return " ".join([NAMES.get(schema.get("type", ""), ""), *bounds]).strip()

@@ -1,0 +1,56 @@
+"""A user who follows the documentation."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from stage import Run, furnish
+
+os.environ.pop("WANDB_SERVICE", None)
+
+
+class Finished(NamedTuple):
+    """A command that has ended, and what it printed."""
+
+    status: int | None
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory, run_forked: Run) -> Path:
+    """The folder in which everything is that the documentation names."""
+    folder = tmp_path_factory.mktemp("furnished")
+    furnish(folder, _in(folder, run_forked))
+    return folder
+
+
+@pytest.fixture
+def folder(furnished: Path, tmp_path: Path) -> Path:
+    """The same for a page of its own."""
+    return Path(shutil.copytree(furnished, tmp_path / "user"))
+
+
+@pytest.fixture
+def run(folder: Path, run_forked: Run) -> Run:
+    return _in(folder, run_forked)
+
+
+def _in(folder: Path, run_forked: Run) -> Run:
+    """A command of the user's; what starts further processes does so from one that was not forked."""
+    environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "WANDB_MODE": "offline"}
+    here = "sys.path.insert(0, '')"  # as `python -m` does, so that the user's own module is found
+
+    def run(command: str, *arguments: str, **variables: str) -> Finished:
+        own = {**environment, **variables}
+        if not any(argument.startswith(("hydra/launcher=", "trainer=ddp")) for argument in arguments):
+            return run_forked(command, *arguments, folder=folder, first=here, **own)
+        line = [sys.executable, "-m", f"showattendtell.{command}", *arguments]
+        done = subprocess.run(line, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run

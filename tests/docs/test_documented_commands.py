@@ -1,0 +1,58 @@
+"""Every command of the documentation is one, and is either run by a test or listed with the reason."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from documented import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
+from stage import write_module
+from unrun import REASONS, reason
+
+from showattendtell.config.command_line import check_command
+
+TYPED = [command for page in PAGES for command in typed(page)]
+MENTIONED = [command for page in PAGES for command in mentioned(page)]
+
+
+def lines(commands: Iterable[Documented]) -> list[str]:
+    return sorted({command.line for command in commands})
+
+
+@pytest.mark.parametrize("line", lines(command for command in [*TYPED, *MENTIONED] if read(command.line)))
+def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = read(line)
+    assert command
+    if command.name != "demo":
+        check_command(command.name, as_settings(command), complete=False)
+
+
+@pytest.mark.parametrize("line", lines(TYPED))
+def test_a_documented_line_is_run_or_listed(line: str):
+    assert read(line) or reason(line)
+
+
+@pytest.mark.parametrize("pattern", REASONS)
+def test_what_is_listed_is_documented(pattern: str):
+    assert [command for command in TYPED if re.search(pattern, command.line)]
+
+
+@pytest.mark.parametrize("line", [line for line in lines(TYPED) if line.startswith("make ")])
+def test_a_documented_target_of_make_is_there(line: str):
+    assert re.search(rf"^{line.split()[1]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", [line for line in lines(TYPED) if line.startswith("python -m benchmarks")])
+def test_a_documented_benchmark_is_there(line: str):
+    named = re.sub(r"^python -m benchmarks[.]?| --\w+.*", "", line).split()
+    assert [name for name in named if not (ROOT / f"benchmarks/{name}.py").is_file()] == []
+
+
+def test_the_walk_finds_commands_in_blocks_and_in_text():
+    page = ROOT / "docs/sweeps.md"
+    assert f"{page.name}: ray start --head --port=6379" in map(str, typed(page))
+    assert "python -m showattendtell.table runs/" in [command.line for command in mentioned(ROOT / "README.md")]

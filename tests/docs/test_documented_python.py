@@ -1,0 +1,114 @@
+"""The Python of the documentation: excerpts are the source's, programs run, and parts of one's own do what they say."""
+
+import inspect
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from documented import PAGES, ROOT, blocks
+from stage import OWN, Run, write_module
+
+from showattendtell import Description, Telling, load
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
+from showattendtell.encoder import Encoder
+from showattendtell.metrics import panel
+from showattendtell.metrics.measured import corpus_figures
+
+DOCS = ROOT / "docs"
+EXCERPTS = blocks(DOCS / "concepts.md", "python")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the user's module of docs/extending.md has in it."""
+    write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {"__name__": "mypackage"}
+    exec((tmp_path / "mypackage.py").read_text(), names)
+    return names
+
+
+@pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda excerpt: excerpt.splitlines()[1].strip()[:40])
+def test_an_excerpt_stands_in_the_source_line_by_line(excerpt: str):
+    place, *lines = excerpt.splitlines()
+    source = (ROOT / place.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
+    windows = ("\n".join(source[first : first + len(lines)]) for first in range(len(source)))
+    assert "\n".join(lines) in {textwrap.dedent(window) for window in windows}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "concepts.md"], ids=lambda page: page.name)
+def test_every_other_block_of_python_can_be_compiled(page: Path):
+    for block in blocks(page, "python"):
+        compile(block, page.name, "exec")
+
+
+def test_the_example_of_an_encoder_gives_regions_of_length_1_and_a_store_of_its_own(own: dict[str, Any]):
+    settings = {"network": "tf_efficientnet_lite0", "stride": 16, "weights": "random", "size": 64}
+    ours, plain = own["UnitEncoder"](**settings), Encoder(**settings)
+    ours.load_state_dict(plain.state_dict())
+    pixels = torch.rand(2, 3, 64, 64)
+    regions = plain(pixels)
+    torch.testing.assert_close(ours(pixels), regions / regions.norm(dim=2, keepdim=True))
+    assert ours.describe() != plain.describe()
+
+
+def test_the_example_of_a_data_set_reads_names_as_captions(own: dict[str, Any], tmp_path: Path):
+    names = [f"two-{colour}-dogs.jpg" for colour in ("red", "green", "blue", "grey", "white", "black", "brown", "pink")]
+    for name in names:
+        (tmp_path / name).touch()
+    choice = ["dataset=custom", "dataset._target_=mypackage.read_named", f"dataset.root={tmp_path}"]
+    config, _ = compose("train", check_command("train", choice))
+    assert config.dataset._target_ == "mypackage.read_named"
+    dataset = own["read_named"](str(tmp_path), val=0.3, test=0.3)
+    assert sorted(example.image for example in dataset.examples()) == sorted(names)
+    assert {" ".join(example.captions[0].words) for example in dataset.examples()} == {
+        name.removesuffix(".jpg").replace("-", " ") for name in names
+    }
+
+
+def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_beside_the_others(
+    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    [program] = [block for block in blocks(DOCS / "extending.md", "python") if not block.startswith(OWN)]
+    exec(program, own)
+    assert capsys.readouterr().out.strip() == program.partition("  # ")[2].strip()
+    monkeypatch.setitem(panel._MEASURE, "brevity", own["measure_brevity"])
+    said = panel.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
+    assert said.missing == {}
+    assert corpus_figures([said.measured["brevity"]]) == {"brevity": 75.0}
+    twice_the_first = said.measured["brevity"].figures(np.array([[2.0, 0.0]]))
+    assert twice_the_first["brevity"] == pytest.approx([50.0])
+
+
+def test_the_page_of_the_interface_names_every_field_and_argument():
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    fields = [name for name in vars(Description) if not name.startswith("_")]
+    fields += [*inspect.signature(Description).parameters, *Telling._fields]
+    fields += [name for name in inspect.signature(load).parameters if name not in ("checkpoint", "search")]
+    lacking = {name for name in fields if f"`{name}`" not in page and f".{name}" not in page}
+    assert lacking - {"best", "as_drawn", "as_account"} == set()
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_interface_run_one_after_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {}
+    for block in blocks(DOCS / "api.md", "python"):
+        exec(block, names)
+    assert (folder / "skater.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_result_file_has_the_fields_that_the_page_of_reproduction_names(folder: Path, run: Run):
+    result = json.loads((folder / "runs/soft/results-test.json").read_text())
+    page = (DOCS / "reproduction.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    named = re.findall(r"`(\w+)`", " ".join(rows))
+    assert len(named) > 10
+    assert [name for name in named if name not in result] == []

@@ -1,0 +1,24 @@
+"""The documentation's commands do what they say, page by page, as a user types them one after the other."""
+
+from pathlib import Path
+
+import pytest
+from documented import PAGES, read, typed, variables
+from stage import Run, quick
+from unrun import reason
+
+FOLLOWED = [page for page in PAGES if any(read(line) and not reason(line) for _, line in typed(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.name)
+def test_every_command_of_a_page_comes_to_its_end(page: Path, run: Run):
+    faults = {}
+    for _, line in typed(page):
+        command = read(line)
+        if command and not reason(line):
+            print(line)
+            done = run(command.name, *quick(command), **variables(line))
+            if done.status:
+                faults[line] = done.err.strip().splitlines()[-1:]
+    assert faults == {}

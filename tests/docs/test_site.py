@@ -1,0 +1,137 @@
+"""The documentation as a site: it builds without a warning, knows every command and setting, and fetches nothing."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from documented import ROOT
+
+from chromium import started_browser
+from showattendtell.cli import COMMANDS
+from showattendtell.config.compose import compose
+
+pytest.importorskip("mkdocs", reason="needs mkdocs-material, which make setup installs")
+pytest.importorskip("ziamath", reason="needs ziamath, which make setup installs")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    line = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert built.returncode == 0, built.stderr + built.stdout
+    return folder
+
+
+class Links(HTMLParser):
+    """Where a page leads, what it loads, and the names of its places."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.leads: list[str] = []
+        self.loads: list[str] = []
+        self.places: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        self.places |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.leads.append(given["href"])
+        elif "src" in given or (tag == "link" and "href" in given):
+            self.loads.append(given.get("src") or given["href"])
+
+
+def test_every_link_leads_to_a_page_and_a_place_that_are_there(site: Path):
+    pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
+    broken = []
+    for page, links in pages.items():
+        for link in (*links.leads, *links.loads):
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            there = target.exists() and (not parts.fragment or parts.fragment in pages[target].places)
+            broken += [] if there else [(page.name, link)]
+    assert len(pages) > 30
+    assert broken == []
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path):
+    foreign = {load for page in site.rglob("*.html") for load in Links(page).loads if urlsplit(load).scheme == "https"}
+    assert foreign == set()
+    styles = "".join(style.read_text(encoding="utf-8") for style in site.rglob("*.css"))
+    assert re.findall(r"url\([\"']?https?:", styles) == []
+
+
+def test_the_reference_has_every_command_and_option_with_its_settings(site: Path):
+    for command in COMMANDS:
+        assert (site / f"reference/commands/{command}.html").is_file()
+    for group, options in compose("train", [])[1].items():
+        page = Links(site / f"reference/choices/{group.replace('/', '-')}.html")
+        assert {option.replace("/", "").lower() for option in options} <= page.places
+    text = (site / "reference/choices/attention.html").read_text(encoding="utf-8")
+    assert "attention.samples" in text
+    assert "number from 0 to 1" in text
+
+
+def test_equations_are_drawn_without_a_script(site: Path):
+    page = (site / "concepts.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 10
+    assert "mathjax" not in page.lower()
+    assert (site / "STIXTwoMath-Regular.ttf").stat().st_size > 100_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("page", ["index", "concepts", "faq", "data", "reference/commands/train"])
+def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: Any, site: Path, page: str, width: int):
+    asked: list[str] = []
+    told: list[str] = []
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("console", lambda message: told.append(message.text))
+    tab.on("pageerror", lambda fault: told.append(str(fault)))
+    tab.goto((site / f"{page}.html").as_uri())
+    tab.wait_for_load_state("networkidle")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    wide = "e => e.scrollWidth > e.clientWidth + 1 && !['auto', 'scroll'].includes(getComputedStyle(e).overflowX)"
+    clipped = f"es => es.filter({wide}).map(e => e.className)"
+    assert tab.locator(".equation, .md-typeset__scrollwrap, pre code").evaluate_all(clipped) == []
+    assert [url for url in asked if not url.startswith(site.as_uri()) and not url.startswith("data:")] == []
+    assert told == []
+    tab.close()
+
+
+def test_equations_stand_in_the_font_that_comes_with_them(browser: Any, site: Path):
+    tab = browser.new_page()
+    tab.goto((site / "concepts.html").as_uri())
+    assert tab.evaluate("document.fonts.load('16px \"STIX Two Math\"').then(found => found.length)") == 1
+    raised, lowered = "e => e.children[0].getBoundingClientRect()", "e => e.children[1].getBoundingClientRect()"
+    index = tab.locator("math msub").first
+    assert index.evaluate(lowered)["bottom"] > index.evaluate(raised)["bottom"]
+    tab.close()
+
+
+def test_a_word_is_found_in_the_pages_without_a_server(browser: Any, site: Path):
+    tab = browser.new_page()
+    tab.goto((site / "index.html").as_uri())
+    tab.click("input.md-search__input")
+    tab.keyboard.type("doubly stochastic")
+    found = tab.locator(".md-search-result__item").first
+    found.wait_for()
+    assert tab.locator(".md-search-result__link[href*='concepts.html']").count() >= 1
+    tab.close()

@@ -1,0 +1,21 @@
+"""Documented commands that no test runs as they stand, each with the reason; all of the package's own are still held
+against its settings."""
+
+import re
+
+REASONS = {
+    r"^make ": "takes minutes, or is what runs the tests",
+    r"^python -m benchmarks": "takes minutes, and measures",
+    r"^(source|pip install|export) ": "changes the shell or what is installed",
+    r"^python docs/wandb_report\.py": "needs an account; tests/test_wandb_report.py builds the report",
+    r"trainer=ddp(?!.*accelerator=cpu)": "needs several GPUs; tests/whole_run/test_launching.py trains on processors",
+    r"^torchrun |^srun ": "needs a cluster; tests/whole_run/test_processes.py starts processes as they do",
+    r"hydra/launcher=submitit_slurm": "needs SLURM; tests/whole_run/test_launchers.py pretends to be one",
+    r"hydra/launcher=ray|^ray start": "needs a cluster or a GPU; tests/whole_run/test_launchers.py has its own Ray",
+    r"storage=postgresql://|storage=/shared/": "needs a server; tests/whole_run/test_study.py has one of its own",
+}
+
+
+def reason(line: str) -> str:
+    """Why a line is not run; empty where nothing keeps it from being."""
+    return next((reason for pattern, reason in REASONS.items() if re.search(pattern, line)), "")
