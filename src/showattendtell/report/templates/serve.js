@@ -95,6 +95,7 @@ function take(files) {
   const fresh = [...files].map(begin);
   cards.prepend(...fresh);
   send(fresh);
+  fresh[0].scrollIntoView({block: "nearest"});
 }
 
 function send(waiting) {
