@@ -10,6 +10,7 @@ import pytest
 import torch
 from exported import small_model
 from torch import nn
+from torch._inductor import config as inductor
 
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.errors import UserError
@@ -107,9 +108,11 @@ def test_what_fails_leaves_no_folder(tmp_path: Path):
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def test_machine_code_needs_a_compiler(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"):
+def test_machine_code_needs_a_compiler():
+    with (
+        inductor.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"),
+    ):
         require(["torch", "aoti"])
 
 
