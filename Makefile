@@ -42,8 +42,8 @@ docs: setup  ## the documentation as a site, with every command and setting
 
 lock: setup  ## write requirements.lock anew from pyproject.toml
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --extra clip --extra dashboard --extra dev --extra docs --extra joblib --extra onnx --extra postgresql --extra ray --extra report \
-	  --extra slurm --extra sweeps --extra tensorboard --extra weights \
+	  --extra clip --extra dashboard --extra dev --extra docs --extra joblib --extra onnx --extra postgresql --extra ray \
+	  --extra report --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
 clean:  ## remove .venv and what the runs wrote

@@ -77,7 +77,7 @@ def small_run(
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
     data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
     card = {CARD: {"format": 2, "config": plain_settings(config), "arguments": []}}
-    module = build_module(config, Grids(), vocabulary, card)  # type: ignore[arg-type]
+    module = build_module(config, Grids(), vocabulary, card, train)  # type: ignore[arg-type]
     trainer, _ = build_trainer(config, folder)
     trainer.callbacks = [*callbacks, *trainer.callbacks]
     fit(trainer, module, data, checkpoint)

@@ -96,6 +96,8 @@ VARIANTS = {
     "validation every other epoch": ["trainer.check_val_every_n_epoch=2", "trainer.max_epochs=4"],
     "ends within the epoch": ["trainer.max_steps=8"],
     "sampled captions": ["decoding=sample"],
+    "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
+    "behind its own words": ["loss.scheduled_sampling=1"],
 }
 
 

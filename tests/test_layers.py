@@ -22,9 +22,10 @@ LAYERS = [
     {"batches"},
     {"model"},
     {"cross_entropy", "decode", "watch"},
+    {"scheduled"},
     {"loss"},
     {"metrics"},
-    {"optimize", "captioning"},
+    {"optimize", "captioning", "self_critical"},
     {"module"},
     {"corpus", "evaluation", "likeness"},
     {"report"},
@@ -34,12 +35,12 @@ LAYERS = [
     {"loggers", "stopping", "checkpoint"},
     {"progress", "keeping", "dashboards"},
     {"trials"},
-    {"resuming", "training"},
-    {"launching"},
+    {"resuming", "training", "origin"},
+    {"launching", "stages"},
     {"scoring", "describing"},
-    {"accounts"},
+    {"accounts", "serving"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
-    | {"export.__main__", "demo", "sweep_report", "cli"},
+    | {"export.__main__", "demo", "sweep_report", "serve", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 
@@ -48,7 +49,7 @@ PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """What the model may import."""
 
 TRAINING = {"batches", "module", "boards", "loggers", "dashboards", "progress", "stopping", "keeping", "trials"}
-TRAINING |= {"resuming", "training", "launching"}
+TRAINING |= {"resuming", "training", "launching", "origin", "stages"}
 TRAINING |= {"train"}
 """What knows Lightning, which takes seconds to import."""
 

@@ -47,7 +47,7 @@ class Saying(nn.Module):
         super().__init__()
         self.trace = trace
 
-    def forward(self, regions: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
+    def forward(self, regions: Tensor, owners: Tensor, tokens: Tensor, read: None) -> Trace:
         return self.trace
 
 

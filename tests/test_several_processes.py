@@ -116,6 +116,17 @@ def test_more_processes_than_captions_train_and_validate(trained: Trained, tmp_p
     assert others["val/nll_per_word"] == pytest.approx(figures["val/nll_per_word"], rel=1e-5)
 
 
+@pytest.mark.slow
+def test_processes_that_draw_captions_of_their_own_stay_one_model(trained: Trained, tmp_path: Path):
+    """Whatever each has drawn, all learn from the captions of all."""
+    settings = ["reward=cider", "reward.samples=3", "optimizer.lr=0.01", "data.bucketing=paper"]
+    first, *others = trained(tmp_path / "three", 3, 4, *settings)
+    begun = trained(tmp_path / "slow", 1, 12, *settings, "optimizer.lr=1e-30")[0]["state"]
+    assert any(not torch.equal(value, begun[name]) for name, value in first["state"].items())
+    for process in others:
+        assert [name for name, value in process["state"].items() if not torch.equal(value, first["state"][name])] == []
+
+
 def test_only_the_first_process_writes(trained: Trained, tmp_path: Path):
     """The others would leave files of their own, or overwrite its."""
     trained(tmp_path / "one", 1, 6)

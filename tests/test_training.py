@@ -11,6 +11,7 @@ from showattendtell.training import build_trainer
 
 VALIDATIONS = {
     "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],
+    "val/cider": [40.0, 41.0, 44.0, 43.0, 42.0],
     "val/bleu4_with_penalty": [9.0, 12.0, 15.0, 11.0, 10.0],
     "val/nll_per_word": [3.0, 2.8, 2.6, 2.5, 2.7],
     "val/distinct_captions": [1.0, 2.0, 3.0, 4.0, 5.0],
@@ -42,14 +43,20 @@ class Scripted(lightning.LightningModule):
 @pytest.mark.parametrize(
     ("settings", "best_epoch", "best_score", "told"),
     [
-        ([], 2, 30.0, "2.600 in validation; BLEU-4 20.0 (best 30.0), 3 distinct captions"),
-        (["brevity_penalty=true"], 3, 15.0, "2.600 in validation; BLEU-4 15.0 (best 15.0), 3 distinct captions"),
-        (["selection=nll"], 4, 2.5, "2.600 (best 2.600) in validation; BLEU-4 20.0, 3 distinct captions"),
+        ([], 2, 30.0, "2.600 in validation; BLEU-4 20.0 (best 30.0), CIDEr 44.0, 3 distinct captions"),
+        (
+            ["brevity_penalty=true"],
+            3,
+            15.0,
+            "2.600 in validation; BLEU-4 15.0 (best 15.0), CIDEr 44.0, 3 distinct captions",
+        ),
+        (["selection=cider"], 3, 44.0, "BLEU-4 20.0, CIDEr 44.0 (best 44.0), 3 distinct captions"),
+        (["selection=nll"], 4, 2.5, "2.600 (best 2.600) in validation; BLEU-4 20.0, CIDEr 44.0, 3 distinct captions"),
         (
             ["selection=nll", "brevity_penalty=true"],
             4,
             2.5,
-            "2.600 (best 2.600) in validation; BLEU-4 15.0, 3 distinct captions",
+            "2.600 (best 2.600) in validation; BLEU-4 15.0, CIDEr 44.0, 3 distinct captions",
         ),
     ],
 )

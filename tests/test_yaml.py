@@ -50,7 +50,7 @@ ASKED = {
     "download": ["dataset"],
     "evaluate": ["checkpoint"],
     "attend": ["checkpoint"],
-    "caption": ["checkpoint", "images"],
+    "caption": ["images"],
     "page": ["checkpoint"],
     "export": ["checkpoint"],
     "score": ["hypotheses"],
@@ -124,7 +124,7 @@ def test_what_a_recipe_sets_is_what_the_run_gets(choice: str):
     assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
 
 
-PARTS = {"defaults", "hydra", *compose("train", [])[0], *compose("evaluate", [])[0]} - {
+PARTS = {"defaults", "hydra", "limits", *compose("train", [])[0], *compose("evaluate", [])[0]} - {
     *("seed", "cache", "initial_weights", "selection", "brevity_penalty", "references"),
     *("checkpoint", "split", "output", "device", "images"),
 }

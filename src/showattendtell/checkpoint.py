@@ -60,9 +60,9 @@ def write_card(
 
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """A training configuration without what only says from where it goes on."""
+    """A training configuration without what only says from where it goes on, and which trainings follow each other."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    return {name: value for name, value in settings.items() if name != "resume"}
+    return {name: value for name, value in settings.items() if name not in ("resume", "stages")}
 
 
 def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | None = None) -> Restored:
@@ -77,7 +77,7 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
     Raises `UserError` for a file that is missing, damaged, none of ours, or of another format.
     """
     file = find_model(path)
-    card, state = _read_any(file)
+    card, state = read_checkpoint(file)
     published = not any(name.startswith(ENCODER) for name in state)
     try:
         config = DictConfig(card["config"])
@@ -93,6 +93,7 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
         raise_all(find_faults(config))
         encoder = build(config.encoder if published else settled(config.encoder, weights="random"))
         encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
+        encoder.tuned = card["encoder"].get("tuned", False)
         vocabulary = Vocabulary(card["vocabulary"])
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except (KeyError, TypeError, ValueError) as fault:
@@ -193,8 +194,11 @@ def _damaged(file: Path, reason: str) -> UserError:
     return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
 
 
-def _read_any(file: Path) -> Portable:
-    """What a checkpoint or a folder with a model holds, if it is of this format."""
+def read_checkpoint(file: Path) -> Portable:
+    """What a checkpoint, or a folder with a model, holds.
+
+    Raises `UserError` for one that is damaged, none of ours, or of another format.
+    """
     if file.is_dir() and not (file / CONFIG).is_file():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     card, state = read_portable(file) if file.is_dir() else _read(file)

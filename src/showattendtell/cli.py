@@ -17,6 +17,7 @@ COMMANDS = {
     "sweep_report": "what a search has found",
     "caption": "caption photographs and show where the model looked",
     "page": "show where a checkpoint looks in images of its data set, in one HTML file",
+    "serve": "caption photographs in a browser, and for programs",
     "export": "a checkpoint as ONNX, torch.export programs or machine code",
     "demo": "all of it on the embedded data set, in minutes",
 }

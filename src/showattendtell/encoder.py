@@ -70,7 +70,7 @@ class Encoder(nn.Module):
             raise UserError("encoder.recompute=true is for encoder.trainable=true; set that too, or leave it out")
         self.network_name, self.stride, self.weights = network, stride, weights
         self.positions, self.pool = positions, pool
-        self.trainable, self.learning_rate = trainable, learning_rate
+        self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         try:
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
@@ -170,9 +170,16 @@ class Encoder(nn.Module):
         """Normalisation keeps its pretrained statistics, fine-tuned or not."""
         return super().train(False)
 
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Take weights that were trained on from its own; where they are others than these, it is `tuned`."""
+        own = state_hash(self.network.state_dict())
+        self.load_state_dict(weights)
+        self.tuned = state_hash(self.network.state_dict()) != own
+
     def describe(self) -> dict[str, Any]:
         """All that decides the values of the regions, as plain data."""
         return {
+            **({"tuned": True} if self.tuned else {}),
             "network": self.network_name,
             "stride": self.stride,
             "weights_sha256": state_hash(self.network.state_dict()),

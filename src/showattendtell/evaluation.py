@@ -104,7 +104,8 @@ def _read(
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
     for start in _watched(starts, doing):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
-        traces = module.trace(*(part.to(module.device) for part in captions[together]))
+        images, owners, tokens, _ = captions[together]
+        traces = module.trace(*(part.to(module.device) for part in (images, owners, tokens)))
         yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)
 
 

@@ -11,6 +11,7 @@ from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.processes import mean_over_processes
 from showattendtell.records import Share, Trace
+from showattendtell.scheduled import mix_words
 from showattendtell.text.vocabulary import PAD
 
 
@@ -41,6 +42,8 @@ class SoftLoss(nn.Module):
         label_smoothing: the share of a target word's probability that is spread over all words.
         penalty_mean: over captions the penalty's sum over regions; over locations, as in the released code, its sum
             over captions.
+        scheduled_sampling: the probability, at the end of training, that a word is learned behind one that the model
+            says itself, instead of the caption's (Bengio et al. 2015); it rises evenly from 0 at the beginning.
     """
 
     def __init__(
@@ -48,9 +51,13 @@ class SoftLoss(nn.Module):
         attention_weight: NonNegativeFloat = 1.0,
         label_smoothing: Fraction = 0.0,
         penalty_mean: Literal["captions", "locations"] = "captions",
+        scheduled_sampling: Probability = 0.0,
     ):
         super().__init__()
         self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
+        self.scheduled_sampling = scheduled_sampling
+        self.progress = 0.0
+        """The share of training that is over."""
 
     def forward(
         self, captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor, share: Share | None = None
@@ -62,7 +69,7 @@ class SoftLoss(nn.Module):
             tokens: (B, T) the targets with `<pad>` behind `<eos>`; padded steps count nowhere.
         """
         share = share or Share(1.0, len(tokens))
-        trace = captioner(regions, owners, tokens)
+        trace = captioner(regions, owners, tokens, mix_words(captioner, regions, owners, tokens, self.own_words))
         nll = negative_log_likelihood(trace, tokens, self.label_smoothing).mean()
         penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
         penalty = self.over_batch(penalties, regions.shape[1], share.whole)
@@ -72,6 +79,11 @@ class SoftLoss(nn.Module):
             {"attention_penalty": penalty.detach()},
             trace,
         )
+
+    @property
+    def own_words(self) -> float:
+        """The probability that the captioner reads its own word now."""
+        return self.scheduled_sampling * self.progress if self.training else 0.0
 
     def over_batch(self, penalties: Tensor, num_regions: int, num_captions: int) -> Tensor:
         """The captions' doubly stochastic penalties (B,) as the batch's of `num_captions`, before its weight."""
@@ -97,6 +109,8 @@ class HardLoss(SoftLoss):
         label_smoothing: the share of a target word's probability that is spread over all words.
         penalty_mean: over captions the penalty's sum over regions; over locations, as in the released code, its sum
             over captions.
+        scheduled_sampling: the probability, at the end of training, that a word is learned behind one that the model
+            says itself, instead of the caption's (Bengio et al. 2015); it rises evenly from 0 at the beginning.
         penalty_gradient: whether the penalty moves attention; in the released code it is only reported.
         reward_weight: lambda_r; 1 is the gradient of L_s itself, less tempers its variance.
         entropy_weight: lambda_e.
@@ -114,8 +128,9 @@ class HardLoss(SoftLoss):
         reward_weight: NonNegativeFloat = 0.03,
         entropy_weight: NonNegativeFloat = 0.002,
         decay: Probability = 0.9,
+        scheduled_sampling: Probability = 0.0,
     ):
-        super().__init__(attention_weight, label_smoothing, penalty_mean)
+        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling)
         self.penalty_gradient = penalty_gradient
         self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
         self.register_buffer("baseline", torch.tensor(0.0))
@@ -132,7 +147,7 @@ class HardLoss(SoftLoss):
         owners, tokens = owners.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
             return self._try_all_regions(captioner, regions, owners, tokens, num_samples)
-        trace = captioner(regions, owners, tokens)
+        trace = captioner(regions, owners, tokens, mix_words(captioner, regions, owners, tokens, self.own_words))
         nll = negative_log_likelihood(trace, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
@@ -167,16 +182,17 @@ class HardLoss(SoftLoss):
     ) -> Loss:
         """At one step of each caption, drawn uniformly, every region is tried; the other steps are drawn."""
         memory, state = captioner.begin(regions)
-        mask = tokens != PAD
+        mask, read = tokens != PAD, mix_words(captioner, regions, owners, tokens, self.own_words)
         with torch.no_grad():
-            before = captioner.unroll(memory, state, owners, tokens).sample
+            before = captioner.unroll(memory, state, owners, tokens, read=read).sample
         assert before is not None
         num_regions = regions.shape[1]
         step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,)
         rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
         tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
         locations = _fork(before.locations[rows], step[rows], tried)
-        trace = captioner.unroll(memory, state, owners[rows], tokens[rows], locations)
+        read = None if read is None else read[rows]
+        trace = captioner.unroll(memory, state, owners[rows], tokens[rows], locations, read)
 
         nll = negative_log_likelihood(trace, tokens[rows], self.label_smoothing).view(-1, num_regions)
         weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_i, (B, L)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as lightning
 import torch
@@ -15,13 +15,26 @@ from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
 from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
 from showattendtell.metrics.bleu import bleu
+from showattendtell.metrics.endings import judge_endings
+from showattendtell.metrics.measured import pair_up
+from showattendtell.metrics.overlap import measure_cider
 from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
 from showattendtell.processes import gather, mean_over_processes, rank
-from showattendtell.records import Batch, Part
+from showattendtell.records import Batch, Part, Share
+from showattendtell.self_critical import SelfCritical
 from showattendtell.splits import Scene
-from showattendtell.text.vocabulary import PAD, Vocabulary
+from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.watch import Figure, RunningMeans, WordClasses, pool, pool_processes, watch_maps
+
+
+class Written(NamedTuple):
+    """A caption that was written for an image, whether it came to its `<eos>`, and what people say of the image."""
+
+    words: list[str]
+    ended: bool
+    references: list[tuple[str, ...]]
+
 
 TRAINED = "trained"
 """A checkpoint's entry of the figures over the part of the epoch that has been trained on."""
@@ -35,6 +48,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         decoding: how the validation images are captioned.
         optimizer: called with the parameter groups.
         card: entries of a checkpoint that say what it is, in plain numbers, strings, lists and dicts.
+        self_critical: what rewards captions that the model writes itself, if that is learned from.
     """
 
     def __init__(
@@ -47,12 +61,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         optimizer: Callable[..., Optimizer],
         schedule: Schedule,
         card: Mapping[str, Any],
+        self_critical: SelfCritical | None = None,
     ):
         super().__init__(encoder, captioner, vocabulary, decoding)
-        self.loss, self.card = loss, dict(card)
+        self.loss, self.self_critical, self.card = loss, self_critical, dict(card)
         self.make_optimizer, self.schedule = optimizer, schedule
         self._word_classes = WordClasses(vocabulary)
-        self._written: dict[str, tuple[list[str], list[tuple[str, ...]]]] = {}
+        self._written: dict[str, Written] = {}
         self._trained = RunningMeans()
         self._figures: defaultdict[str, list[Figure]] = defaultdict(list)
 
@@ -64,12 +79,20 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def training_step(self, part: Part[Batch], index: int) -> Tensor:
         """The loss of a part of a batch, so weighted that the mean over processes is that of the batch."""
         batch, share = part
-        loss = self.loss(self.captioner, self.regions(batch.images), batch.owners, batch.tokens, share)
+        self.loss.progress = self.global_step / self._num_steps
+        loss = self._loss(batch, share)
         if share.weight:
             self._watch(loss, batch.tokens)
         if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self._watch_gradients(loss, share.weight)
         return share.weight * loss.total
+
+    def _loss(self, batch: Batch, share: Share) -> Loss:
+        regions = self.regions(batch.images)
+        is_minimised = self.self_critical is None or self.self_critical.reward.likelihood > 0
+        with torch.set_grad_enabled(is_minimised):
+            loss: Loss = self.loss(self.captioner, regions, batch.owners, batch.tokens, share)
+        return loss if self.self_critical is None else self.self_critical(self.captioner, regions, batch, loss)
 
     def _watch(self, loss: Loss, tokens: Tensor) -> None:
         captions, words = len(tokens), (tokens != PAD).sum()
@@ -99,9 +122,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def validation_step(self, batch: Batch | Scene, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, Scene):
             for name, captions, references in zip(batch.names, self.write(batch.images), batch.references, strict=True):
-                self._written[name] = (self.vocabulary.decode(captions[0].tokens), references)
+                tokens = captions[0].tokens
+                self._written[name] = Written(self.vocabulary.decode(tokens), EOS in tokens, references)
             return
-        trace = self.trace(*batch)
+        trace = self.trace(batch.images, batch.owners, batch.tokens)
         words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(trace, batch.tokens).sum() / words
         self._figures["nll_per_word"].append(Figure(nll, words))
@@ -113,11 +137,14 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self._log_figures("val", {name: pool(figures) for name, figures in self._figures.items()})
         self._figures.clear()
-        hypotheses, references = zip(*gather(self._written).values(), strict=True)
+        hypotheses, ended, references = zip(*gather(self._written).values(), strict=True)
         self._written = {}
         scores = bleu(hypotheses, references)
         self.log_dict({f"val/bleu{n}": 100 * score for n, score in enumerate(scores.without_penalty, start=1)})
         self.log("val/bleu4_with_penalty", 100 * scores.with_penalty[3])
+        self.log("val/cider", measure_cider(pair_up(hypotheses, references)).by_image.mean())
+        endings = judge_endings(hypotheses, ended)
+        self.log_dict({"val/unended": endings.unended, "val/dangling": endings.dangling, "val/words": endings.words})
         self.log("val/distinct_captions", float(len({tuple(words) for words in hypotheses})))
 
     def _log_figures(self, stage: str, own: dict[str, Figure]) -> None:
@@ -128,7 +155,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # Lightning unscales, as it clips
-        total = int(self.trainer.estimated_stepping_batches)
+        self._num_steps = total = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

@@ -16,6 +16,7 @@ from showattendtell.report.curves import draw_curves, read_metrics
 from showattendtell.watch import STILL
 
 NLL = "val/nll_per_word"
+CIDER = "val/cider"
 MOVEMENT = "val/attention_movement"
 
 
@@ -29,7 +30,8 @@ class Monitor(NamedTuple):
 
 def build_monitor(config: DictConfig) -> Monitor:
     bleu4 = "val/bleu4_with_penalty" if config.brevity_penalty else "val/bleu4"
-    return Monitor(bleu4, NLL, "min") if config.selection == "nll" else Monitor(bleu4, bleu4, "max")
+    metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[config.selection]
+    return Monitor(bleu4, metric, "min" if metric == NLL else "max")
 
 
 class TrainingFigures(Callback):
@@ -76,6 +78,7 @@ class EpochReport(Callback):
         self._console.print(
             f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
             f"{self._told(values, NLL, 3)} in validation; BLEU-4 {self._told(values, self._monitor.bleu4, 1)}, "
+            f"CIDEr {self._told(values, CIDER, 1)}, "
             f"{values['val/distinct_captions']:.0f} distinct captions; {seconds:.0f} s",
             soft_wrap=True,
         )

@@ -114,14 +114,16 @@ def fingerprint(examples: Iterable[Example]) -> str:
 class Batch(NamedTuple):
     """Captions with their images; an image stands once, however many of its captions are in the batch.
 
-    images   (I, L, D) regions of a frozen encoder, or (I, 3, H, W) pixels
-    owners   (B,) the row of `images` that each caption describes
-    tokens   (B, T) the words to be generated, `<eos>` at the end, `<pad>` behind it
+    images     (I, L, D) regions of a frozen encoder, or (I, 3, H, W) pixels
+    owners     (B,) the row of `images` that each caption describes
+    tokens     (B, T) the words to be generated, `<eos>` at the end, `<pad>` behind it
+    positions  (I,) which of the split's images they are
     """
 
     images: Tensor
     owners: Tensor
     tokens: Tensor
+    positions: Tensor
 
 
 Content = TypeVar("Content")

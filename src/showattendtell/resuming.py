@@ -1,5 +1,6 @@
 """Which run goes on, and from which of its checkpoints."""
 
+import json
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from showattendtell.checkpoint import BEST, CARD, LAST, PREVIOUS, find_damage, load, plain_settings
-from showattendtell.config.check import join, may_differ, shown
+from showattendtell.config.check import leaves, may_differ, shown
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.entry import quoted
@@ -21,6 +22,9 @@ from showattendtell.keeping import BestCheckpoint, LastCheckpoint
 from showattendtell.loggers import METRICS
 from showattendtell.processes import ending_together, rank
 from showattendtell.stopping import NOT_FINITE
+
+STAGES = "stages.json"
+"""What the folder of a run in stages has: the arguments of its command."""
 
 DEFAULT = "its default"
 """Stands for a setting that a configuration does not state."""
@@ -52,14 +56,14 @@ def find_start(config: DictConfig, folder: Path, root: Path | None) -> Start:
         return _go_on(Path(config.resume).expanduser(), config)
     if not config.resume and "SLURM_RESTART_COUNT" not in os.environ:
         return Start(folder)
-    if _checkpoints(folder):
+    if checkpoints_in(folder):
         return _go_on(folder, config)
     same = [run for run in _runs(root) if not _differences(config, run.card)] if root else []
     found = next((run for run in same if not run.finished), same[0] if same else None)
     if found is None:
         print(f"{root or folder} has no run of these settings to go on with; a new one begins in {folder}")
         return Start(folder)
-    _discard(folder)
+    discard(folder)
     return _go_on(found.folder, config)
 
 
@@ -72,8 +76,14 @@ def recall(arguments: list[str]) -> list[str]:
     if {"-m", "--multirun"} & set(arguments):
         raise UserError("resume=FOLDER goes on with one run, and -m runs several; give one of them")
     folder = Path(config.resume).expanduser()
-    card = _peek(folder).card
-    return [*card["arguments"], *arguments, f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
+    return [*arguments_of(folder), *arguments, f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
+
+
+def arguments_of(folder: Path) -> list[str]:
+    """Those of the command that a run in this folder was begun with."""
+    stages = folder / STAGES
+    arguments = json.loads(stages.read_text())["arguments"] if stages.is_file() else peek(folder).card["arguments"]
+    return list(arguments)
 
 
 @contextmanager
@@ -123,14 +133,14 @@ def _go_on(folder: Path, config: DictConfig) -> Start:
     return start
 
 
-def _discard(folder: Path) -> None:
+def discard(folder: Path) -> None:
     """Remove the folder of a run that does not begin, in which Hydra has written the configuration."""
     shutil.rmtree(folder / "config", ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def checkpoints_in(folder: Path) -> list[Path]:
     """What the run could go on from, the newest first."""
     return [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
 
@@ -157,7 +167,7 @@ def _whole_checkpoint(folder: Path) -> Path:
 def _existing(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"the run {folder} is no folder; give the one that holds its {LAST}")
-    files = _checkpoints(folder)
+    files = checkpoints_in(folder)
     if not files:
         raise UserError(f"{folder} has no {LAST} to go on from; train again without resume")
     return files
@@ -169,11 +179,11 @@ def _runs(root: Path) -> list[Start]:
     runs = []
     for folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # of another version, or damaged
-            runs.append(_peek(folder))
+            runs.append(peek(folder))
     return runs
 
 
-def _peek(folder: Path) -> Start:
+def peek(folder: Path) -> Start:
     """What the newest checkpoint of a run says that can be opened; whether it is whole would take long to tell."""
     files = _existing(folder)
     for file in files[:-1]:
@@ -197,18 +207,10 @@ def _read(file: Path) -> tuple[Start, Mapping[str, Any]]:
 
 def _differences(config: DictConfig, card: Mapping[str, Any]) -> list[str]:
     """`setting=VALUE instead of VALUE` for each that the configuration has otherwise than the run."""
-    ours, theirs = dict(_leaves("", plain_settings(config))), dict(_leaves("", card["config"]))
+    ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", card["config"]))
     names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
     return [
         f"{name}={shown(ours.get(name, DEFAULT))} instead of {shown(theirs.get(name, DEFAULT))}"
         for name in names
         if not may_differ(name)
     ]
-
-
-def _leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(join(path, str(key)), value)
-    else:
-        yield path, node

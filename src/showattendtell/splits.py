@@ -140,7 +140,8 @@ class CaptionBatches(TorchDataset[Batch]):
 
     def __getitem__(self, captions: list[int]) -> Batch:
         positions, owners = np.unique(self.owners[captions], return_inverse=True)
-        return Batch(self.images(positions.tolist()), torch.from_numpy(owners), self.tokens.pad(captions))
+        images = self.images(positions.tolist())
+        return Batch(images, torch.from_numpy(owners), self.tokens.pad(captions), torch.from_numpy(positions))
 
 
 class CaptionParts(TorchDataset[Part[Batch]]):

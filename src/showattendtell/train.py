@@ -9,7 +9,12 @@ from showattendtell.config.entry import as_argument, chosen, entry_point, is_fir
 
 
 def run(config: DictConfig) -> float:
-    """The best validation figure of those that `selection` goes by: BLEU-4 in percent, or -log p per word."""
+    """The best validation figure of those that `selection` goes by: BLEU-4 in percent, CIDEr, or -log p per word; where
+    there are stages that of the last."""
+    if config.stages:
+        from showattendtell.stages import run_stages
+
+        return run_stages(config)
     from showattendtell.launching import launch
 
     return launch(train, config)
@@ -21,6 +26,7 @@ def train(config: DictConfig) -> float:
 
     from showattendtell.checkpoint import write_card
     from showattendtell.config.build import build, build_source
+    from showattendtell.origin import find_origin
     from showattendtell.processes import agree, ending_together
     from showattendtell.report.tables import print_dataset
     from showattendtell.resuming import find_start, held, refuse_other_data
@@ -34,15 +40,20 @@ def train(config: DictConfig) -> float:
     with held(start.folder):
         with ending_together():
             dataset, encoder = build(config.dataset), build(config.encoder)
+            origin = find_origin(config)
+            if origin:
+                origin.tune(encoder)
             source, dataset = build_source(config, dataset, encoder)
             sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
-            vocabulary = build(config.vocabulary, captions=sentences)
+            vocabulary = origin.vocabulary if origin else build(config.vocabulary, captions=sentences)
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
             card = write_card(config, chosen(), vocabulary, encoder, dataset)
             refuse_other_data(start, card)
-            module = build_module(config, encoder, vocabulary, card)
+            module = build_module(config, encoder, vocabulary, card, dataset.split("train"))
+            if origin:
+                origin.teach(module.captioner)
             trainer, best = build_trainer(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
     return tell_best(start.folder, best.best_model_score)

@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from rich.console import Console
 
 from showattendtell.batches import CaptionData
-from showattendtell.checkpoint import BEST
+from showattendtell.checkpoint import BEST, CARD
 from showattendtell.config.build import build, build_captioner
 from showattendtell.dashboards import Dashboards
 from showattendtell.encoder import Encoder
@@ -24,10 +24,13 @@ from showattendtell.errors import UserError
 from showattendtell.keeping import BestCheckpoint, LastCheckpoint, WholeCheckpoints
 from showattendtell.loggers import MetricsFile, chosen_loggers
 from showattendtell.loss import HardLoss
+from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.module import CaptioningModule
 from showattendtell.processes import rank
 from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
+from showattendtell.records import Example
+from showattendtell.self_critical import Reward, SelfCritical
 from showattendtell.stopping import TERMINATED, FiniteLoss, Notice, WorkersEnd, telling_lost_workers
 from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.trials import trial_callbacks
@@ -53,12 +56,19 @@ def quieten() -> None:
 
 
 def build_module(
-    config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any]
+    config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any], examples: Sequence[Example] = ()
 ) -> CaptioningModule:
-    """The model that a training configuration describes, with fresh weights."""
+    """The model that a training configuration describes, with fresh weights.
+
+    Args:
+        examples: those of the training split, whose captions rewards are counted by.
+    """
     captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
     if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
         raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
+    self_critical = build_self_critical(config, captioner, vocabulary, examples)
+    if self_critical:
+        card[CARD]["rewards"] = self_critical.judge.describe()
     return CaptioningModule(
         encoder,
         captioner,
@@ -68,7 +78,24 @@ def build_module(
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
         card=card,
+        self_critical=self_critical,
     )
+
+
+def build_self_critical(
+    config: DictConfig, captioner: Captioner, vocabulary: Vocabulary, examples: Sequence[Example]
+) -> SelfCritical | None:
+    """What rewards captions that the model writes for the examples, if the configuration has a reward.
+
+    Raises `UserError` for hard attention that draws nothing where captions are written, and so cannot learn from it.
+    """
+    reward: Reward = build(config.reward)
+    if not reward.is_given:
+        return None
+    if getattr(captioner.attention, "test", None) == "argmax":
+        raise UserError("attention.test=argmax draws nothing that a reward could teach; take sample or expectation")
+    people = [[caption.words for caption in example.captions] for example in examples]
+    return SelfCritical(reward, vocabulary, people)
 
 
 def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:

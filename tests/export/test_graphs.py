@@ -61,10 +61,11 @@ def as_run(graph: Graph, program: Any, way: str) -> Any:
 ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
 
 
-IN_ONNX = [pytest.param(*kind, *ONNX.values, marks=ONNX.marks) for kind in KINDS[::3]]
+WAYS = [pytest.param(*kind, "torch", marks=[] if kind in KINDS[:3] else pytest.mark.slow) for kind in KINDS]
+WAYS += [pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow]) for kind in KINDS[::3]]
 
 
-@pytest.mark.parametrize(("attention", "decoder", "way"), [*((*kind, "torch") for kind in KINDS), *IN_ONNX])
+@pytest.mark.parametrize(("attention", "decoder", "way"), WAYS)
 @torch.no_grad()
 def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, decoder: str, way: str):
     captioner = small_captioner(attention, decoder)

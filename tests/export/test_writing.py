@@ -10,12 +10,13 @@ import pytest
 import torch
 from exported import small_model
 from torch import nn
+from torch._inductor import config as inductor
 
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.card import card_of
 from showattendtell.export.checking import check_formats, compare, generated_images
-from showattendtell.export.formats import FormatName, require
+from showattendtell.export.formats import FORMATS, FormatName, require
 from showattendtell.export.graphs import Graph, Pixels, graphs_of
 from showattendtell.export.run_onnx import Caption
 from showattendtell.export.writing import new_folder, write_card, write_formats
@@ -107,9 +108,11 @@ def test_what_fails_leaves_no_folder(tmp_path: Path):
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def test_machine_code_needs_a_compiler(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"):
+def test_machine_code_needs_a_compiler():
+    with (
+        inductor.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"),
+    ):
         require(["torch", "aoti"])
 
 
@@ -120,6 +123,7 @@ class Bessel(nn.Module):
         return torch.special.bessel_j0(numbers)
 
 
+@pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx")
 def test_a_graph_that_a_format_cannot_hold_is_told(tmp_path: Path):
     graphs = {"begin": Graph(Bessel(), (torch.ones(2, 3),), {"numbers": "images"}, ("values",), "images")}
     with pytest.raises(UserError, match=r"begin cannot be written as onnx \(.+\); leave onnx out of formats"):
@@ -127,6 +131,7 @@ def test_a_graph_that_a_format_cannot_hold_is_told(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(FORMATS["aoti"].lacks() != "", reason="needs a C++ compiler")
 def test_machine_code_writes_pytorchs_captions(tmp_path: Path):
     model = small_model("adaptive")
     card = written(model, tmp_path, ["aoti"])

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,10 @@ import pytest
 from PIL import Image
 from shown import HOSTILE, PEAKS, SEEN, WORDS, made_up, one_model, two_models
 
+from chromium import started_browser
 from showattendtell.report.heatmaps import map_onto_photograph
 from showattendtell.report.pages import DARKEST, Account, Illustrated, Page, make_entry, write_page
-from system_packages import installed
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
-
-PROGRAMS = ["chromium", "chromium-headless-shell", "chromium-browser", "google-chrome"]
 STEP = 900
 """Milliseconds that page.js shows a word for while it plays."""
 
@@ -27,17 +23,8 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    program = installed(lambda: next(filter(None, map(shutil.which, PROGRAMS)), None), "chromium-headless-shell")
-    with playwright.sync_playwright() as started:
-        try:
-            browser = started.chromium.launch(executable_path=program)
-        except playwright.Error as fault:
-            pytest.skip(
-                "needs a Chromium, as from `apt-get install chromium-headless-shell` or `playwright install chromium` "
-                f"({str(fault).splitlines()[0]})"
-            )
+    with started_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

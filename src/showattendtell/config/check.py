@@ -101,6 +101,15 @@ def _is_accepted(accepts: Any, value: Any) -> bool:
     return True
 
 
+def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """(setting, value) of all that stands in a node of a configuration as plain data."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(join(path, str(key)), value)
+    else:
+        yield path, node
+
+
 def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 

@@ -249,7 +249,9 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
         return f"{key} is set by the code; leave it out"
     if last not in names and "**" not in names and not (path and last == TARGET and _is_stated(config, key)):
         return f"there is no setting {key}{did_you_mean(last, names)}"
-    if last in node and isinstance(node._get_node(last), DictConfig) and not _value(line).startswith("{"):
+    inner = node._get_node(last) if last in node else None
+    is_removed = _value(line) == "null" and isinstance(inner, DictConfig) and TARGET not in inner
+    if isinstance(inner, DictConfig) and not _value(line).startswith("{") and not is_removed:
         group = key.replace(".", "/")
         hint = f" and choose it as {group}=NAME" if group in groups else ""
         return f"{key} has settings of its own; give them as {key}.NAME=value{hint}"

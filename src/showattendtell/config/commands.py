@@ -1,6 +1,6 @@
 """The settings of each command that belong to none of its parts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -27,22 +27,27 @@ class Train(NamedTuple):
     """
     seed: decides the order of the captions, the first weights and the dropout.
     cache: the folder of the stored grids and of the drawings of dataset=shapes.
-    initial_weights: drawn as each layer of this project says, or by the released code's one rule.
-    selection: what best.ckpt and early stopping go by: BLEU-4 of the validation captions, or -log p of people's words.
+    initial_weights: drawn as each layer of this project says, or by the released code's one rule; or a best.ckpt, whose
+        weights, words and encoder training begins with.
+    selection: what best.ckpt and early stopping go by: BLEU-4 or CIDEr of the validation captions, or -log p of
+        people's words.
     brevity_penalty: tell and select by BLEU-4 with the brevity penalty.
     checkpoint_every: minutes between two checkpoints while an epoch lasts, which is what a kill can cost; 0 for one
         after every step. There is one before each validation besides. It is written while training waits.
     resume: true goes on with the newest unfinished run of the same settings, and begins one where there is none; the
         folder of a run goes on with that one, its settings included.
+    stages: trainings that follow each other, by name, each with what its command has besides this one's arguments; each
+        begins with the best checkpoint of the one before.
     """
 
     seed: NonNegativeInt
     cache: Text
-    initial_weights: Literal["project", "released"]
-    selection: Literal["bleu4", "nll"]
+    initial_weights: Literal["project", "released"] | Text
+    selection: Literal["bleu4", "cider", "nll"]
     brevity_penalty: bool
     checkpoint_every: NonNegativeFloat
     resume: bool | Text
+    stages: Mapping[str, Sequence[Text]] | None
 
 
 class EvaluatedData(NamedTuple):
@@ -245,6 +250,28 @@ class SweepReport(NamedTuple):
 
     study: Text | Annotated[Sequence[Text], Field(min_length=1, max_length=1)]
     storage: Text | None
+
+
+class Serve(NamedTuple):
+    """
+    checkpoint: a best.ckpt or last.ckpt of training; or several with one vocabulary, as [a.ckpt,b.ckpt], which write as
+        one, with the maps of the first.
+    compare: further checkpoints that can be chosen, as b.ckpt or [b.ckpt,c.ckpt]; each writes for itself.
+    host: the address that is listened on. 127.0.0.1 is reached from this machine alone, 0.0.0.0 from all that reach it.
+    port: 0 takes any that is free; the address is printed.
+    names: the names that the server answers to, as [photos.example.org]; by default those of this machine itself where
+        host is reached from it alone, else any.
+    seed: decides what is drawn at random, where a request says no other.
+    device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text | Annotated[Sequence[Text], Field(min_length=1)]
+    compare: Text | Sequence[Text]
+    host: Text
+    port: Annotated[int, Field(ge=0, le=65535)]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    seed: NonNegativeInt
+    device: Text
 
 
 class Export(NamedTuple):

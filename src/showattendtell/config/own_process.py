@@ -43,8 +43,7 @@ def _answer(work: Callable[[], Any], receiver: Connection) -> None:
     """What the process does: none of what its parent has registered for its own end."""
     atexit._clear()
     multiprocessing.set_start_method(None, force=True)  # that of joblib is for its own processes
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent()
     try:
         receiver.send((work(), None))
     except Exception as fault:
@@ -53,6 +52,12 @@ def _answer(work: Callable[[], Any], receiver: Connection) -> None:
         sys.exit(INTERRUPTED)
     finally:
         atexit._run_exitfuncs()
+
+
+def end_with_parent() -> None:
+    """Have this process told to stop where the one that started it ends, be it killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(status: int) -> str:

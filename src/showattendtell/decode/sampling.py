@@ -2,15 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from showattendtell.arguments import NonNegativeInt, PositiveFloat, Share
 from showattendtell.decode.decoding import Decoding
+from showattendtell.decode.rules import Rules
 from showattendtell.decode.speaker import Speaker
 from showattendtell.records import Generated
 from showattendtell.text.vocabulary import EOS, START, Vocabulary
+
+
+class Draws(NamedTuple):
+    """R captions, until the last of them has ended: what stands behind a caption's `<eos>` is none of it.
+
+    tokens     (R, T)
+    scores     (R, T) log p of each
+    weights    (R, T, L) alpha
+    gates      (R, T) beta
+    locations  (R, T, H) which regions hard attention drew; None where nothing is drawn
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    weights: Tensor
+    gates: Tensor
+    locations: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +45,23 @@ class Sampling(Decoding):
     top_k: NonNegativeInt = 0
     top_p: Share = 1.0
 
-    @torch.no_grad()
     def write(self, speaker: Speaker, regions: Sequence[Tensor], vocabulary: Vocabulary) -> list[list[Generated]]:
         """`num_captions` draws for each image, the likeliest first; log p is the model's own, without temperature."""
-        rules = self.in_tokens(vocabulary)
+        draws = self.draw(speaker, regions, self.in_tokens(vocabulary))
+        parts = (part.cpu() for part in (draws.tokens, draws.scores, draws.weights, draws.gates))
+        drawn = [_cut(*row) for row in zip(*parts, strict=True)]
+        by_image = (drawn[first : first + self.num_captions] for first in range(0, len(drawn), self.num_captions))
+        return [sorted(captions, key=lambda caption: caption.log_probability, reverse=True) for captions in by_image]
+
+    @torch.no_grad()
+    def draw(self, speaker: Speaker, regions: Sequence[Tensor], rules: Rules) -> Draws:
+        """`num_captions` draws for each image, those of an image together."""
         speech = speaker.before(regions)
         thoughts = speech.begin()
         thoughts = thoughts.follow(thoughts.images.repeat_interleave(self.num_captions))
         rows = torch.arange(len(thoughts.images), device=thoughts.images.device)
         tokens = torch.full((len(rows), 1), START, device=rows.device)
-        steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        steps: list[tuple[Tensor, ...]] = []
         ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
         while len(steps) < self.max_length and not ended.all():
             said = speech.step(thoughts, rows, tokens[:, -1])
@@ -43,12 +69,10 @@ class Sampling(Decoding):
             allowed = rules.apply(said.scores, tokens[:, 1:]) - said.normalisers.unsqueeze(1)
             words = torch.multinomial(self.sharpen(allowed).exp(), 1)
             tokens = torch.cat([tokens, words], dim=1)
-            steps.append((allowed.gather(1, words).squeeze(1), said.weights, said.gate))
+            locations = () if said.locations is None else (said.locations,)
+            steps.append((allowed.gather(1, words).squeeze(1), said.weights, said.gate, *locations))
             ended |= words.squeeze(1) == EOS
-        parts = (tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True)))
-        drawn = [_cut(*row) for row in zip(*(part.cpu() for part in parts), strict=True)]
-        by_image = (drawn[first : first + self.num_captions] for first in range(0, len(drawn), self.num_captions))
-        return [sorted(captions, key=lambda caption: caption.log_probability, reverse=True) for captions in by_image]
+        return Draws(tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True)))
 
     def sharpen(self, log_probabilities: Tensor) -> Tensor:
         """log p of the words to draw from, (R, V): temperature first, then the cuts."""

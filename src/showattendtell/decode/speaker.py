@@ -31,6 +31,7 @@ class Utterance(NamedTuple):
     thoughts     of the B captions, now
     weights      (P, L) alpha
     gate         (P,) beta
+    locations    (P, H) which regions hard attention drew; None where nothing is drawn
     """
 
     scores: Tensor
@@ -38,13 +39,15 @@ class Utterance(NamedTuple):
     thoughts: Thoughts
     weights: Tensor
     gate: Tensor
+    locations: Tensor | None = None
 
 
 Precision = Literal["float32", "bfloat16"]
 
 
 class Speech:
-    """What captioners say of images together: p of a word is the mean of theirs; alpha and beta are the first one's."""
+    """What captioners say of images together: p of a word is the mean of theirs; alpha, beta and locations are those of
+    the first one."""
 
     def __init__(self, narrations: Sequence[Narration], precision: Precision):
         self._narrations, self._precision = tuple(narrations), precision
@@ -64,7 +67,7 @@ class Speech:
             scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
             normalisers = torch.full_like(normalisers, math.log(len(steps)))
         thoughts = Thoughts(tuple(step.state for step in steps), stems.images[which])
-        return Utterance(scores, normalisers, thoughts, steps[0].weights, steps[0].gate)
+        return Utterance(scores, normalisers, thoughts, *steps[0][3:])
 
 
 class Speaker:

@@ -13,9 +13,10 @@ from showattendtell.report.tables import print_notes
 
 def print_rows(rows: Sequence[Row], pictures: int, of: str) -> None:
     """How many captions are PyTorch's, the largest differences, and what an image takes."""
-    columns = ("", "way", "same", "log p", "maps", "ms an image")
+    columns = ("", "way", "same", "log p", "attention", "ms")
     table = Table(*columns, title=f"{pictures} {of}, one after the other", title_justify="left")
-    table.columns[0].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
     for runner, own in groupby(rows, key=lambda row: row.runner):
@@ -26,7 +27,7 @@ def print_rows(rows: Sequence[Row], pictures: int, of: str) -> None:
                 figures = [f"{outcome.same} of {pictures}", off, f"{outcome.maps:.0e}"]
             table.add_row("" if number else runner, row.way, *figures, f"{row.milliseconds:,.1f}")
         table.add_section()
-    table.caption = "same captions as PyTorch's; largest difference of log p and of maps"
+    table.caption = "same: captions that are PyTorch's; log p, attention: the largest difference; ms an image"
     Console(highlight=False).print(table)
     print_notes(_notes(rows, pictures))
 

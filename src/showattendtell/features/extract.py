@@ -50,10 +50,12 @@ class Extraction(NamedTuple):
 
 
 def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: Extraction) -> Path:
-    """Where a data set's grids are kept; other weights under the same name are found out by the store's manifest."""
+    """Where a data set's grids are kept, those of a network that was fine-tuned by its weights; other weights under the
+    same name are found out by the store's manifest."""
     parts = [
         f"{encoder.network_name}-{encoder.stride}-{encoder.preprocessing.crop}",
         f"pool{encoder.pool}" if encoder.pool > 1 else "",
+        encoder.describe()["weights_sha256"][:12] if encoder.tuned else "",
         extraction.precision if extraction.precision != "float32" else "",
         extraction.dtype if extraction.dtype != "float16" else "",
         f"{extraction.views}views" if extraction.views > 1 else "",

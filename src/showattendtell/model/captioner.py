@@ -1,5 +1,8 @@
 """Attention and decoder, composed: all steps of given captions, or one step at a time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -25,18 +28,25 @@ class Captioner(nn.Module):
         self.attention = attention
         self.decoder = decoder
 
-    def forward(self, regions: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
+    def forward(self, regions: Tensor, owners: Tensor, tokens: Tensor, read: Tensor | None = None) -> Trace:
         """Scores of every word of the captions `tokens` (B, T) given the words before it.
 
         Args:
             regions: (I, L, D), each image once.
             owners: (B,) the image of each caption.
+            read: (B, T) what stands before each of the words instead of the caption's own.
         """
         memory, state = self.begin(regions)
-        return self.unroll(memory, state, owners, tokens)
+        return self.unroll(memory, state, owners, tokens, read=read)
 
     def unroll(
-        self, memory: Memory, state: State, owners: Tensor, tokens: Tensor, locations: Tensor | None = None
+        self,
+        memory: Memory,
+        state: State,
+        owners: Tensor,
+        tokens: Tensor,
+        locations: Tensor | None = None,
+        read: Tensor | None = None,
     ) -> Trace:
         """As `forward`, from the memory and first states of the images.
 
@@ -44,7 +54,7 @@ class Captioner(nn.Module):
             locations: (B, T, H) where hard attention is to look; it draws where they are negative.
         """
         packing = Packing.of(tokens)
-        embedded, word_gates = self.decoder.take_in(packing.pack(shift_right(tokens)))
+        embedded, word_gates = self.decoder.take_in(packing.pack(shift_right(tokens) if read is None else read))
         given = (self.attention, self.decoder, packing)
         if in_one_go(self.attention, self.decoder):
             course = all_steps(*given, memory, state, word_gates, owners, locations)
@@ -58,6 +68,17 @@ class Captioner(nn.Module):
     def begin(self, regions: Tensor) -> tuple[Memory, State]:
         """What is needed of the images, (I, L, D): computed once, then selected by row."""
         return self.attention.remember(regions), self.decoder.start(regions)
+
+
+@contextmanager
+def as_written(captioner: Captioner) -> Iterator[None]:
+    """The captioner as it is outside training."""
+    training = captioner.training
+    captioner.eval()
+    try:
+        yield
+    finally:
+        captioner.train(training)
 
 
 def shift_right(tokens: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from showattendtell.model.precision import to_multiply, without_autocast
 from showattendtell.model.reading import Reading
 from showattendtell.model.steps import Glimpse, State, Step
 from showattendtell.model.unroll import in_one_go, weights_of
+from showattendtell.records import Sample
 
 
 class Narration:
@@ -51,7 +52,8 @@ class Narration:
         embedded, word_gates = self.decoder.take_in(tokens)
         state = self.decoder.advance(word_gates, context, state.select(stems))
         scores = self.score(self.decoder.answer(embedded, state.hidden, context))
-        return Step(*scores, state, glimpse.weights, glimpse.gate)
+        locations = None if glimpse.sample is None else glimpse.sample.locations
+        return Step(*scores, state, glimpse.weights, glimpse.gate, locations)
 
     def look(self, state: State, images: Tensor) -> Glimpse:
         """Attention takes as many stems of every image: the last of each stands for those that it lacks."""
@@ -66,7 +68,8 @@ class Narration:
         glimpse = self.attention(self.memory, state.select(grid.flatten()))
         within = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
         rows = places.repeat_interleave(counts) * len(number) + within
-        return Glimpse(glimpse.context[rows], glimpse.weights[rows], glimpse.gate[rows])
+        sample = None if glimpse.sample is None else Sample(*(part[rows] for part in glimpse.sample))
+        return Glimpse(glimpse.context[rows], glimpse.weights[rows], glimpse.gate[rows], sample)
 
     def score(self, answers: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the next word (B, V) and their normalisers (B,)."""

@@ -64,6 +64,7 @@ class Step(NamedTuple):
     state        of the captions, behind their last words
     weights      (P, L) alpha
     gate         (P,) beta
+    locations    (P, H) which regions hard attention drew; None where nothing is drawn
     """
 
     scores: Tensor
@@ -71,3 +72,4 @@ class Step(NamedTuple):
     state: State
     weights: Tensor
     gate: Tensor
+    locations: Tensor | None = None

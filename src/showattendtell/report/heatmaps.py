@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
@@ -15,6 +16,7 @@ from showattendtell.report.pictures import save_picture
 
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
+DPI = 110
 
 
 def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
@@ -53,6 +55,14 @@ def darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Ima
 def draw_heatmaps(
     photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
 ) -> None:
+    """The picture of `heatmap_figure` as a file."""
+    figure = heatmap_figure(photograph, words, weights, gates, seen)
+    save_picture(figure, path, "output to another folder", DPI)
+
+
+def heatmap_figure(
+    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
+) -> Figure:
     """One picture: the photograph with its caption, then a panel a word with the map and beta.
 
     Args:
@@ -74,4 +84,4 @@ def draw_heatmaps(
     for axis, word, step, beta in zip(axes.flat[1:], words, weights, gates, strict=False):
         axis.imshow(darken(small, step, seen))
         axis.set_title(f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}", fontsize=10)
-    save_picture(figure, path, "output to another folder", dpi=110)
+    return figure

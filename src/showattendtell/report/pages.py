@@ -99,6 +99,11 @@ def write_page(page: Page, path: Path) -> None:
 
 def render(page: Page) -> str:
     """The page as HTML; whatever photographs, models and words are called is shown as it is."""
+    return fill("page.html", page=page, gated=gated_models(page), spell=spell, darkest=DARKEST)
+
+
+def fill(template: str, **content: object) -> str:
+    """A template with its content, in which nothing is markup."""
     templates = Environment(
         loader=PackageLoader("showattendtell.report"),
         autoescape=True,
@@ -106,9 +111,13 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    gated = [_is_gated(page, number) for number in range(len(page.models))]
-    html = templates.get_template("page.html").render(page=page, gated=gated, spell=spell, darkest=DARKEST)
+    html = templates.get_template(template).render(content)
     return html.encode("utf-8", "replace").decode()  # names of files may hold bytes that are no text
+
+
+def gated_models(page: Page) -> list[bool]:
+    """Of each model whether it has a gate."""
+    return [_is_gated(page, number) for number in range(len(page.models))]
 
 
 def _is_gated(page: Page, model: int) -> bool:

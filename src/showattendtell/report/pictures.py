@@ -1,5 +1,6 @@
 """Pictures, from matplotlib to a file."""
 
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -22,3 +23,13 @@ def save_picture(figure: Figure, path: Path, setting: str, dpi: int) -> None:
         raise UserError(f"{path} cannot be written ({fault.strerror}); set {setting}") from None
     finally:
         plt.close(figure)
+
+
+def picture_content(figure: Figure, form: str, dpi: int) -> bytes:
+    """What `save_picture` writes into a file of that form, such as `png`."""
+    content = BytesIO()
+    try:
+        figure.savefig(content, format=form, dpi=dpi)
+    finally:
+        plt.close(figure)
+    return content.getvalue()

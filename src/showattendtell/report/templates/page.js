@@ -88,6 +88,7 @@ function stop(card) {
   if (!playing.has(card)) return;
   clearTimeout(playing.get(card));
   playing.delete(card);
+  card.classList.remove("writing");
   label(card, "Play", "▶");
   card.querySelectorAll(".panel").forEach(rest);
 }
@@ -148,5 +149,10 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
 });
 
-for (const picture of document.querySelectorAll("img:not([src])"))
-  picture.src = picture.closest(".panels").querySelector("img").src;
+/** Show the one copy of each photograph in all of its panels. */
+function share(place) {
+  for (const picture of place.querySelectorAll(".panel img:not([src])"))
+    picture.src = picture.closest(".panels").querySelector("img").src;
+}
+
+share(document);

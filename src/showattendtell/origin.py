@@ -1,0 +1,84 @@
+"""The checkpoint with whose weights, words and encoder a training begins."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from showattendtell.checkpoint import plain_settings, read_checkpoint
+from showattendtell.config.check import leaves, shown
+from showattendtell.encoder import Encoder
+from showattendtell.errors import UserError, listed
+from showattendtell.model.captioner import Captioner
+from showattendtell.portable import ENCODER, find_model
+from showattendtell.text.vocabulary import Vocabulary
+
+DRAWN = ("project", "released")
+"""What `initial_weights` says where they are drawn."""
+
+HARMLESS = ("weights", "trainable", "learning_rate", "recompute", "dropout", "_target_")
+"""Settings of the model that may be otherwise than they were."""
+
+
+class Origin(NamedTuple):
+    """A checkpoint: its file, what it says of itself, its weights, and with which settings it does not go together.
+
+    differences  `setting=VALUE` for each that shapes the model and was otherwise
+    """
+
+    file: Path
+    card: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    differences: list[str]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.card["vocabulary"])
+
+    def tune(self, encoder: Encoder) -> None:
+        """Give the encoder the checkpoint's weights. Raises `UserError` for another network, grid or size."""
+        ours, theirs = encoder.describe(), self.card["encoder"]
+        if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
+            raise self._misfit()
+        if own := self._of(ENCODER):
+            encoder.adopt(own)
+        elif ours["weights_sha256"] != theirs["weights_sha256"]:
+            raise self._misfit()
+
+    def teach(self, captioner: Captioner) -> None:
+        """Give the captioner the checkpoint's weights. Raises `UserError` for one of another kind or size."""
+        try:
+            captioner.load_state_dict(self._of("captioner."))
+        except RuntimeError:
+            raise self._misfit() from None
+
+    def _of(self, part: str) -> dict[str, Tensor]:
+        return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
+
+    def _misfit(self) -> UserError:
+        told = listed(self.differences, shown=6) or "another encoder"
+        return UserError(f"{self.file} does not fit this model; it was trained with {told}: give the same")
+
+
+def find_origin(config: DictConfig) -> Origin | None:
+    """The checkpoint that a training configuration's `initial_weights` names, if it names one.
+
+    Raises `UserError` for a file that is missing, damaged or none of ours.
+    """
+    if config.initial_weights in DRAWN:
+        return None
+    file = find_model(config.initial_weights)
+    card, weights = read_checkpoint(file)
+    return Origin(file, card, weights, _differences(config, card["config"]))
+
+
+def _differences(config: DictConfig, theirs: Mapping[str, Any]) -> list[str]:
+    ours, others = _of_the_model(plain_settings(config)), _of_the_model(theirs)
+    names = [name for name in {**others, **ours} if name.rpartition(".")[2] not in HARMLESS]
+    return [f"{name}={shown(others.get(name, 'its default'))}" for name in names if ours.get(name) != others.get(name)]
+
+
+def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for part in ("encoder", "attention", "decoder") for name, value in leaves(part, settings[part])}

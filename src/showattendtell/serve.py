@@ -1,0 +1,51 @@
+"""Serves a page on which photographs are captioned, and the same for programs."""
+
+import sys
+from importlib import import_module
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry import entry_point, leave
+
+PACKAGES = ("fastapi", "uvicorn", "python_multipart")
+
+
+def run(config: DictConfig) -> None:
+    _find_packages()
+    from showattendtell.accounts import restore_captioners
+    from showattendtell.config.build import build
+    from showattendtell.serving.app import make_app
+    from showattendtell.serving.line import Line
+    from showattendtell.serving.listening import LOOPBACK, address, is_loopback, listen
+    from showattendtell.serving.listening import run as run_app
+    from showattendtell.serving.models import Models
+    from showattendtell.serving.pictures import get_ready
+
+    listening, local = listen(config.host, config.port), is_loopback(config.host)
+    limits = build(config.limits)
+    line = Line(limits.waiting, limits.seconds)
+    models = line.begin(lambda: Models(restore_captioners(config))).result()
+    line.begin(get_ready)
+    if not local:
+        print(f"note: host={config.host} lets all who reach this machine use it, without a password", file=sys.stderr)
+    print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
+    hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
+    run_app(make_app(models, line, limits, hosts), listening)
+
+
+def _find_packages() -> None:
+    from showattendtell.errors import UserError
+
+    for package in PACKAGES:
+        try:
+            import_module(package)
+        except ImportError:
+            name = package.replace("_", "-")
+            raise UserError(f"serve needs the package {name}; run pip install 'showattendtell[serve]'") from None
+
+
+main = entry_point("serve", run)
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,55 @@
+"""A server as a user starts it, with two models that are small and have learned nothing."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from started import Served, write_checkpoint
+
+SPEECH = ["decoding.min_length=3", "decoding.max_length=5", "decoding.say_unknown=false"]
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    paths = [folder / "soft/best.ckpt", folder / "hard/best.ckpt"]
+    write_checkpoint(paths[0])
+    write_checkpoint(paths[1], "attention=hard")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def serve(start_forked: Callable[..., Any], checkpoints: list[Path], tmp_path_factory: Any) -> Iterator[Serve]:
+    """Starts servers, which end with the tests of a file."""
+    started: list[Served] = []
+
+    def serve(*settings: str) -> Served:
+        line = [f"checkpoint={checkpoints[0]}", f"compare={checkpoints[1]}", "port=0", *SPEECH]
+        running = start_forked("serve", *line, *settings, folder=tmp_path_factory.mktemp("user"))
+        started.append(Served(_address(running), running))
+        return started[-1]
+
+    yield serve
+    for one in started:
+        if one.running.process.is_alive():
+            one.running.process.terminate()
+            one.running.process.join(10)
+
+
+def _address(running: Any) -> str:
+    deadline = time.monotonic() + 120
+    while running.process.is_alive() and time.monotonic() < deadline:
+        if found := re.search(r"http://\S+", running.out.read_text()):
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError(f"the server did not start: {running.finish().err if not running.process.is_alive() else ''}")
+
+
+@pytest.fixture(scope="module")
+def served(serve: Serve) -> Served:
+    return serve()

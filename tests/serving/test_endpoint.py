@@ -1,0 +1,187 @@
+"""What programs get: captions as the Python API gives them, and sentences for what cannot be answered."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from asking import FORM, ask, caption, form, part
+from hostile import encoded, noise
+from PIL import Image
+from started import Served
+
+from showattendtell.describing import load
+from showattendtell.report.heatmaps import draw_heatmaps
+
+Serve = Callable[..., Served]
+
+WIDE, TALL = noise(90, 60), noise(40, 70)
+SPEECH = {"min_length": 3, "max_length": 5, "say_unknown": False}
+NAMES = ["soft/best.ckpt", "hard/best.ckpt"]
+
+
+def test_an_answer_is_what_the_python_api_says(served: Served, checkpoints: list[Path]):
+    photographs = [encoded(WIDE, "PNG"), encoded(TALL, "PNG")]
+    answered = caption(served.address, *photographs, model=NAMES, beam_size="2", attention="argmax")
+    assert answered.status == 200
+    expected = [
+        load(path, beam_size=2, look=look, **SPEECH) for path, look in zip(checkpoints, (None, "argmax"), strict=True)
+    ]
+    for number, (told, content) in enumerate(zip(answered.json["photographs"], photographs, strict=True)):
+        assert told["name"] == f"{number}.jpg"
+        assert (told["width"], told["height"]) == Image.open(io.BytesIO(content)).size
+        assert [account["model"] for account in told["accounts"]] == NAMES
+        for account, captioner in zip(told["accounts"], expected, strict=True):
+            description = captioner(content)
+            assert account["captions"][0]["caption"] == description.caption
+            words = account["captions"][0]["words"]
+            assert tuple(word["word"] for word in words) == description.words
+            maps = np.array([word["map"] for word in words])
+            np.testing.assert_allclose(maps, description.weights[: len(words)], atol=2e-6)
+            np.testing.assert_allclose(maps.sum(axis=(1, 2)), 1, atol=1e-4)
+            said = np.array([word["log_probability"] for word in words])
+            np.testing.assert_allclose(said, description.log_probabilities[: len(words)], atol=1e-3)
+            np.testing.assert_allclose([word["beta"] for word in words], description.gates[: len(words)], atol=1e-5)
+            np.testing.assert_allclose(list(account["seen"].values()), description.seen, atol=1e-6)
+
+
+def test_without_wishes_the_first_model_answers_as_it_was_started(served: Served, checkpoints: list[Path]):
+    answered = caption(served.address, encoded(WIDE, "PNG"))
+    [account] = answered.json["photographs"][0]["accounts"]
+    assert account["model"] == NAMES[0]
+    assert account["captions"][0]["caption"] == load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).caption
+
+
+def test_a_wish_lasts_no_longer_than_its_request(served: Served):
+    def looks(**wishes: str) -> str:
+        return caption(served.address, encoded(WIDE, "PNG"), model=NAMES[1], **wishes).content.decode()
+
+    before = looks()
+    others = {looks(attention=one) for one in ("sample", "argmax", "expectation")}
+    assert len(others) == 3
+    assert looks() == before == looks(attention="sample")
+    assert looks(seed="1") == before
+
+
+def test_a_seed_decides_what_is_drawn(served: Served):
+    def drawn(seed: int) -> Any:
+        wishes = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
+        return caption(served.address, encoded(WIDE, "PNG"), **wishes).json["photographs"]
+
+    assert drawn(5) == drawn(5)
+    assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))
+
+
+def test_a_picture_is_that_of_the_caption_command(served: Served, checkpoints: list[Path], tmp_path: Path):
+    answered = caption(served.address, encoded(WIDE, "PNG"), path="api/picture")
+    assert answered.headers["content-type"] == "image/png"
+    draw_heatmaps(*load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).as_drawn(), tmp_path / "expected.png")
+    sent, expected = Image.open(io.BytesIO(answered.content)), Image.open(tmp_path / "expected.png")
+    np.testing.assert_allclose(np.asarray(sent, dtype=float), np.asarray(expected, dtype=float), atol=2)
+
+
+@pytest.mark.parametrize("fields", [{"model": NAMES}, {}], ids=["models", "photographs"])
+def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: dict[str, Any]):
+    photographs = [encoded(WIDE, "PNG")] * (1 if fields else 2)
+    answered = caption(served.address, *photographs, path="api/picture", **fields)
+    assert (answered.status, answered.error) == (422, "a picture is of one photograph and one model; send one of each")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"model": "sof/best.ckpt"}, "there is no model 'sof/best.ckpt'; did you mean 'soft/best.ckpt'?"),
+        ({"beam_size": "0"}, "beam_size: input should be greater than or equal to 1"),
+        ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
+        ({"beams": "3"}, "there is no field 'beams'; known are photograph, model, beam_size, attention, seed"),
+    ],
+)
+def test_a_wish_that_is_none_is_told(served: Served, fields: dict[str, str], sentence: str):
+    answered = caption(served.address, encoded(WIDE, "PNG"), **fields)
+    assert (answered.status, answered.error) == (422, sentence)
+
+
+def test_the_models_are_told_by_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
+    told = ask(served.address, "api/models")
+    assert [(one["name"], one["hard_attention"]) for one in told.json["models"]] == list(
+        zip(NAMES, (False, True), strict=True)
+    )
+    assert told.json["beam_size"] == 3
+    assert str(checkpoints[0].parents[1]) not in told.content.decode()
+
+
+class Addresses(HTMLParser):
+    """Everything that a page loads or leads to."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found |= {value or "" for name, value in attributes if name in ("src", "href", "action", "data")}
+        assert not [name for name, _ in attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("path", ["", "docs"])
+def test_a_page_is_whole_without_a_network(served: Served, path: str):
+    page = ask(served.address, path)
+    assert page.status == 200
+    found = Addresses(page.content.decode()).found - {"data:,"}
+    assert not [one for one in found if ":" in one or one.startswith("//")]
+    for one in found:
+        assert ask(served.address, one.removeprefix("./")).status == 200
+
+
+def test_the_documentation_tells_every_field_and_every_kind_of_answer(served: Served):
+    openapi = ask(served.address, "openapi.json").json
+    page = ask(served.address, "docs").content.decode()
+    fields = openapi["paths"]["/api/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed"}
+    names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
+    for name in (*fields["properties"], *names, *openapi["paths"]):
+        assert name in page
+    assert "$ref" not in page
+    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(openapi)))
+    assert referred <= set(openapi["components"]["schemas"])
+
+
+@pytest.mark.parametrize("path", ["", "docs", "serve.js", "serve.css", "api/models", "nowhere"])
+def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
+    headers = ask(served.address, path, headers={"Origin": "http://evil.example"}).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert not [name for name in headers if name.startswith("access-control")]
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
+def test_this_machine_is_answered_by_its_own_names(served: Served, host: str):
+    assert ask(served.address, "", headers={"Host": f"{host}:{urlsplit(served.address).port}"}).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"])
+def test_another_name_for_this_machine_is_refused(served: Served, host: str):
+    assert ask(served.address, "", headers={"Host": host}).status == 400
+
+
+def test_a_page_of_another_site_is_refused(served: Served):
+    body = form(part("photograph", encoded(WIDE, "PNG"), "a.png"))
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        assert ask(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
+
+
+def test_an_address_that_is_none_is_told(served: Served):
+    assert ask(served.address, "nowhere").error.startswith("not found; GET / is the page")
+    assert ask(served.address, "api/caption").error.startswith("method not allowed")
+    assert ask(served.address, "api/caption", method="PUT").status == 405

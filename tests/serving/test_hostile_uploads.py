@@ -1,0 +1,176 @@
+"""Some two hundred uploads that nobody means well with, malformed requests, and many at a time: each is answered with a
+sentence or a caption, and the server lives on as it was."""
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from asking import BOUNDARY, FORM, Answered, ask, caption, form, part
+from hostile import ATTACKS, NAMES, Attack, encoded, noise
+from started import Served
+
+PHOTOGRAPH = encoded(noise(), "JPEG")
+GROWTH = 60
+"""Megabytes by which a process may grow that answers a hundred requests, of which two dozen hold 3 each."""
+
+
+def send(served: Served, attack: Attack) -> Answered:
+    return ask(served.address, "api/caption", form(part("photograph", attack.content, attack.file_name, attack.kind)))
+
+
+def assert_told(answered: Answered, *statuses: int) -> None:
+    """Refused in one sentence that holds no place of the server's."""
+    assert answered.status in (statuses or range(400, 500)), answered.content[:300]
+    sentence = answered.error
+    assert 10 < len(sentence) < 600
+    assert "\n" not in sentence
+    assert not re.search(r"Traceback|0x[0-9a-f]{6}|\.py\b|/tmp|/usr|/root|/home|site-packages", sentence)
+
+
+def assert_captioned(answered: Answered) -> None:
+    assert answered.status == 200, answered.content[:300]
+    [photograph] = answered.json["photographs"]
+    assert photograph["accounts"][0]["captions"][0]["words"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
+def test_a_hostile_upload_is_refused_and_an_odd_photograph_captioned(served: Served, attack: Attack):
+    answered = send(served, attack)
+    if attack.fine or (attack.fine is None and answered.status == 200):
+        assert_captioned(answered)
+    else:
+        assert_told(answered)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_file_is_called_its_name_is_a_name_and_no_more(served: Served, name: str):
+    answered = send(served, Attack("", PHOTOGRAPH, file_name=name))
+    if answered.status == 200:
+        [photograph] = answered.json["photographs"]
+        assert photograph["name"]
+        assert len(photograph["name"]) <= 120
+        assert not set(photograph["name"]) & set("/\\\0\r\n\u202e")
+        assert "set-cookie" not in answered.headers
+    else:
+        assert_told(answered, 400)
+
+
+GOOD = part("photograph", PHOTOGRAPH, "a.jpg")
+MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
+    "no type": (form(GOOD), {}),
+    "another type": (form(GOOD), {"Content-Type": "application/json"}),
+    "a type that is none": (form(GOOD), {"Content-Type": ";;;\x01"}),
+    "no boundary": (form(GOOD), {"Content-Type": "multipart/form-data"}),
+    "another boundary": (form(GOOD), {"Content-Type": "multipart/form-data; boundary=other"}),
+    "an endless boundary": (form(GOOD), {"Content-Type": f"multipart/form-data; boundary={'x' * 5000}"}),
+    "no end": (GOOD, FORM),
+    "half a part": (GOOD[: len(GOOD) // 2], FORM),
+    "nothing": (b"", FORM),
+    "only the end": (form(), FORM),
+    "no name": (f"--{BOUNDARY}\r\nContent-Disposition: form-data\r\n\r\nx\r\n--{BOUNDARY}--".encode(), FORM),
+    "no disposition": (f"--{BOUNDARY}\r\n\r\nx\r\n--{BOUNDARY}--".encode(), FORM),
+    "headers that do not end": (f"--{BOUNDARY}\r\n{'A: b' * 50_000}".encode(), FORM),
+    "1,000 headers": (b"--boundary\r\n" + b"A: b\r\n" * 1000 + b"\r\nx\r\n--boundary--", FORM),
+    "too many photographs": (form(*[GOOD] * 9), FORM),
+    "too many fields": (form(*[part("seed", "1")] * 99, GOOD), FORM),
+    "too long a field": (form(part("model", "x" * 100_000), GOOD), FORM),
+    "a form within a form": (
+        form(part("photograph", form(GOOD), "a.jpg", f"multipart/mixed; boundary={BOUNDARY}")),
+        {"Content-Type": "multipart/form-data; boundary=boundary"},
+    ),
+    "another file": (form(part("avatar", PHOTOGRAPH, "a.jpg"), GOOD), FORM),
+    "a photograph as text": (form(part("photograph", "photo")), FORM),
+    "bytes that are no text": (form(part("model", b"\xff\xfe\0"), GOOD), FORM),
+    "a charset that is none": (
+        form(part("model", b"\xff"), GOOD),
+        {"Content-Type": f"{FORM['Content-Type']}; charset=x"},
+    ),
+    "random bytes": (np.random.default_rng(0).bytes(5000), FORM),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_form_that_is_none_is_told(served: Served, kind: str):
+    body, headers = MALFORMED[kind]
+    assert_told(ask(served.address, "api/caption", body, headers), 400, 413, 415, 422)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"model": "../../etc/passwd"}, {"model": "<script>"}, {"beam_size": "0"}, {"beam_size": "21"}),
+        *({"beam_size": "1e9"}, {"beam_size": "nan"}, {"seed": "-1"}, {"seed": str(2**70)}, {"attention": "x" * 1000}),
+        *({"__class__": "x"}, {"output": "/tmp/x"}, {"photograph": "x"}, {"": "x"}, {"seed": "9" * 1900}),
+    ],
+    ids=str,
+)
+def test_a_field_that_is_unknown_or_out_of_range_is_told(served: Served, fields: dict[str, str]):
+    assert_told(caption(served.address, PHOTOGRAPH, **fields), 422)
+
+
+RAW = {
+    "no HTTP": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n",
+    "headers without end": b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 200_000 + b"\r\n\r\n",
+    "two lengths": b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+    "a negative length": b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    "a length of words": b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Length: many\r\n\r\n",
+    "a path out of the server": b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "a hidden path out": b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n",
+    "a method that is none": b"HACK / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_what_is_no_request_gets_a_4xx(served: Served, kind: str):
+    place = urlsplit(served.address)
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
+        connection.sendall(RAW[kind])
+        assert re.match(rb"HTTP/1.1 4\d\d ", connection.recv(100))
+
+
+def resident(pid: int) -> float:
+    """Megabytes of a process in memory."""
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000
+
+
+def coming_again(ask: Callable[[], Answered]) -> Answered:
+    """The answer, once there is a place."""
+    for _ in range(600):
+        answered = ask()
+        if answered.status != 503:
+            break
+        assert float(answered.headers["retry-after"]) > 0
+        time.sleep(0.1)
+    return answered
+
+
+def test_fifty_at_a_time_are_all_answered_and_leave_nothing_behind(served: Served):
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc, which tells how much memory a process has")
+    big = encoded(noise(1200, 900), "PNG")
+
+    def visit(number: int) -> tuple[bool, Answered]:
+        if number % 2:
+            return False, coming_again(lambda: send(served, Attack("", PHOTOGRAPH[: 10 * number])))
+        return True, coming_again(lambda: caption(served.address, big if number % 4 else PHOTOGRAPH))
+
+    def crowd() -> list[tuple[bool, Answered]]:
+        with ThreadPoolExecutor(50) as visitors:
+            return list(visitors.map(visit, range(50)))
+
+    crowd()
+    before = resident(served.pid)
+    for good, answered in [*crowd(), *crowd()]:
+        if good:
+            assert_captioned(answered)
+        else:
+            assert_told(answered)
+    assert resident(served.pid) - before < GROWTH

@@ -1,0 +1,179 @@
+"""What a server takes is what it was started to take, and how it starts and ends."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from asking import FORM, ask, caption, form, part
+from hostile import encoded, noise
+from started import Served
+
+Serve = Callable[..., Served]
+SMALL = encoded(noise(), "PNG")
+
+
+@pytest.fixture(scope="module")
+def narrow(serve: Serve) -> Served:
+    return serve(
+        *("limits.file_megabytes=0.05", "limits.request_megabytes=0.1", "limits.megapixels=0.01", "limits.waiting=1"),
+        *("limits.photographs=2", "limits.seconds=2"),
+    )
+
+
+def test_limits_are_told_before_anything_is_sent(narrow: Served):
+    assert ask(narrow.address, "api/models").json["limits"] == {
+        **{"file_megabytes": 0.05, "request_megabytes": 0.1, "megapixels": 0.01, "photographs": 2, "waiting": 1},
+        "seconds": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("photographs", "status", "sentence"),
+    [
+        ([SMALL, SMALL], 200, ""),
+        ([SMALL] * 3, 400, "Too many files. Maximum number of files is 2"),
+        ([SMALL + bytes(50_000)], 413, "0.jpg has more than 0.05 MB"),
+        ([SMALL + bytes(100_000)], 413, "the request has more than 0.1 MB"),
+        ([encoded(noise(101, 100), "JPEG")], 413, "0.jpg: more than 0.01 million pixels"),
+        ([encoded(noise(80, 80), "JPEG")] * 2, 413, "the photographs together: more than 0.01 million pixels"),
+    ],
+    ids=["as many as may be", "too many", "too large a file", "too large a request", "too many pixels", "together"],
+)
+def test_what_is_more_than_a_limit_is_told(narrow: Served, photographs: list[bytes], status: int, sentence: str):
+    answered = caption(narrow.address, *photographs)
+    assert answered.status == status
+    assert status == 200 or sentence in answered.error
+
+
+class Slow:
+    """A request that is begun, and sent no further."""
+
+    def __init__(self, served: Served, head: bytes):
+        place = urlsplit(served.address)
+        self.socket = socket.create_connection((place.hostname, place.port), timeout=60)
+        kind = FORM["Content-Type"].encode()
+        self.socket.sendall(b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind + b"\r\n" + head)
+
+    def __enter__(self) -> "Slow":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+def test_a_body_is_refused_as_soon_as_it_is_too_large(narrow: Served):
+    with Slow(narrow, b"Transfer-Encoding: chunked\r\n\r\n") as endless:
+        head = part("photograph", b"", "a.jpg")[:-2]
+        endless.socket.sendall(f"{len(head):x}\r\n".encode() + head + b"\r\n")
+        for _ in range(60):
+            endless.socket.sendall(b"7d0\r\n" + bytes(2000) + b"\r\n")
+        assert b"413" in endless.socket.recv(100)
+
+
+def test_a_length_that_is_too_large_is_refused_before_anything_has_come(narrow: Served):
+    with Slow(narrow, b"Content-Length: 99999999\r\n\r\n") as announced:
+        assert b"413" in announced.socket.recv(100)
+
+
+def test_who_comes_while_all_places_are_taken_is_told_when_to_come_again(narrow: Served):
+    with Slow(narrow, b"Content-Length: 9999\r\n\r\n"):
+        refused = _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 503)
+        assert refused.error == "all 1 places are taken; come again in a moment"
+        assert int(refused.headers["retry-after"]) > 0
+        assert ask(narrow.address, "").status == 200
+    assert _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 200).status == 200
+
+
+def test_what_does_not_come_is_waited_for_no_longer_than_it_may_take(narrow: Served):
+    with Slow(narrow, b"Content-Length: 9999\r\n\r\n") as idle:
+        assert b"408" in idle.socket.recv(100)
+
+
+def _until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    for _ in range(100):
+        answered = ask()
+        if good(answered):
+            break
+        time.sleep(0.05)
+    return answered
+
+
+def test_a_server_ends_by_ctrl_c_while_someone_is_connected(serve: Serve):
+    ended = serve()
+    with Slow(ended, b"Content-Length: 9999\r\n\r\n"):
+        done = ended.interrupt()
+    assert done.status == 0
+    assert "Traceback" not in done.err
+    assert re.fullmatch(r"soft/best.ckpt, hard/best.ckpt at http://127.0.0.1:\d+/ \(Ctrl-C ends it\)\n", done.out)
+
+
+def test_a_port_that_is_in_use_is_told_in_a_sentence(start_forked: Callable[..., Any], served: Served, tmp_path: Path):
+    port = urlsplit(served.address).port
+    done = start_forked("serve", "checkpoint=none.ckpt", f"port={port}", folder=tmp_path).finish()
+    assert done.status == 2
+    assert done.err == (
+        f"error: host=127.0.0.1 port={port} cannot be listened on (Address already in use); take another port=, or "
+        "port=0 for any that is free\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_a_host_that_is_none_is_told(start_forked: Callable[..., Any], tmp_path: Path, host: str):
+    done = start_forked("serve", "checkpoint=none.ckpt", "port=0", f"host={host}", folder=tmp_path).finish()
+    assert done.status == 2
+    assert re.fullmatch(rf"error: host={host} port=0 cannot be listened on \(.*\); take another host=\n", done.err)
+
+
+def test_who_opens_it_to_others_is_told_and_its_names_are_checked_where_they_are_given(serve: Serve):
+    opened = serve("host=0.0.0.0", "names=[photos.example]")
+    assert opened.running.err.read_text() == (
+        "note: host=0.0.0.0 lets all who reach this machine use it, without a password\n"
+    )
+    assert ask(opened.address, "", headers={"Host": "photos.example"}).status == 200
+    assert ask(opened.address, "", headers={"Host": "127.0.0.1"}).status == 400
+
+
+@pytest.mark.parametrize(("module", "package"), [("fastapi", "fastapi"), ("python_multipart", "python-multipart")])
+def test_a_package_that_is_missing_is_named(tmp_path: Path, module: str, package: str):
+    code = f"import sys; sys.modules['{module}'] = None; from showattendtell.serve import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    sentence = f"serve needs the package {package}; run pip install 'showattendtell[serve]'"
+    assert (done.returncode, done.stderr) == (2, f"error: {sentence}\n")
+
+
+def test_nothing_is_written_anywhere(serve: Serve, tmp_path: Path):
+    """Neither where the user stands nor among temporary files, not even while a large photograph comes in."""
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc, which tells the files that a process has open")
+    served, seen = serve(), set()
+    body = form(part("photograph", encoded(noise(1500, 1000), "BMP"), "a.bmp"))
+    watching = threading.Event()
+
+    def watch() -> None:
+        while not watching.is_set():
+            seen.update(_open_files(served.pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert ask(served.address, "api/caption", body).status == 200
+    watching.set()
+    watcher.join()
+    printed = {str(served.running.out), str(served.running.err)}
+    assert {file for file in seen if "/tmp" in file and file not in printed} == set()
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield os.readlink(link)
+        except OSError:  # closed meanwhile
+            continue

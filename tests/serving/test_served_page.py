@@ -1,0 +1,260 @@
+"""The page in a real Chromium, on a real server: photographs in, captions and maps out."""
+
+import base64
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import caption
+from hostile import encoded, noise
+from PIL import Image
+from started import WORDS, Served
+
+from chromium import started_browser
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
+
+HOSTILE = '<img src=x onerror="alert(1)">.png'
+STEP = 900
+"""Milliseconds that page.js shows a word for while it plays."""
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_site(browser: Any, served: Served) -> Iterator[Open]:
+    """Opens the page; at the end it has told no fault of its own on the console, and asked nobody but its server."""
+    told, asked, contexts = [], [], []
+
+    def open_site(width: int = 1280, **choices: Any) -> Any:
+        settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
+        contexts.append(browser.new_context(**settings))
+        tab = contexts[-1].new_page()
+        tab.on("console", lambda message: told.append(message.text))
+        tab.on("pageerror", lambda fault: told.append(str(fault)))
+        tab.on("dialog", lambda dialog: told.append("a dialog"))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(served.address)
+        return tab
+
+    yield open_site
+    for context in contexts:
+        context.close()
+    assert [one for one in told if not one.startswith("Failed to load resource")] == []
+    assert [url for url in asked if not url.startswith(("data:", f"blob:{served.address}", served.address))] == []
+
+
+def photograph(name: str = "a.png", seed: int = 0, width: int = 90, height: int = 60) -> dict[str, Any]:
+    picture = Image.fromarray(np.random.default_rng(seed).integers(60, 255, (height, width, 3), dtype=np.uint8))
+    return {"name": name, "mimeType": "image/png", "buffer": encoded(picture, "PNG")}
+
+
+def give(tab: Any, *photographs: dict[str, Any]) -> None:
+    """Choose files, and wait for the cards of all."""
+    tab.locator("#chooser").set_input_files(list(photographs))
+    settle(tab)
+
+
+def settle(tab: Any) -> None:
+    tab.locator(".card").first.wait_for()
+    playwright.expect(tab.locator(".waiting")).to_have_count(0, timeout=60_000)
+
+
+def words(tab: Any, panel: int = 0) -> list[str]:
+    return tab.locator(".panel").nth(panel).locator(".caption:not(.other) .word").all_inner_texts()
+
+
+def said(served: Served, sent: dict[str, Any], **wishes: Any) -> list[list[str]]:
+    """The words that the endpoint answers with, of each model."""
+    accounts = caption(served.address, sent["buffer"], **wishes).json["photographs"][0]["accounts"]
+    return [[word["word"] for word in account["captions"][0]["words"]] for account in accounts]
+
+
+def test_a_photograph_that_is_chosen_is_captioned_and_each_word_shows_its_map(open_site: Open, served: Served):
+    tab, sent = open_site(), photograph()
+    give(tab, sent)
+    assert words(tab) == said(served, sent)[0]
+    for number in range(len(words(tab))):
+        word = tab.locator(".word").nth(number)
+        word.hover()
+        assert tab.locator(".panel.looking").count() == 1
+        assert tab.locator(".told").inner_text() == word.get_attribute("aria-label")
+    content = tab.locator("canvas").evaluate("c => c.toDataURL()").partition(",")[2]
+    shade = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))[..., 3]
+    assert shade.max() > 200
+    assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 90
+
+
+def test_words_and_names_are_shown_as_they_are(open_site: Open):
+    tab = open_site()
+    give(tab, *(photograph(HOSTILE, seed) for seed in range(4)))
+    assert tab.locator("h2").all_inner_texts() == [HOSTILE] * 4
+    assert set(tab.locator(".word").all_inner_texts()) <= set(WORDS)
+    assert tab.locator("#cards :is(b, i, br, script), #cards h2 img").count() == 0
+
+
+def test_photographs_that_are_dropped_or_pasted_are_taken(open_site: Open):
+    tab = open_site()
+    content = base64.b64encode(photograph()["buffer"]).decode()
+    for kind, holder in (("drop", "dataTransfer"), ("paste", "clipboardData")):
+        tab.evaluate(
+            """([kind, holder, content]) => {
+              const held = new DataTransfer();
+              held.items.add(new File([Uint8Array.from(atob(content), one => one.charCodeAt(0))], `${kind}.png`));
+              const Kind = kind === "drop" ? DragEvent : ClipboardEvent;
+              document.body.dispatchEvent(new Kind(kind, {[holder]: held, bubbles: true, cancelable: true}));
+            }""",
+            [kind, holder, content],
+        )
+        settle(tab)
+    assert tab.locator("h2").all_inner_texts() == ["paste.png", "drop.png"]
+    assert tab.locator(".panel").count() == 2
+
+
+def test_several_photographs_keep_their_order_and_one_that_is_none_says_so(open_site: Open):
+    tab = open_site()
+    broken = {"name": "b<i>.svg", "mimeType": "image/svg+xml", "buffer": b"<svg onload='alert(1)'/>"}
+    give(tab, photograph("a.png", 1), broken, photograph("c.png", 2))
+    assert tab.locator("h2").all_inner_texts() == ["a.png", "b<i>.svg", "c.png"]
+    assert tab.locator(".panel").count() == 2
+    fault = tab.locator(".card").nth(1).locator(".fault").inner_text()
+    assert fault == "b<i>.svg is no JPEG, PNG, WEBP, GIF, BMP or TIFF file that can be read"
+
+
+def test_a_file_that_is_too_large_is_not_even_sent(open_site: Open, tmp_path: Path):
+    tab = open_site()
+    (tmp_path / "big.png").write_bytes(bytes(17_000_000))
+    sent: list[str] = []
+    tab.on("request", lambda request: sent.append(request.method))
+    tab.locator("#chooser").set_input_files(tmp_path / "big.png")
+    settle(tab)
+    assert tab.locator(".fault").inner_text() == "big.png has more than 16 MB; choose a smaller copy"
+    assert "POST" not in sent
+
+
+def test_two_models_stand_side_by_side_and_hard_attention_looks_as_it_is_told(open_site: Open, served: Served):
+    tab, sent = open_site(), photograph()
+    give(tab, sent)
+    tab.get_by_label("hard/best.ckpt").check()
+    for look in ("expectation", "argmax"):
+        tab.get_by_label("Hard attention looks at").select_option(look)
+        tab.get_by_role("button", name="Caption again").click()
+        settle(tab)
+        expected = said(served, sent, model=["soft/best.ckpt", "hard/best.ckpt"], attention=look)
+        assert [words(tab, 0), words(tab, 1)] == expected
+    assert tab.locator("h3").all_inner_texts() == ["soft/best.ckpt", "hard/best.ckpt"]
+    left, right = (panel.bounding_box() for panel in tab.locator(".panel").all())
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] < right["x"]
+
+
+def test_beams_are_those_that_were_chosen(open_site: Open, served: Served):
+    tab, sent = open_site(), photograph(seed=3)
+    tab.get_by_label("Beams").fill("1")
+    give(tab, sent)
+    assert words(tab) == said(served, sent, beam_size="1")[0]
+
+
+def test_a_picture_can_be_saved_of_each_model(open_site: Open, served: Served, tmp_path: Path):
+    tab, sent = open_site(), photograph("my dog.png")
+    tab.get_by_label("hard/best.ckpt").check()
+    give(tab, sent)
+    for number, model in enumerate(("soft/best.ckpt", "hard/best.ckpt")):
+        with tab.expect_download() as saved:
+            tab.get_by_role("button", name="Save as a picture").nth(number).click()
+        assert saved.value.suggested_filename == "my dog.png"
+        saved.value.save_as(tmp_path / "saved.png")
+        expected = caption(served.address, sent["buffer"], path="api/picture", model=model, beam_size="3")
+        assert (tmp_path / "saved.png").read_bytes() == expected.content
+
+
+def test_the_caption_is_written_word_by_word_where_motion_is_welcome(open_site: Open):
+    tab = open_site(reduced_motion="no-preference")
+    tab.clock.install(time=0)
+    tab.locator("#chooser").set_input_files([photograph()])
+    tab.locator(".writing").wait_for(timeout=60_000)
+    every, shown = tab.locator(".word"), []
+    for _ in range(every.count()):
+        shown.append([word.is_visible() for word in every.all()].count(True))
+        tab.clock.run_for(STEP)
+    assert shown == list(range(1, every.count() + 1))
+    assert tab.locator(".writing, .looking").count() == 0
+
+
+def test_the_keyboard_is_enough(open_site: Open, tmp_path: Path):
+    tab = open_site()
+    for _ in range(10):
+        tab.keyboard.press("Tab")
+        if tab.evaluate("document.activeElement.id") == "chooser":
+            break
+    with tab.expect_file_chooser() as chooser:
+        tab.keyboard.press("Space")
+    chooser.value.set_files([photograph()])
+    settle(tab)
+    for _ in range(20):
+        tab.keyboard.press("Tab")
+        if "word" in tab.evaluate("document.activeElement.className"):
+            break
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator("[aria-selected=true]").all_inner_texts() == words(tab)[1:2]
+
+
+def test_who_does_not_see_the_page_is_told_the_caption(open_site: Open):
+    tab = open_site()
+    give(tab, photograph("a.png"))
+    assert f"The photograph a.png, captioned: {' '.join(words(tab))}." in tab.get_by_role("status").inner_text()
+    assert tab.get_by_role("article", name="a.png").count() == 1
+    assert tab.get_by_role("main", name="Photographs").count() == 1
+    give(tab, {"name": "b.png", "mimeType": "image/png", "buffer": b"no image"})
+    assert re.match(r"b.png is no JPEG", tab.get_by_role("status").inner_text())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(open_site: Open, width: int, scheme: str):
+    tab = open_site(width, color_scheme=scheme)
+    tab.get_by_label("hard/best.ckpt").check()
+    give(tab, photograph("n" * 110 + ".png"), photograph(width=600, height=8))
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    tab.goto(tab.url + "docs")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_server_that_has_ended_is_told(open_site: Open, served: Served):
+    tab = open_site()
+    tab.route("**/cards", lambda route: route.abort())
+    tab.locator("#chooser").set_input_files([photograph()])
+    fault = tab.locator(".fault")
+    fault.wait_for()
+    assert fault.inner_text() == "the server does not answer; is it still running?"
+
+
+def test_the_page_comes_again_when_all_places_were_taken(open_site: Open):
+    tab, refused = open_site(), []
+
+    def refuse_once(route: Any) -> None:
+        if refused:
+            return route.continue_()
+        refused.append(route.request.url)
+        return route.fulfill(status=503, headers={"Retry-After": "0.1"}, json={"error": "come again"})
+
+    tab.route("**/cards", refuse_once)
+    give(tab, photograph())
+    assert len(refused) == 1
+    assert tab.locator(".panel").count() == 1
+
+
+def test_a_photograph_that_the_browser_cannot_show_is_shown_by_the_server(open_site: Open):
+    tab = open_site()
+    give(tab, {"name": "a.tiff", "mimeType": "image/tiff", "buffer": encoded(noise(), "TIFF")})
+    assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 64

@@ -1,0 +1,55 @@
+"""`export` as a user types it, and what the folder that it leaves does without this package."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import Run, assert_done, assert_told, held_out
+
+needs_onnx = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
+
+ALONE = """
+import runpy, sys
+for name in ("torch", "torchvision", "showattendtell"):
+    sys.modules[name] = None
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script in a Python that has none of these."""
+
+
+def captions_of(printed: str) -> list[str]:
+    return [line.partition(".png: ")[2] for line in printed.splitlines() if ".png: " in line]
+
+
+@needs_onnx
+def test_the_script_of_an_export_alone_says_what_the_command_caption_says(run: Run, checkpoint: Path, folder: Path):
+    photographs = [example.path for example in held_out(folder)[:4]]
+    images = f"images={json.dumps(photographs)}"
+    done = assert_done(run("export", f"checkpoint={checkpoint}", "formats=[onnx]", "output=handed/on", images))
+    assert done.out.count("4 of 4") == 3
+    assert "written to handed/on" in done.out
+    for beam in (1, 3):
+        own = assert_done(
+            run("caption", f"checkpoint={checkpoint}", images, f"decoding.beam_size={beam}", "formats=[html]")
+        )
+        arguments = [sys.executable, "-c", ALONE, folder / "handed/on/run_onnx.py", *photographs, "--beam", str(beam)]
+        alone: Any = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        assert captions_of(alone.stdout) == captions_of(own.out)
+        assert len(captions_of(own.out)) == 4
+    assert_told(run("export", f"checkpoint={checkpoint}", "output=handed/on"), "handed/on", "is there already")
+
+
+def test_what_cannot_be_exported_is_told(run: Run, checkpoint: Path, tmp_path: Path):
+    assert_told(run("export", "checkpoint=none.ckpt"), "none.ckpt", "does not exist")
+    assert_told(run("export", f"checkpoint={checkpoint}", "formats=[tflite]"), "formats", "onnx")
+    missing = 'import sys; sys.modules["onnxscript"] = None\n'
+    missing += "import importlib.util as u; own = u.find_spec\n"
+    missing += "u.find_spec = lambda name, *rest: None if name == 'onnxscript' else own(name, *rest)\n"
+    done = run("export", f"checkpoint={checkpoint}", f"output={tmp_path}/out", first=missing)
+    assert_told(done, "formats=[onnx] needs the package onnxscript", "pip install 'showattendtell[onnx]'")
+    assert list(tmp_path.iterdir()) == []
