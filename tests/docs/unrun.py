@@ -13,6 +13,10 @@ REASONS = {
     r"hydra/launcher=submitit_slurm": "needs SLURM; tests/whole_run/test_launchers.py pretends to be one",
     r"hydra/launcher=ray|^ray start": "needs a cluster or a GPU; tests/whole_run/test_launchers.py has its own Ray",
     r"storage=postgresql://|storage=/shared/": "needs a server; tests/whole_run/test_study.py has one of its own",
+    r"showattendtell\.serve|^curl ": "goes on until Ctrl-C; tests/serving asks servers of its own",
+    r"^python captioner/run_onnx": "is what export has written; tests/export runs it",
+    r"aoti": "compiles for minutes; tests/whole_run/test_exporting.py does",
+    r"experiment=(staged|scst)": "several trainings; tests/whole_run/test_stages.py has them small",
 }
 
 

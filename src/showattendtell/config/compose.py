@@ -1,8 +1,9 @@
 """Where conf/ is, what a command's choices make of it, and which choices there are."""
 
+import copy
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,13 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
 
     Among them are the nested groups (`attention/score`) of every option, also of those that are not chosen.
     """
-    folder = command_folder(name)
+    config, groups = _compose(command_folder(name), name, tuple(overrides))
+    return copy.deepcopy(config), dict(groups)
+
+
+@lru_cache(maxsize=64)
+def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, list[str]]]:
+    """The check of a command line asks for the same ones again and again, each of which takes a tenth of a second."""
     with hydra.initialize_config_dir(folder):
         try:
             config = hydra.compose(name, list(overrides), return_hydra_config=True)
@@ -53,8 +60,7 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
             raise UserError(_mismatch(fault) or str(fault).splitlines()[0]) from None
         except (HydraException, OmegaConfBaseException) as fault:
             raise UserError(str(fault).splitlines()[0]) from None
-        groups = _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
-    return config, dict(groups)
+        return config, _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
 
 
 def _mismatch(fault: MissingConfigException) -> str | None:
