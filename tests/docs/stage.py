@@ -28,8 +28,6 @@ SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit
 FEW_SCENES = ["dataset.train=40", "dataset.val=10", "dataset.test=10"]
 NARROW = ["decoder.embedding_dim=16", "decoder.hidden_dim=32"]
 FEW_PIXELS = ["encoder.size=64", "encoder.resize=64"]
-UNTRAINED = ["encoder.weights=random"]
-"""For the paper's encoder, whose weights the hub has."""
 
 OWN = "# mypackage.py\n"
 """How a block begins that is a part of the user's module."""
@@ -69,8 +67,6 @@ def quick(command: Command) -> list[str]:
         before += FEW_SCENES
     else:
         before += FEW_PIXELS
-    if "dataset=flickr8k" in named and "encoder=" not in named:
-        before += UNTRAINED
     behind = ["hydra.sweeper.n_trials=2"] if "sweep=" in named else []
     return [*(["-m"] if "-m" in given else []), *before, *(word for word in given if word != "-m"), *behind]
 

@@ -10,6 +10,7 @@ REASONS = {
     r"^python docs/wandb_report\.py": "needs an account; tests/test_wandb_report.py builds the report",
     r"trainer=ddp(?!.*accelerator=cpu)": "needs several GPUs; tests/whole_run/test_launching.py trains on processors",
     r"^torchrun |^srun ": "needs a cluster; tests/whole_run/test_processes.py starts processes as they do",
+    r"dataset=flickr8k(?!.*encoder=)": "fetches the weights of VGG-19; tests/test_hub.py fetches some from a mirror",
     r"hydra/launcher=submitit_slurm": "needs SLURM; tests/whole_run/test_launchers.py pretends to be one",
     r"hydra/launcher=ray|^ray start": "needs a cluster or a GPU; tests/whole_run/test_launchers.py has its own Ray",
     r"storage=postgresql://|storage=/shared/": "needs a server; tests/whole_run/test_study.py has one of its own",
