@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,17 +23,19 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def furnished(tmp_path_factory: pytest.TempPathFactory, run_forked: Run) -> Path:
+def furnished(tmp_path_factory: pytest.TempPathFactory, run_forked: Run) -> Iterator[Path]:
     """The folder in which everything is that the documentation names."""
     folder = tmp_path_factory.mktemp("furnished")
     furnish(folder, _in(folder, run_forked))
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def folder(furnished: Path, tmp_path: Path) -> Path:
-    """The same for a page of its own."""
-    return Path(shutil.copytree(furnished, tmp_path / "user"))
+def folder(furnished: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same for a page of its own, which leaves nothing: checkpoints fill a disk."""
+    yield Path(shutil.copytree(furnished, tmp_path / "user"))
+    shutil.rmtree(tmp_path / "user")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from documented import ROOT, Command, blocks
+from documentation import ROOT, Command, blocks
 from PIL import Image, ImageDraw
 
 SPLITS = {"train": 24, "dev": 6, "test": 6}
@@ -26,6 +26,7 @@ ANNOTATION = """<annotation><filename>{name}</filename>
 <bndbox><xmin>20</xmin><ymin>20</ymin><xmax>100</xmax><ymax>90</ymax></bndbox></object></annotation>"""
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
 FEW_SCENES = ["dataset.train=40", "dataset.val=10", "dataset.test=10"]
+NARROW = ["decoder.embedding_dim=16", "decoder.hidden_dim=32"]
 FEW_PIXELS = ["encoder.size=64", "encoder.resize=64"]
 UNTRAINED = ["encoder.weights=random"]
 """For the paper's encoder, whose weights the hub has."""
@@ -40,7 +41,7 @@ def furnish(folder: Path, run: Run) -> None:
     """Photographs, data sets, caption files and trained models."""
     rng = random.Random(1)
     _write_flickr8k(folder / "DIR", rng)
-    _write_own(folder / "my-photos", rng, 20)
+    _write_own(folder / "my-photos", rng, 40)
     for name in ("photo.jpg", "holiday/a.jpg", "holiday/b.jpg"):
         _draw(folder / name, rng)
     for number in range(20):
@@ -62,7 +63,7 @@ def quick(command: Command) -> list[str]:
     given = command.arguments
     if command.name not in ("train", "prepare") or any(argument.startswith("resume=runs") for argument in given):
         return given
-    before = [] if command.name == "prepare" else [*SHORT]
+    before = [] if command.name == "prepare" else [*SHORT, *NARROW]
     named = " ".join(given)
     if not any(word in named for word in ("dataset=", "experiment=", "dataset.root=")):
         before += FEW_SCENES
@@ -125,7 +126,7 @@ def _write_scored(folder: Path) -> None:
 
 def _train(folder: Path, run: Run) -> None:
     """Models of three attentions under every name that is documented, with their results."""
-    recipe = [*SHORT, *FEW_PIXELS, "experiment=flickr8k_lite0", "dataset.root=DIR"]
+    recipe = [*SHORT, *NARROW, *FEW_PIXELS, "experiment=flickr8k_lite0", "dataset.root=DIR"]
     for name, choice in (("soft", "attention=soft"), ("hard", "attention=hard"), ("none", "attention=none")):
         _do(run, "train", *recipe, choice, f"hydra.run.dir=runs/{name}")
     for name in ("soft", "hard"):

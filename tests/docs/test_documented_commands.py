@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from documented import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
+from documentation import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
 from stage import write_module
 from unrun import REASONS, reason
 

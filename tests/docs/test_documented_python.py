@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from documented import PAGES, ROOT, blocks
+from documentation import PAGES, ROOT, blocks
 from stage import OWN, Run, write_module
 
 from showattendtell import Description, Telling, load

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from documented import PAGES, read, typed, variables
+from documentation import PAGES, read, typed, variables
 from stage import Run, quick
 from unrun import reason
 
@@ -13,12 +13,12 @@ FOLLOWED = [page for page in PAGES if any(read(line) and not reason(line) for _,
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.name)
 def test_every_command_of_a_page_comes_to_its_end(page: Path, run: Run):
-    faults = {}
+    faults = []
     for _, line in typed(page):
         command = read(line)
         if command and not reason(line):
             print(line)
             done = run(command.name, *quick(command), **variables(line))
             if done.status:
-                faults[line] = done.err.strip().splitlines()[-1:]
-    assert faults == {}
+                faults.append(f"{line}\n    {done.err.strip().splitlines()[-1:]}")
+    assert not faults, "\n".join(faults)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from documented import ROOT
+from documentation import ROOT
 
 from chromium import started_browser
 from showattendtell.cli import COMMANDS
