@@ -79,7 +79,9 @@ def test_the_wheel_holds_every_module_template_and_yaml_and_nothing_else(wheel: 
     assert "showattendtell/conf/train.yaml" in inside
     templates = {f"showattendtell/report/templates/{file.name}" for file in sources("templates/*")}
     assert "showattendtell/report/templates/page.html" in templates
-    assert inside == modules | templates | conf
+    models = {f"showattendtell/shipped/{file.parent.name}/{file.name}" for file in sources("shipped/*/*")}
+    assert "showattendtell/shipped/flickr8k_soft/model.safetensors" in models
+    assert inside == modules | templates | conf | models
 
 
 def sources(pattern: str) -> list[Path]:

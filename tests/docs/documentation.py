@@ -58,7 +58,7 @@ def mentioned(page: Path) -> list[Documented]:
 
 def read(line: str) -> Command | None:
     """The package's command in a line, whatever starts it; None where there is none."""
-    found = re.search(r"(?:-m showattendtell\.|(?:^|/)showattendtell )(\w+)(.*)", line)
+    found = re.search(r"(?:-m showattendtell\.|^(?:\.venv/bin/)?showattendtell )(\w+)(.*)", line)
     if not found or found[1] not in COMMANDS:
         return None
     return Command(found[1], [argument for argument in shlex.split(found[2]) if argument != "..."])

@@ -9,6 +9,8 @@ REASONS = {
     r"^(source|pip install|export) ": "changes the shell or what is installed",
     r"^python docs/wandb_report\.py": "needs an account; tests/test_wandb_report.py builds the report",
     r"trainer=ddp(?!.*accelerator=cpu)": "needs several GPUs; tests/whole_run/test_launching.py trains on processors",
+    r"^curl ": "needs a server; tests/serving asks one",
+    r"^python captioner/run_onnx\.py": "tests/whole_run/test_exporting.py runs it in an export of its own",
     r"^torchrun |^srun ": "needs a cluster; tests/whole_run/test_processes.py starts processes as they do",
     r"dataset=flickr8k(?!.*encoder=)": "fetches the weights of VGG-19; tests/test_hub.py fetches some from a mirror",
     r"hydra/launcher=submitit_slurm": "needs SLURM; tests/whole_run/test_launchers.py pretends to be one",
