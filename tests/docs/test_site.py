@@ -96,6 +96,7 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("page", ["index", "concepts", "faq", "data", "reference/commands/train"])
 def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: Any, site: Path, page: str, width: int):

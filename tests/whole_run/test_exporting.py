@@ -27,6 +27,7 @@ def captions_of(printed: str) -> list[str]:
 
 
 @needs_onnx
+@pytest.mark.slow
 def test_the_script_of_an_export_alone_says_what_the_command_caption_says(run: Run, checkpoint: Path, folder: Path):
     photographs = [example.path for example in held_out(folder)[:4]]
     images = f"images={json.dumps(photographs)}"

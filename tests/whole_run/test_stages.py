@@ -32,6 +32,7 @@ def staged(run: Run, prepared: Any, folder: Path) -> Path:
     return folder / "runs/staged"
 
 
+@pytest.mark.slow
 def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_before(staged: Path, folder: Path):
     assert {entry.name for entry in staged.iterdir()} == {"config", "stages.json", "1-likelihood", "2-cider"}
     card = torch.load(staged / "2-cider/best.ckpt", weights_only=True)["showattendtell"]
