@@ -45,7 +45,7 @@ def same(one: Description, other: Description) -> bool:
 
 
 def test_it_says_what_the_command_prints(captioner: PhotoCaptioner, scenes: list[Path], run: Run, checkpoint: Path):
-    settings = [f"checkpoint={checkpoint}", "decoding.max_length=6", "formats=[png]", "--output", "said here"]
+    settings = [f"checkpoint={checkpoint}", "--decoding.max_length=6", "--formats=[png]", "--output", "said here"]
     done = assert_done(run("caption", str(scenes[0]), *settings))
     assert done.out.splitlines() == [
         f"{scenes[0]}: {captioner(scenes[0]).caption}",

@@ -108,9 +108,10 @@ def without_dashes(arguments: Sequence[str]) -> list[str]:
             settings.append(argument)
             continue
         given = value if equals else next(rest, None)
-        if given is None or given.startswith("--"):
+        if not given or given.startswith("--"):
             raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
-        settings.append(f"{name.replace('-', '_')}={given if re.fullmatch(PLAIN, given) else quoted(given)}")
+        as_it_is = re.fullmatch(PLAIN, given) or given[0] in "[{"
+        settings.append(f"{name.replace('-', '_')}={given if as_it_is else quoted(given)}")
     return settings
 
 
