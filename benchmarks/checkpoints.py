@@ -12,9 +12,10 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.checkpoint import LAST, PREVIOUS, find_damage
+from showattendtell.checkpoint import find_damage
 from showattendtell.config.build import build, build_captioner
 from showattendtell.config.compose import compose
+from showattendtell.files import LAST, PREVIOUS
 from showattendtell.keeping import WholeCheckpoints
 
 REPEATS = 5

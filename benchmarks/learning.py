@@ -16,7 +16,7 @@ from benchmarks.frame.machine import ROOT
 from benchmarks.frame.memory import apart, giving_back, peak_over_resident
 from benchmarks.textbook import textbook_loss
 from benchmarks.workload import Batch, Work
-from showattendtell.loss import SoftLoss
+from showattendtell.loss import SoftLoss, total
 from showattendtell.model.captioner import Captioner
 
 CLIP, RATE = 5.0, 4e-4
@@ -26,7 +26,7 @@ TEXTBOOK, OURS, PLAIN, HALF = "textbook", "ours", "ours, nothing compiled", "our
 
 
 def package_loss(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Tensor:
-    return SoftLoss()(captioner, regions, owners, tokens).total
+    return total(SoftLoss()(captioner, regions, owners, tokens).terms)
 
 
 bf16_loss = torch.autocast("cpu", torch.bfloat16)(package_loss)

@@ -23,7 +23,7 @@ from showattendtell.batches import CaptionData
 from showattendtell.features.plan import Encoded, Plan
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import write_shards, write_store
-from showattendtell.loss import SoftLoss
+from showattendtell.loss import SoftLoss, total
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
@@ -48,7 +48,7 @@ class Learner(lightning.LightningModule):
 
     def training_step(self, part: Part[Batch], index: int) -> Tensor:
         batch = part.content
-        return self.loss(self.captioner, batch.images.float(), batch.owners, batch.tokens).total
+        return total(self.loss(self.captioner, batch.images.float(), batch.owners, batch.tokens).terms)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters())

@@ -1,12 +1,17 @@
-"""What MkDocs does beyond its settings: the reference, and equations in MathML, which browsers draw by themselves."""
+"""What MkDocs does beyond its settings: the reference, studies' reports from their databases, and equations in MathML,
+which browsers draw by themselves."""
 
 from importlib.resources import files as files_of
+from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from reference import reference_pages
+
+from showattendtell.config.trial import find_study
+from showattendtell.report.study_page import PAGE, render, tell
 
 FONT = "STIXTwoMath-Regular.ttf"
 """What a browser draws equations with; a system need not have one that can."""
@@ -28,6 +33,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         files.append(File.generated(config, path, content=text))
     font = files_of("ziamath") / "fonts" / FONT
     files.append(File.generated(config, FONT, content=font.read_bytes()))
+    for database in Path(config.docs_dir).glob("studies/*/study.db"):
+        folder = database.parent
+        page = render(tell(find_study(folder, None), Path(folder.name)))
+        files.append(File.generated(config, f"studies/{folder.name}/{PAGE}", content=page))
 
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:

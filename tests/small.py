@@ -9,10 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
-from showattendtell.checkpoint import CARD, plain_settings
+from showattendtell.checkpoint import CARD
 from showattendtell.config.build import build
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
+from showattendtell.config.differences import plain_settings
 from showattendtell.module import CaptioningModule
 from showattendtell.records import Caption, Dataset, Example
 from showattendtell.splits import ImageSource

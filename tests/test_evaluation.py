@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from showattendtell.data.images import Preprocessing
-from showattendtell.evaluation import look_at_nouns, measure_gaze, measure_relations
+from showattendtell.evaluation import look_at_nouns, measure_gaze, measure_maps, measure_relations
 from showattendtell.records import Box, Caption, Example, Phrase, Trace
 from showattendtell.text.vocabulary import Vocabulary
 from traces import trace_of
@@ -102,6 +102,13 @@ def test_scores_worked_by_hand(examples: list[Example]):
         pytest.approx((2 * wide + (1 - wide) + 2 * high + (1 - high)) / 6),
         6,
     )
+
+
+def test_maps_of_one_region_that_is_another_at_each_step_are_sharp_and_move_whole(examples: list[Example]):
+    """Of captions of 6, 3 and 3 words with the end, twice; in batches of two."""
+    figures = measure_maps(module(), images, examples)
+    told = {name: (float(figure.mean), figure.of) for name, figure in figures.items()}
+    assert told == {"entropy": (0.0, 24), "movement": (1.0, 18), "coverage": (1.0, 6)}
 
 
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):

@@ -13,7 +13,7 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from showattendtell.checkpoint import BEST, LAST, PREVIOUS
+from showattendtell.files import BEST, LAST, PREVIOUS
 from small import small_config, small_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -69,7 +69,7 @@ def assert_ends_as(whole: Path, rest: Path) -> None:
         assert repr(ends[0][part]) == repr(ends[1][part])
     assert callbacks_of(whole) == callbacks_of(rest)
     assert (whole / "metrics.csv").read_bytes() == (rest / "metrics.csv").read_bytes()
-    assert {file.name for file in rest.iterdir()} == {BEST, LAST, "metrics.csv"}
+    assert {file.name for file in rest.iterdir()} == {BEST, LAST, "metrics.csv", "times.csv"}
 
 
 def assert_goes_on_from_everywhere(tmp_path: Path, settings: list[str], every: int) -> None:

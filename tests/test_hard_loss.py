@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from showattendtell.loss import HardLoss, negative_log_likelihood
+from showattendtell.loss import HardLoss, negative_log_likelihood, total
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
@@ -63,7 +63,9 @@ def estimate(captioner: Captioner, loss: HardLoss, batches: int) -> Estimate:
     """The gradient of the loss over many batches, its standard error, and one caption's variance."""
     torch.manual_seed(2)
     owners, tokens = torch.zeros(COPIES, dtype=torch.long), CAPTION.repeat(COPIES, 1)
-    drawn = torch.stack([gradient(loss(captioner, REGIONS, owners, tokens).total, captioner) for _ in range(batches)])
+    drawn = torch.stack(
+        [gradient(total(loss(captioner, REGIONS, owners, tokens).terms), captioner) for _ in range(batches)]
+    )
     variance = COPIES * drawn.var(dim=0)
     return Estimate(drawn.mean(dim=0), drawn.std(dim=0) / batches**0.5, variance.sum().item())
 

@@ -39,8 +39,9 @@ LAYERS = [
     {"launching", "stages"},
     {"scoring", "describing"},
     {"accounts", "serving"},
+    {"reproduction"},
     {"download", "prepare", "features.__main__", "train", "evaluate", "attend", "score", "table", "caption", "page"}
-    | {"export.__main__", "demo", "sweep_report", "serve", "cli"},
+    | {"export.__main__", "demo", "sweep_report", "reproduce", "serve", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 

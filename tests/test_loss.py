@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from showattendtell.loss import Loss, SoftLoss, doubly_stochastic_penalty, negative_log_likelihood
+from showattendtell.loss import Loss, SoftLoss, doubly_stochastic_penalty, negative_log_likelihood, total
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD
 from traces import trace_of
@@ -75,7 +75,7 @@ def test_the_total_is_a_mean_over_captions_of_sums_over_words():
     words = negative_log_likelihood(trace, tokens)
     penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
     together = loss_of(trace, tokens, attention_weight=0.3)
-    torch.testing.assert_close(together.total, ((words + 0.3 * penalties) / 2).sum())
+    torch.testing.assert_close(total(together.terms), ((words + 0.3 * penalties) / 2).sum())
     torch.testing.assert_close(together.nll, words.mean())
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from showattendtell.checkpoint import BEST
 from showattendtell.config.build import build_captioner
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
+from showattendtell.files import BEST
 from showattendtell.origin import Origin, find_origin
 from showattendtell.records import Dataset
 from small import small_config, small_run

@@ -12,7 +12,7 @@ from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from showattendtell.checkpoint import LAST
+from showattendtell.files import LAST
 from showattendtell.records import Caption, Example
 from small import WORDS, small_config, small_run
 from test_exact_resume import Kills, assert_ends_as, read

@@ -13,8 +13,9 @@ import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
 
-from showattendtell.checkpoint import CARD, LAST, PREVIOUS, find_damage
+from showattendtell.checkpoint import CARD, find_damage
 from showattendtell.errors import UserError
+from showattendtell.files import LAST, PREVIOUS
 from showattendtell.resuming import LOCK, Start, find_start, held, recall, refuse_other_data
 from small import SETTINGS, small_config, small_run
 

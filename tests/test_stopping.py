@@ -11,8 +11,8 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from showattendtell.checkpoint import LAST
 from showattendtell.errors import UserError
+from showattendtell.files import LAST
 from showattendtell.stopping import NOT_FINITE, Notice, requeue, telling_lost_workers
 from showattendtell.text.vocabulary import EOS, Vocabulary
 from small import IMAGES, WORDS, examples_of, small_config, small_run

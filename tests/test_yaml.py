@@ -14,6 +14,7 @@ from showattendtell.config.check import find_faults
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import LAUNCHER, OF_SEARCHES, compose, config_folder
 from showattendtell.config.sweep import EXTRAS
+from showattendtell.report.paper import TABLE_1
 
 CONF = Path(config_folder())
 OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
@@ -56,6 +57,7 @@ ASKED = {
     "score": ["hypotheses"],
     "table": ["runs"],
     "sweep_report": ["study"],
+    "reproduce": ["table"],
 }
 
 
@@ -108,6 +110,22 @@ def test_every_data_set_that_can_be_downloaded_goes_where_training_looks_for_it(
     config, _ = compose("download", [f"dataset={file.stem}"])
     assert faults(config) == []
     assert config.dataset.root == compose("train", [f"dataset={file.stem}"])[0].dataset.root
+
+
+TABLES = sorted(CONF.glob("reproduce/table/*.yaml"))
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+def test_every_table_has_recipes_that_can_be_trained_and_names_no_other(file: Path):
+    config, _ = compose("reproduce", [f"table={file.stem}"])
+    assert faults(config) == []
+    table = config.table
+    assert table.name == file.stem
+    assert {table.base, *table.pages} <= set(table.recipes)
+    models = {row.model for rows in TABLE_1.values() for row in rows}
+    for recipe in table.recipes.values():
+        assert check_command("train", [*recipe.settings, "seed=1"])
+        assert recipe.get("paper") in {*models, None}
 
 
 @pytest.mark.parametrize("root", ROOTS)

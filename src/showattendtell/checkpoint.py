@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell import __version__
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.config.build import TRUST, build, build_captioner, foreign_targets, settled
 from showattendtell.config.check import find_faults, raise_all
+from showattendtell.config.differences import plain_settings
 from showattendtell.config.entry import Chosen
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
@@ -25,8 +26,6 @@ FORMAT = 2
 
 CARD = "showattendtell"
 """A checkpoint's entry that says what the weights mean."""
-
-BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 
 
 class Restored(NamedTuple):
@@ -57,12 +56,6 @@ def write_card(
         "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
     }
     return {CARD: card}
-
-
-def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """A training configuration without what only says from where it goes on, and which trainings follow each other."""
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return {name: value for name, value in settings.items() if name not in ("resume", "stages")}
 
 
 def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | None = None) -> Restored:

@@ -14,6 +14,7 @@ COMMANDS = {
     "attend": "score where a checkpoint looks",
     "score": "score captions of any origin, and compare them",
     "table": "results beside the paper's",
+    "reproduce": "run a whole table of the paper, and write it",
     "sweep_report": "what a search has found",
     "caption": "caption photographs and show where the model looked",
     "page": "show where a checkpoint looks in images of its data set, in one HTML file",

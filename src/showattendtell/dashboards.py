@@ -12,9 +12,9 @@ from torch import Tensor
 
 from showattendtell.batches import CaptionData
 from showattendtell.boards.board import Dashboard, Histogram, Panel
-from showattendtell.checkpoint import BEST
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
+from showattendtell.files import BEST
 from showattendtell.loggers import METRICS, MetricsFile, figures_in
 from showattendtell.module import CaptioningModule
 from showattendtell.processes import rank

@@ -20,7 +20,7 @@ def run(config: DictConfig) -> float:
     clip = load_clip(config.clip) if config.clip else None
     with together():
         trial = open_trial(config, build(config.decoding))
-        written = write_captions(trial.writers, trial.examples)
+        written = write_captions(trial.writers, trial.examples, config.seed)
         if rank():
             return 0.0
     people = people_said(trial.examples)

@@ -1,5 +1,6 @@
 """Captions and attention of a trained model over the images of a split."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,8 +14,9 @@ from showattendtell.data.images import image_size
 from showattendtell.metrics.gaze import Gaze, Look, compare, score_gaze
 from showattendtell.metrics.relations import RELATIONS, Relations, score_relations
 from showattendtell.processes import gather, own_part, own_share, rank
-from showattendtell.records import Example
+from showattendtell.records import Example, Trace
 from showattendtell.splits import CaptionBatches, ImageBatches, ImageSource
+from showattendtell.watch import Figure, pool, pool_processes, watch_maps
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
@@ -27,10 +29,11 @@ class Writer(NamedTuple):
     images: ImageSource
 
 
-def write_captions(writers: Sequence[Writer], examples: Sequence[Example]) -> dict[str, list[list[str]]]:
+def write_captions(writers: Sequence[Writer], examples: Sequence[Example], seed: int) -> dict[str, list[list[str]]]:
     """Captions for every image by its name, in words, best first, written free-running; several models write as one.
 
     Where several processes run, each writes for its own images, and all get all the captions in the examples' order.
+    What is drawn for an image depends on the seed and on its batch, and not on how many processes there are.
     """
     modules = [writer.module for writer in writers]
     sources = [ImageBatches(examples, writer.images, IMAGES_AT_A_TIME) for writer in writers]
@@ -38,6 +41,7 @@ def write_captions(writers: Sequence[Writer], examples: Sequence[Example]) -> di
     for index in track(
         own_share(len(sources[0])), "captioning", console=Console(stderr=True, quiet=rank() > 0), transient=True
     ):
+        torch.manual_seed(seed + index)
         scenes = [source[index] for source in sources]
         images = [scene.images.to(module.device) for scene, module in zip(scenes, modules, strict=True)]
         for name, captions in zip(scenes[0].names, choir.write(images), strict=True):
@@ -76,6 +80,16 @@ def look_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequenc
             yield Look(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
 
 
+def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, Figure]:
+    """What `watch_maps` tells of the model's maps over all words of people's captions."""
+    captions = CaptionBatches(examples, module.vocabulary, images)
+    parts: defaultdict[str, list[Figure]] = defaultdict(list)
+    for together, trace in _trace(module, captions, own_part(list(range(len(captions)))), "watching"):
+        for name, figure in watch_maps(trace, captions.tokens.pad(together).to(module.device)).items():
+            parts[name].append(figure)
+    return pool_processes({name: pool(figures) for name, figures in parts.items()})
+
+
 def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
     """How well the model chooses between relations (left, above, ...) where people's captions have one."""
     return score_relations(_choose_relations(module, images, examples))
@@ -96,17 +110,23 @@ def _choose_relations(
                 yield words[token], words[known[choice]]
 
 
-@torch.no_grad()
 def _read(
     module: ImageCaptioner, captions: CaptionBatches, numbers: Sequence[int], doing: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """The logits (T, V) and alpha (T, L) of each of the captions, which the model reads word by word."""
-    starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
-    for start in _watched(starts, doing):
+    for together, traces in _trace(module, captions, numbers, doing):
+        yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)
+
+
+@torch.no_grad()
+def _trace(
+    module: ImageCaptioner, captions: CaptionBatches, numbers: Sequence[int], doing: str
+) -> Iterator[tuple[list[int], Trace]]:
+    """The numbers of some of the captions, and what the model made of them, until all are read."""
+    for start in _watched(range(0, len(numbers), CAPTIONS_AT_A_TIME), doing):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
         images, owners, tokens, _ = captions[together]
-        traces = module.trace(*(part.to(module.device) for part in (images, owners, tokens)))
-        yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)
+        yield together, module.trace(*(part.to(module.device) for part in (images, owners, tokens)))
 
 
 def _watched(work: range, doing: str) -> Iterable[int]:

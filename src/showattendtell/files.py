@@ -13,6 +13,9 @@ UNFINISHED = ".tmp"
 LOCK = ".lock"
 """Held in a folder by the one that works in it."""
 
+BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
+"""The checkpoints in a run's folder: the one that is scored, those that it goes on from."""
+
 
 def hold(path: Path, wait: bool = False) -> TextIO | None:
     """The file, which no other process can hold until it is closed; None where another one has it, unless this is to
@@ -29,6 +32,15 @@ def hold(path: Path, wait: bool = False) -> TextIO | None:
         file.close()
         return None
     return file
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """While no other process holds the file, which this one waits for."""
+    file = hold(path, wait=True)
+    assert file
+    with file:
+        yield
 
 
 @contextmanager

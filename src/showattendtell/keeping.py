@@ -12,10 +12,9 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from showattendtell.checkpoint import LAST, PREVIOUS
 from showattendtell.config.entry import as_argument
 from showattendtell.errors import UserError
-from showattendtell.files import whole_file
+from showattendtell.files import LAST, PREVIOUS, whole_file
 from showattendtell.processes import any_process, gather, rank
 from showattendtell.random_states import random_states, set_random_states
 from showattendtell.stopping import Notice

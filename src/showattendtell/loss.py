@@ -1,5 +1,6 @@
 """What training minimises: of soft attention (Xu et al. 2015, Eq. 14), and of hard attention (Sec. 4.1)."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,9 +30,10 @@ class Loss(NamedTuple):
     figures: dict[str, Tensor]
     trace: Trace
 
-    @property
-    def total(self) -> Tensor:
-        return torch.stack(list(self.terms.values())).sum()
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """What a training step minimises."""
+    return torch.stack(list(terms.values())).sum()
 
 
 class SoftLoss(nn.Module):

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
-from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood
+from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood, total
 from showattendtell.metrics.bleu import bleu
 from showattendtell.metrics.endings import judge_endings
 from showattendtell.metrics.measured import pair_up
@@ -22,7 +22,7 @@ from showattendtell.model.captioner import Captioner
 from showattendtell.optimize import Schedule, parameter_groups
 from showattendtell.processes import gather, mean_over_processes, rank
 from showattendtell.records import Batch, Part, Share
-from showattendtell.self_critical import SelfCritical
+from showattendtell.self_critical import Rewards, SelfCritical
 from showattendtell.splits import Scene
 from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.watch import Figure, RunningMeans, WordClasses, pool, pool_processes, watch_maps
@@ -34,6 +34,17 @@ class Written(NamedTuple):
     words: list[str]
     ended: bool
     references: list[tuple[str, ...]]
+
+
+class Step(NamedTuple):
+    """What a training step minimises, the sum of its terms, and what tells how training goes.
+
+    nll  -log p of people's captions, the mean over captions; None where they were not read
+    """
+
+    terms: dict[str, Tensor]
+    figures: dict[str, Tensor]
+    nll: Tensor | None
 
 
 TRAINED = "trained"
@@ -80,31 +91,42 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """The loss of a part of a batch, so weighted that the mean over processes is that of the batch."""
         batch, share = part
         self.loss.progress = self.global_step / self._num_steps
-        loss = self._loss(batch, share)
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        step = self._step(batch, share, people_told=index % every == 0)
         if share.weight:
-            self._watch(loss, batch.tokens)
-        if self.global_step % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._watch_gradients(loss, share.weight)
-        return share.weight * loss.total
+            self._watch(step, batch.tokens)
+        if self.global_step % every == 0:
+            self._watch_gradients(step, share.weight)
+        return share.weight * total(step.terms)
 
-    def _loss(self, batch: Batch, share: Share) -> Loss:
-        regions = self.regions(batch.images)
-        is_minimised = self.self_critical is None or self.self_critical.reward.likelihood > 0
-        with torch.set_grad_enabled(is_minimised):
-            loss: Loss = self.loss(self.captioner, regions, batch.owners, batch.tokens, share)
-        return loss if self.self_critical is None else self.self_critical(self.captioner, regions, batch, loss)
+    def _step(self, batch: Batch, share: Share, people_told: bool) -> Step:
+        """Where nothing is learned from people's captions they are read only to be told of."""
+        regions, critic = self.regions(batch.images), self.self_critical
+        weight = 1.0 if critic is None else critic.reward.likelihood
+        step = Step({}, {}, None)
+        if weight or people_told:
+            with torch.set_grad_enabled(weight > 0):
+                people: Loss = self.loss(self.captioner, regions, batch.owners, batch.tokens, share)
+            terms = {name: weight * term for name, term in people.terms.items()} if weight else {}
+            step = Step(terms, dict(people.figures), people.nll)
+        if critic is not None:
+            rewards: Rewards = critic(self.captioner, regions, batch)
+            step.terms["reward"] = rewards.loss
+            step.figures.update(rewards.figures)
+        return step
 
-    def _watch(self, loss: Loss, tokens: Tensor) -> None:
+    def _watch(self, step: Step, tokens: Tensor) -> None:
         captions, words = len(tokens), (tokens != PAD).sum()
-        self._trained.add("loss", loss.total, captions)
-        self._trained.add("nll_per_word", loss.nll * captions / words, words)
-        for name, figure in loss.figures.items():
+        self._trained.add("loss", total(step.terms), captions)
+        if step.nll is not None:
+            self._trained.add("nll_per_word", step.nll * captions / words, words)
+        for name, figure in step.figures.items():
             self._trained.add(name, figure, captions)
 
-    def _watch_gradients(self, loss: Loss, weight: float) -> None:
+    def _watch_gradients(self, step: Step, weight: float) -> None:
         """The norm of each term's gradient, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
-        for name, term in loss.terms.items():
+        for name, term in step.terms.items():
             if term.requires_grad:
                 parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
                 whole = [mean_over_processes(weight * part) for part in parts if part is not None]

@@ -1,6 +1,9 @@
 """What a run goes by, tells and warns of while it trains."""
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytorch_lightning as lightning
@@ -12,7 +15,9 @@ from showattendtell.batches import CaptionData
 from showattendtell.evaluation import measure_gaze
 from showattendtell.loggers import MetricsFile
 from showattendtell.module import CaptioningModule
+from showattendtell.processes import rank
 from showattendtell.report.curves import draw_curves, read_metrics
+from showattendtell.report.times import write_times
 from showattendtell.watch import STILL
 
 NLL = "val/nll_per_word"
@@ -53,6 +58,32 @@ class GazeReport(Callback):
         if gaze:
             module.log("val/pointing_game", 100 * gaze.model.hit_rate)
             module.log("val/attention_correctness", 100 * gaze.model.correctness)
+
+
+class EpochTimes(Callback):
+    """Keeps the seconds of every epoch, its validation included, in `times.csv`; of an epoch that was interrupted those
+    of its parts that count."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._seconds, self._before = folder, list[float](), 0.0
+        self._started = time.monotonic()
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._started = time.monotonic() - self._before
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        now = time.monotonic()
+        self._seconds.append(now - self._started)
+        self._started = now
+        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            with suppress(OSError):  # told by the file of the figures beside it, and made good with the next epoch
+                write_times(self._seconds, self._folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self._seconds, "running": time.monotonic() - self._started}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seconds, self._before = list(state["seconds"]), state["running"]
 
 
 class EpochReport(Callback):

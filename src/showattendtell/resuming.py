@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from showattendtell.checkpoint import BEST, CARD, LAST, PREVIOUS, find_damage, load, plain_settings
-from showattendtell.config.check import leaves, may_differ, shown
+from showattendtell.checkpoint import CARD, find_damage, load
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
+from showattendtell.config.differences import find_differences
 from showattendtell.config.entry import quoted
 from showattendtell.errors import UserError, listed
-from showattendtell.files import LOCK, UNFINISHED, hold
+from showattendtell.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, hold
 from showattendtell.keeping import BestCheckpoint, LastCheckpoint
 from showattendtell.loggers import METRICS
 from showattendtell.processes import ending_together, rank
@@ -25,9 +25,6 @@ from showattendtell.stopping import NOT_FINITE
 
 STAGES = "stages.json"
 """What the folder of a run in stages has: the arguments of its command."""
-
-DEFAULT = "its default"
-"""Stands for a setting that a configuration does not state."""
 
 
 class Start(NamedTuple):
@@ -58,7 +55,7 @@ def find_start(config: DictConfig, folder: Path, root: Path | None) -> Start:
         return Start(folder)
     if checkpoints_in(folder):
         return _go_on(folder, config)
-    same = [run for run in _runs(root) if not _differences(config, run.card)] if root else []
+    same = [run for run in _runs(root) if not find_differences(config, run.card["config"])] if root else []
     found = next((run for run in same if not run.finished), same[0] if same else None)
     if found is None:
         print(f"{root or folder} has no run of these settings to go on with; a new one begins in {folder}")
@@ -122,7 +119,7 @@ def refuse_other_data(start: Start, card: Mapping[str, Any]) -> None:
 def _go_on(folder: Path, config: DictConfig) -> Start:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
-    differences = _differences(config, start.card)
+    differences = find_differences(config, start.card["config"])
     if differences:
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
@@ -183,6 +180,11 @@ def _runs(root: Path) -> list[Start]:
     return runs
 
 
+def is_trained(folder: Path) -> bool:
+    """Whether the run in a folder has come to its end."""
+    return (folder / LAST).is_file() and peek(folder).finished
+
+
 def peek(folder: Path) -> Start:
     """What the newest checkpoint of a run says that can be opened; whether it is whole would take long to tell."""
     files = _existing(folder)
@@ -203,14 +205,3 @@ def _read(file: Path) -> tuple[Start, Mapping[str, Any]]:
     best = selected["best_model_score"]
     finished = callbacks[LastCheckpoint.__qualname__]["finished"]
     return Start(file.parent, file, card, finished, None if best is None else float(best)), content
-
-
-def _differences(config: DictConfig, card: Mapping[str, Any]) -> list[str]:
-    """`setting=VALUE instead of VALUE` for each that the configuration has otherwise than the run."""
-    ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", card["config"]))
-    names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
-    return [
-        f"{name}={shown(ours.get(name, DEFAULT))} instead of {shown(theirs.get(name, DEFAULT))}"
-        for name in names
-        if not may_differ(name)
-    ]

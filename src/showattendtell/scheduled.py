@@ -4,6 +4,7 @@ Prediction with Recurrent Neural Networks")."""
 import torch
 from torch import Tensor
 
+from showattendtell.decode.sampling import draw
 from showattendtell.decode.speaker import Speaker
 from showattendtell.model.captioner import Captioner, as_written
 from showattendtell.text.vocabulary import PAD, START
@@ -32,7 +33,7 @@ def mix_words(
         for words in tokens[order].T[:-1]:
             said = speech.step(thoughts, rows, read[-1])
             thoughts, scores = said.thoughts, said.scores.index_fill(1, never, -torch.inf)
-            own = torch.multinomial(scores.softmax(dim=1), 1).squeeze(1)
+            own = draw(scores.softmax(dim=1)).squeeze(1)
             read.append(own.where(torch.rand_like(scores[:, 0]) < probability, words))
     mixed = torch.stack(read, dim=1)[order.argsort()]
     return mixed.masked_fill(tokens == PAD, PAD)

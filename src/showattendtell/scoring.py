@@ -14,15 +14,15 @@ from showattendtell.config.check import find_faults, raise_all
 from showattendtell.corpus import Corpus, in_words
 from showattendtell.decode.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.evaluation import Writer, measure_gaze, measure_relations
+from showattendtell.evaluation import Writer, measure_gaze, measure_maps, measure_relations
 from showattendtell.likeness import Clip, measure_likeness
 from showattendtell.metrics.diversity import diversity
 from showattendtell.metrics.measured import corpus_figures
 from showattendtell.metrics.panel import measure
 from showattendtell.portable import beside, find_model, weights_file
 from showattendtell.records import Dataset, Example, fingerprint
-from showattendtell.report.results import gaze_figures, relation_figures, versions
-from showattendtell.report.tables import print_gaze, print_notes, print_relations
+from showattendtell.report.results import gaze_figures, relation_figures, time_figures, versions
+from showattendtell.report.tables import print_gaze, print_maps, print_notes, print_relations
 
 
 class Trial(NamedTuple):
@@ -52,6 +52,7 @@ class Trial(NamedTuple):
             "split": self.split,
             "split_sha256": fingerprint(self.examples),
             "images": len(self.examples),
+            **(time_figures(find_model(self.checkpoints[0])) if len(self.checkpoints) == 1 else {}),
             "checkpoint": self._each(self.checkpoints),
             "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),
@@ -131,10 +132,13 @@ def look(trial: Trial) -> dict[str, Any]:
     """Tell and give the figures of attention and of relations; of several models none, since they look each its way."""
     if len(trial.writers) > 1:
         return {}
+    watched = measure_maps(*trial.writers[0], trial.examples)
+    maps = {f"attention_{name}": float(figure.mean) for name, figure in watched.items()}
+    print_maps(maps)
     relations = measure_relations(*trial.writers[0], trial.examples)
     print_relations(relations)
     gaze = measure_gaze(*trial.writers[0], trial.examples)
     if not gaze:
-        return relation_figures(relations)
+        return {**maps, **relation_figures(relations)}
     print_gaze(gaze, "where it looks at what people name")
-    return {**relation_figures(relations), **gaze_figures(gaze)}
+    return {**maps, **relation_figures(relations), **gaze_figures(gaze)}

@@ -13,12 +13,13 @@ from showattendtell.decode.sampling import Sampling
 from showattendtell.decode.search import BeamSearch
 from showattendtell.decode.speaker import Speaker
 from showattendtell.errors import UserError
-from showattendtell.loss import Loss, negative_log_likelihood
+from showattendtell.loss import negative_log_likelihood
 from showattendtell.metrics.endings import Endings, judge_endings
 from showattendtell.metrics.measured import Words
-from showattendtell.metrics.rewards import CiderD, Counts, DocumentFrequencies, Weighted, bleu4, count_ngrams
+from showattendtell.metrics.rewards import CiderD, DocumentFrequencies, Weighted, bleu4
 from showattendtell.model.captioner import Captioner, as_written
 from showattendtell.records import Batch
+from showattendtell.text.ngrams import Counts, count_ngrams
 from showattendtell.text.vocabulary import EOS, PAD, START, Vocabulary
 
 NEVER = (PAD, START)
@@ -74,6 +75,13 @@ class Worth(NamedTuple):
     bleu4: Tensor
 
 
+class Rewards(NamedTuple):
+    """What a batch's rewards give: the loss that ascends them, and what tells how that goes."""
+
+    loss: Tensor
+    figures: dict[str, Tensor]
+
+
 class Judge:
     """Holds captions against those that people gave to the same images; in all of them `<eos>` counts as a word.
 
@@ -98,11 +106,11 @@ class Judge:
         cider, bleu = torch.tensor(scores).unbind(dim=1)
         return Worth(self._reward.cider * cider + self._reward.bleu4 * bleu, cider, bleu)
 
-    def _people(self, image: int) -> tuple[list[Counts], list[Weighted]]:
+    def _people(self, image: int) -> tuple[list[Counts[str]], list[Weighted]]:
         counts = [count_ngrams((*words, *self._end)) for words in self._references[image]]
         return counts, [self._cider.weigh(each) for each in counts]
 
-    def _score(self, tokens: Sequence[int], counts: list[Counts], weighted: list[Weighted]) -> tuple[float, float]:
+    def _score(self, tokens: Sequence[int], counts: list[Counts[str]], weighted: list[Weighted]) -> tuple[float, float]:
         own = count_ngrams([self._words[token] for token in tokens])
         return self._cider.score(self._cider.weigh(own), weighted), bleu4(own, counts)
 
@@ -132,13 +140,8 @@ class SelfCritical(nn.Module):
         self.judge = Judge(reward, vocabulary, references)
         self._rules = Rules((), (), NEVER, min_length=0, max_length=reward.max_length, block_ngrams=0)
 
-    def forward(self, captioner: Captioner, regions: Tensor, batch: Batch, likelihood: Loss) -> Loss:
-        """The loss that rewards have beside that of people's captions, which its weight leaves in or out.
-
-        Args:
-            regions: (I, L, D) of the batch's images.
-            likelihood: of the batch.
-        """
+    def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> Rewards:
+        """From the regions (I, L, D) of the batch's images."""
         with as_written(captioner):
             samples = self._draw(captioner, regions)
             log_p = log_probability(captioner, regions, samples).view(len(regions), -1)  # (I, N)
@@ -146,11 +149,9 @@ class SelfCritical(nn.Module):
             baseline = self._baseline(captioner, regions, batch.positions, worth.reward)
         advantage = (worth.reward - baseline).to(log_p)
         shares = torch.bincount(batch.owners, minlength=len(regions)) / len(batch.owners)  # (I,)
-        terms = {"reward": -(shares.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples}
-        if self.reward.likelihood:
-            terms |= {name: self.reward.likelihood * term for name, term in likelihood.terms.items()}
+        loss = -(shares.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
         figures = {f"sampled_{name}": part for name, part in self._figures(samples, worth, shares).items()}
-        return likelihood._replace(terms=terms, figures={**likelihood.figures, **figures})
+        return Rewards(loss, figures)
 
     def _draw(self, captioner: Captioner, regions: Tensor) -> Samples:
         sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)

@@ -2,29 +2,21 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.singleton import Singleton
 from omegaconf import DictConfig
 
-from showattendtell.checkpoint import BEST, LAST
 from showattendtell.config.check import may_differ
 from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import beside_a_command
 from showattendtell.config.entry import chosen, quoted, run_folder, search_root
-from showattendtell.config.own_process import end_with_parent
+from showattendtell.config.subcommands import Subcommands
 from showattendtell.errors import UserError
-from showattendtell.files import whole_file
-from showattendtell.resuming import STAGES, arguments_of, checkpoints_in, discard, peek
-
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+from showattendtell.files import BEST, whole_file
+from showattendtell.resuming import STAGES, arguments_of, checkpoints_in, discard, is_trained, peek
 
 
 class Stage(NamedTuple):
@@ -36,7 +28,7 @@ class Stage(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / LAST).is_file() and peek(self.folder).finished
+        return is_trained(self.folder)
 
 
 def run_stages(config: DictConfig) -> float:
@@ -104,40 +96,20 @@ def _telling(arguments: Sequence[str]) -> list[str]:
 
 
 def _check(stage: Stage) -> None:
-    of_this_command = Singleton.get_state()
-    GlobalHydra.instance().clear()
     try:
-        check_command("train", stage.arguments)
+        with beside_a_command():
+            check_command("train", stage.arguments)
     except UserError as fault:
         raise UserError(f"stage {stage.name}: {fault}") from None
-    finally:
-        Singleton.set_state(of_this_command)
 
 
 def _train(stage: Stage) -> None:
     """Raises `SystemExit` with the status of a training that did not come to its end, and `UserError` where it has no
     best checkpoint."""
     goes_on = ["resume=true"] if checkpoints_in(stage.folder) else []
-    command = [sys.executable, "-m", "showattendtell.train", *stage.arguments, *goes_on]
-    process = subprocess.Popen(command, preexec_fn=end_with_parent)
-    with _passing_on(process):
-        status = process.wait()
+    with Subcommands() as commands:
+        status = commands.status_of("train", *stage.arguments, *goes_on)
     if status:
-        sys.exit(status if status > 0 else 128 - status)
+        sys.exit(status)
     if not (stage.folder / BEST).is_file():
         raise UserError(f"stage {stage.name} has left no {BEST} for the next; let it validate after an epoch at least")
-
-
-@contextmanager
-def _passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Let the signals that this process gets be the other one's."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    former = {number: signal.signal(number, pass_on) for number in PASSED_ON}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

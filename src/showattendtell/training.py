@@ -16,11 +16,12 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from rich.console import Console
 
 from showattendtell.batches import CaptionData
-from showattendtell.checkpoint import BEST, CARD
+from showattendtell.checkpoint import CARD
 from showattendtell.config.build import build, build_captioner
 from showattendtell.dashboards import Dashboards
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
+from showattendtell.files import BEST
 from showattendtell.keeping import BestCheckpoint, LastCheckpoint, WholeCheckpoints
 from showattendtell.loggers import MetricsFile, chosen_loggers
 from showattendtell.loss import HardLoss
@@ -28,7 +29,7 @@ from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.module import CaptioningModule
 from showattendtell.processes import rank
-from showattendtell.progress import EpochReport, GazeReport, TrainingFigures, build_monitor
+from showattendtell.progress import EpochReport, EpochTimes, GazeReport, TrainingFigures, build_monitor
 from showattendtell.records import Example
 from showattendtell.self_critical import Reward, SelfCritical
 from showattendtell.stopping import TERMINATED, FiniteLoss, Notice, WorkersEnd, telling_lost_workers
@@ -114,6 +115,7 @@ def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, 
         WorkersEnd(),
         stop,
         *trial_callbacks(monitor),
+        EpochTimes(folder),
         EpochReport(csv, monitor),
         Dashboards(dashboards, csv, best),
         LastCheckpoint(folder, config.checkpoint_every, Notice()),

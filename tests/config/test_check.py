@@ -44,7 +44,7 @@ def faults_of(setting: str, value: Any) -> list[str]:
         ("decoder.hidden_dim", True, "decoder.hidden_dim=true should be a valid integer"),
         ("decoder.tie_embeddings", "yes", "decoder.tie_embeddings=yes should be a valid boolean"),
         ("decoder.output", ["word", "ctx"], "decoder.output=.*ctx.* should be 'word', 'hidden' or 'context'"),
-        ("decoder.output", "word", "decoder.output=word 'str' instances are not allowed"),
+        ("decoder.output", "word", r"decoder.output=word should be a list: decoder.output=\[word\]"),
         ("encoder.stride", "first", "encoder.stride=first should be a valid integer or should be 'last'"),
         ("encoder.size", -1, "encoder.size=-1 should be greater than 0"),
         ("loss.attention_weight", -1, "loss.attention_weight=-1 should be greater than or equal to 0"),

@@ -22,6 +22,9 @@ runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys
 """
 
 
+COMMANDS = ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page", "reproduce"]
+
+
 def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What a command prints in `folder`; at the end of its output, the heavy libraries that it has imported."""
     line = [sys.executable, "-c", ANSWER, *arguments]
@@ -30,7 +33,7 @@ def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page", "demo", "features"],
+    [*COMMANDS, "demo", "features"],
 )
 def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
     done = answer(tmp_path, command, "--help")
@@ -52,6 +55,7 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
         ["page", "checkpoint=best.ckpt", "sed=3"],
         ["score", "hypotheses=written.json", "sed=3"],
         ["table", "runs", "sed=3"],
+        ["reproduce", "table=shapes", "sed=3"],
         ["demo", "sed=3"],
     ],
     ids=lambda line: line[0],
@@ -103,9 +107,7 @@ def test_help_shows_the_values_of_the_options_that_stand_before_it():
     assert "dataset.train=" not in page
 
 
-@pytest.mark.parametrize(
-    "command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_every_setting_of_the_yaml(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups)

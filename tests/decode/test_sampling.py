@@ -3,9 +3,9 @@ from collections import Counter
 import pytest
 import torch
 from scipy.stats import chisquare
-from tiny import EOS, VOCABULARY, ended_captions, log_probability, random_captioner, random_regions
+from tiny import EOS, VOCABULARY, ended_captions, log_probability, probabilities, random_captioner, random_regions
 
-from showattendtell.decode.sampling import Sampling
+from showattendtell.decode.sampling import Sampling, draw
 from showattendtell.decode.search import BeamSearch
 from showattendtell.decode.speaker import Speaker
 
@@ -17,26 +17,21 @@ def test_captions_are_drawn_as_often_as_the_model_finds_them_likely():
     draws = 20_000
     [captions] = Sampling(num_captions=draws, max_length=3).write(Speaker([captioner]), [regions], VOCABULARY)
     counts = Counter(tuple(caption.tokens) if caption.tokens[-1] == EOS else () for caption in captions)
-    with torch.no_grad():
-        p = {tuple(c): log_probability(captioner, regions[0], c) for c in ended_captions(3)}
-    sayable = _probability_without_pad_and_start(captioner, regions, p)
+    sayable = probabilities(captioner, regions, ended_captions(3))
     expected = {caption: draws * value for caption, value in sayable.items() if draws * value >= 5}
     rest = draws - sum(expected.values())
     observed = [counts[caption] for caption in expected]
     assert chisquare([*observed, draws - sum(observed)], [*expected.values(), rest]).pvalue > 0.001
 
 
-def _probability_without_pad_and_start(captioner, regions, p) -> dict[tuple[int, ...], float]:
-    """p of each caption where `<pad>` and `<start>` cannot be said: every step's p divided by what they leave."""
-    renormalised = {}
-    with torch.no_grad():
-        for caption in p:
-            trace = captioner(regions, torch.tensor([0]), torch.tensor([caption]))
-            logits = trace.logits.clone()
-            logits[:, :2] = -torch.inf
-            log_p = logits.log_softmax(dim=1).gather(1, torch.tensor(caption).unsqueeze(1)).sum()
-            renormalised[caption] = log_p.exp().item()
-    return renormalised
+def test_each_row_is_drawn_from_by_itself_and_never_what_cannot_be():
+    torch.manual_seed(0)
+    p = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0], [0.0, 0.0, 1e-9, 0.0, 1.0, 0.0]])
+    drawn = draw(p.repeat(20_000, 1)).view(-1, 2)
+    counts = drawn[:, 0].bincount(minlength=6)
+    assert counts[[0, 2, 5]].sum() == 0
+    assert chisquare(counts[[1, 3, 4]], [10_000, 6_000, 4_000]).pvalue > 0.001
+    assert set(drawn[:, 1].tolist()) <= {2, 4}
 
 
 @pytest.mark.parametrize("greedy", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])

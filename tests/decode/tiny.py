@@ -63,6 +63,21 @@ def ended_captions(max_length: int) -> list[list[int]]:
     return [[*said, EOS] for length in range(max_length) for said in itertools.product(words, repeat=length)]
 
 
+def probabilities(
+    captioner: Captioner, regions: Tensor, captions: Sequence[Sequence[int]]
+) -> dict[tuple[int, ...], float]:
+    """p of captions of an image (1, L, D) where `<pad>` and `<start>` cannot be said: every step's p divided by what
+    they leave."""
+    found = {}
+    with torch.no_grad():
+        for caption in captions:
+            logits = captioner(regions, torch.tensor([0]), torch.tensor([list(caption)])).logits.clone()
+            logits[:, [PAD, START]] = -torch.inf
+            log_p = logits.log_softmax(dim=1).gather(1, torch.tensor(caption).unsqueeze(1)).sum()
+            found[tuple(caption)] = log_p.exp().item()
+    return found
+
+
 Merit = Callable[[float, int], float]
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from showattendtell.cli import COMMANDS
 from showattendtell.config.entry import name_positional, without_dashes
+from showattendtell.reproduction.runs import quote_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -74,6 +75,8 @@ def variables(line: str) -> dict[str, str]:
 def as_settings(command: Command) -> list[str]:
     """The arguments as the command itself names them, `--name value` and those without a name included."""
     arguments = [argument for argument in without_dashes(command.arguments) if argument not in ("-h", "--help")]
+    if command.name == "reproduce":
+        return quote_settings(arguments)
     positional = re.search(r'positional="(\w+)"', module(command.name).read_text(encoding="utf-8"))
     return name_positional(arguments, positional[1]) if positional else arguments
 

@@ -8,8 +8,8 @@ REASONS = {
     r"^python -m benchmarks": "takes minutes, and measures",
     r"^(source|pip install|export) ": "changes the shell or what is installed",
     r"^python docs/wandb_report\.py": "needs an account; tests/test_wandb_report.py builds the report",
+    r"showattendtell\.reproduce ": "takes hours; tests/whole_run/test_reproduce.py runs a small table",
     r"trainer=ddp(?!.*accelerator=cpu)": "needs several GPUs; tests/whole_run/test_launching.py trains on processors",
-    r"^curl ": "needs a server; tests/serving asks one",
     r"^python captioner/run_onnx\.py": "tests/whole_run/test_exporting.py runs it in an export of its own",
     r"^torchrun |^srun ": "needs a cluster; tests/whole_run/test_processes.py starts processes as they do",
     r"dataset=flickr8k(?!.*encoder=)": "fetches the weights of VGG-19; tests/test_hub.py fetches some from a mirror",
@@ -17,7 +17,6 @@ REASONS = {
     r"hydra/launcher=ray|^ray start": "needs a cluster or a GPU; tests/whole_run/test_launchers.py has its own Ray",
     r"storage=postgresql://|storage=/shared/": "needs a server; tests/whole_run/test_study.py has one of its own",
     r"showattendtell\.serve|^curl ": "goes on until Ctrl-C; tests/serving asks servers of its own",
-    r"^python captioner/run_onnx": "is what export has written; tests/export runs it",
     r"aoti": "compiles for minutes; tests/whole_run/test_exporting.py does",
     r"experiment=(staged|scst)": "several trainings; tests/whole_run/test_stages.py has them small",
 }

@@ -110,6 +110,7 @@ def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
     assert torch.equal(*drawn)
 
 
+@pytest.mark.slow
 def test_the_store_of_several_processes_is_the_same(
     dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path
 ):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.loss import SoftLoss, doubly_stochastic_penalty
+from showattendtell.loss import SoftLoss, doubly_stochastic_penalty, total
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.baselines import NICDecoder
 from showattendtell.model.captioner import Captioner
@@ -61,18 +61,18 @@ def test_all_steps_at_once_give_what_the_equations_give_one_by_one(captioner: Ca
 
 def test_gradients_are_those_of_the_equations_written_literally(captioner: Captioner):
     loss = SoftLoss(attention_weight=0.7)
-    loss(captioner, REGIONS, OWNERS, TOKENS).total.backward()
+    total(loss(captioner, REGIONS, OWNERS, TOKENS).terms).backward()
     hoisted = {name: parameter.grad.clone() for name, parameter in captioner.named_parameters()}
     captioner.zero_grad()
-    total = torch.tensor(0.0, dtype=torch.double)
+    literal = torch.tensor(0.0, dtype=torch.double)
     for row, owner in enumerate(OWNERS):
         length = int((TOKENS[row] != PAD).sum())
         tokens = TOKENS[row : row + 1, :length]
         logits, alphas = written_as_in_the_paper(captioner, REGIONS[owner], tokens[0].tolist())
         nll = F.cross_entropy(logits, tokens[0], reduction="sum")
         penalty = doubly_stochastic_penalty(alphas.unsqueeze(0), tokens != PAD)
-        total = total + (nll + 0.7 * penalty).sum() / len(OWNERS)
-    total.backward()
+        literal = literal + (nll + 0.7 * penalty).sum() / len(OWNERS)
+    literal.backward()
     for name, parameter in captioner.named_parameters():
         torch.testing.assert_close(hoisted[name], parameter.grad, msg=name)
 

@@ -72,3 +72,25 @@ def test_tied_embeddings_are_one_parameter():
 def test_an_empty_deep_output_is_refused():
     with pytest.raises(ValueError, match="needs at least one of word, hidden, context"):
         LSTMDecoder(9, 5, output=[])
+
+
+def test_channels_of_an_image_are_dropped_in_all_its_regions_alike():
+    torch.manual_seed(0)
+    decoder = LSTMDecoder(9, 400, embedding_dim=3, hidden_dim=4, dropout=0.25, dropout_places=["regions"])
+    regions = torch.rand(2, 6, 400) + 1
+    seen = decoder.see(regions) / regions
+    assert {round(value, 4) for value in seen.unique().tolist()} == {0.0, round(1 / 0.75, 4)}
+    torch.testing.assert_close(seen, seen[:, :1].expand_as(seen))
+    assert not torch.equal(seen[0], seen[1])
+    assert abs((seen == 0).float().mean() - 0.25) < 0.05
+    assert decoder.eval().see(regions) is regions
+
+
+def test_embeddings_are_dropped_for_each_word_by_itself():
+    torch.manual_seed(0)
+    decoder = LSTMDecoder(9, 5, embedding_dim=40, hidden_dim=4, dropout=0.5, dropout_places=["words"])
+    tokens = torch.tensor([7, 7, 3])
+    first, second, _ = decoder.take_in(tokens)[0] != 0
+    assert not torch.equal(first, second)
+    same, again, _ = decoder.eval().take_in(tokens)[0]
+    torch.testing.assert_close(same, again)

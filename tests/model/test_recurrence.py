@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from showattendtell.loss import HardLoss, SoftLoss
+from showattendtell.loss import HardLoss, SoftLoss, total
 from showattendtell.model import additive, captioner, reading
 from showattendtell.model.attention import Attention, SoftAttention
 from showattendtell.model.captioner import Captioner
@@ -75,7 +75,7 @@ class Learner:
 
     def total(self) -> Tensor:
         torch.manual_seed(2)
-        return self.loss(self.model, self.regions, OWNERS, TOKENS).total
+        return total(self.loss(self.model, self.regions, OWNERS, TOKENS).terms)
 
     def gradients(self) -> dict[str, Tensor]:
         """Of the regions and of all parameters."""
@@ -196,5 +196,5 @@ def test_nothing_waits_for_numbers_where_the_processor_does_not_compute(kind):
     learner = Learner(*kind, torch.float32)
     model, loss = learner.model.to("meta"), learner.loss.to("meta")
     seen, owners, tokens = (part.detach().to("meta") for part in (learner.regions, OWNERS, TOKENS))
-    loss(model, seen, owners, tokens).total.backward()
+    total(loss(model, seen, owners, tokens).terms).backward()
     assert all(parameter.grad is not None for parameter in model.decoder.parameters())

@@ -6,10 +6,11 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from results import ensemble, result, write
 
+from results import ensemble, result, write
 from showattendtell.config.commands import Column
-from showattendtell.report.comparison import DATASETS, HEADINGS, Figure, Overview, compare
+from showattendtell.report.comparison import DATASETS, compare
+from showattendtell.report.overview import HEADINGS, Figure, Overview
 from showattendtell.report.paper import COLUMNS, TABLE_1
 from showattendtell.report.result_files import find_results
 

@@ -2,13 +2,14 @@
 
 import json
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.report.comparison import Block, Figure, Overview, Row
-from showattendtell.report.layout import as_json, find_format, latex, markdown, print_overview
+from showattendtell.report.layout import as_json, find_format, html, latex, markdown, print_overview
+from showattendtell.report.overview import Block, Figure, Interval, Overview, Row
 from showattendtell.report.paper import COLUMNS
 from showattendtell.report.result_files import Model, Result
 
@@ -122,6 +123,55 @@ def test_json_has_figures_in_full_with_the_files_behind_them():
         "results": [{"file": "1.json", "seeds": [1]}, {"file": "2.json", "seeds": [2]}],
     }
     assert flickr8k["rows"][0]["results"] == []
+
+
+class Read(HTMLParser):
+    """The text of every cell of a page, row by row, and where its links and sources lead."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.places: list[str] = []
+        self._inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.places += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_for_its_own_signs():
+    read = Read(html(OVERVIEW._replace(photographs="photo graphs.html")))
+    assert read.rows == [
+        ["model", "B-4", "METEOR", "seeds"],
+        ["paper: Soft-Attention", "19.5", "18.93", ""],
+        ["soft", "18.5 ± 0.3", "-", "2"],
+        ["model", "METEOR", "seeds"],
+        [HOSTILE, "23.90 ± 0.50", "1"],
+    ]
+    assert read.places == ["data:,", "photo%20graphs.html"]
+    assert "<script" not in html(OVERVIEW._replace(notes=("<script>x</script>",)))
+
+
+def test_a_difference_stands_with_its_interval_in_every_format():
+    row = Row("hard", {"bleu4": Interval(-1.04, -2.0, -0.04), "meteor": Interval(0.3, 0.012, 0.7, 2)}, ())
+    overview = OVERVIEW._replace(blocks=(Block("Flickr8k: less soft", (row,)),))
+    shown = ["-1.0 [-2.0, +0.0]", "+0.30 [+0.01, +0.70]"]
+    assert Read(html(overview)).rows[1][1:3] == shown
+    assert all(text in form(overview) for form in (markdown, latex) for text in shown)
+    [block] = json.loads(as_json(overview))["blocks"]
+    assert block["rows"][0]["figures"]["bleu4"] == {"difference": -1.04, "low": -2.0, "high": -0.04}
 
 
 def test_the_format_is_told_by_the_suffix():

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from results import ensemble, result, write
 
+from results import ensemble, result, write
 from showattendtell.errors import UserError
 from showattendtell.report.result_files import find_results, read_result
 

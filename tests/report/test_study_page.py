@@ -9,7 +9,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from showattendtell.report.study_page import duration, print_study, seconds, tell, train_command, write_page
+from showattendtell.report.study_page import print_study, seconds, tell, train_command, write_page
+from showattendtell.report.times import duration
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),

@@ -124,7 +124,7 @@ RAW = {
     "a hidden path out": b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     "no host": b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
     "two hosts": b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n",
-    "a method that is none": b"HACK / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "a method that is none": b"PHOTOGRAPH / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
 }
 
 

@@ -54,12 +54,12 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
 @pytest.mark.parametrize(
     "settings",
     [
-        ["attention=multihead"],
-        ["attention=adaptive", "attention/score=cosine"],
+        pytest.param(["attention=multihead"], marks=pytest.mark.slow),
+        pytest.param(["attention=adaptive", "attention/score=cosine"], marks=pytest.mark.slow),
         ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
         ["attention=hard", "variant=arctic", "attention.score.width=8"],
         ["decoder=nic"],
-        ["decoder=log_bilinear", "decoder.window=3"],
+        pytest.param(["decoder=log_bilinear", "decoder.window=3"], marks=pytest.mark.slow),
         ["attention=hard", "trainer.precision=bf16-mixed", "data.resident=true"],
     ],
     ids=" ".join,

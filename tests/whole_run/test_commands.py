@@ -29,6 +29,7 @@ DOCUMENTED = {
     *("distinct_captions", "vocabulary_used", "distinct1", "distinct2", "words_a_caption", "novel"),
     *("relation_words", "relation_accuracy", "relation_commonest", "pointing_game", "pointing_game_words"),
     *("attention_correctness", "attention_baselines", "attention_by_kind"),
+    *("attention_entropy", "attention_movement", "attention_coverage", "training_minutes"),
     *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding"),
     *("choices", "config", "tokenizer", "versions", "captions", "references"),
 }

@@ -47,7 +47,7 @@ def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoin
 
 def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint: Path, folder: Path):
     rules = ["decoding.prefix='A blue'", "decoding.required=[star]", "decoding.forbidden=[red]"]
-    for decoding in ("greedy", "beam", "diverse", "sample"):
+    for decoding in ("greedy", "beam", "diverse", "sample", "consensus"):
         result = evaluated(run, folder, f"checkpoint={checkpoint}", f"decoding={decoding}", *rules)
         for caption in result["captions"].values():
             words = caption.split()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from runs import STEPWISE, Start, assert_done, assert_same_end, assert_told
 
-from showattendtell.checkpoint import BEST, LAST, find_damage
+from showattendtell.checkpoint import find_damage
+from showattendtell.files import BEST, LAST
 from showattendtell.loggers import METRICS
 
 Train = Callable[..., Any]

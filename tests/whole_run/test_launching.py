@@ -94,6 +94,7 @@ def two(folder: Path, prepared: Any) -> Path:
     return folder / "runs/two"
 
 
+@pytest.mark.slow
 def test_two_processes_follow_the_curve_of_one_with_batches_of_twice_the_size(folder: Path, prepared: Any):
     """50 steps, each its own epoch, so that the log has the loss of each."""
     short = ["trainer.max_epochs=50", "trainer.limit_train_batches=1", "trainer.check_val_every_n_epoch=50"]

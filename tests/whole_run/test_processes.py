@@ -9,12 +9,16 @@ import pytest
 import pytorch_lightning as lightning
 from runs import Run, assert_done
 
+from showattendtell import evaluation
 from showattendtell.checkpoint import restore
 from showattendtell.config.build import build, find_source
+from showattendtell.decode.sampling import Sampling
 from showattendtell.decode.search import BeamSearch
+from showattendtell.evaluation import Writer, write_captions
 from showattendtell.training import build_module
 
 
+@pytest.mark.slow
 def test_evaluation_by_several_processes_gives_the_file_of_one(run: Run, checkpoint: Path, folder: Path):
     settings = [f"checkpoint={checkpoint}", "split=val", "metrics=[bleu,rouge_l]"]
     assert_done(run("evaluate", *settings, "output=one.json"))
@@ -53,3 +57,22 @@ def test_validation_by_several_processes_gives_the_figures_of_one(checkpoint: Pa
     alone = validate(1, "auto")
     assert {"val/bleu4", "val/nll_per_word"} <= alone.keys()
     assert validate(3, "ddp_fork") == pytest.approx(alone)
+
+
+def test_what_is_drawn_for_an_image_does_not_depend_on_the_process_that_draws(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """10 images make 4 batches; each of two processes writes every second one, the last ones first."""
+    monkeypatch.setattr(evaluation, "IMAGES_AT_A_TIME", 3)
+    restored = restore(str(checkpoint), "cpu", Sampling(temperature=3.0))
+    source, dataset = find_source(restored.config, build(restored.config.dataset), restored.module.encoder, "val")
+    examples = dataset.split("val")
+    writers = [Writer(restored.module, source(examples))]
+    alone = write_captions(writers, examples, seed=1)
+    written = {}
+    monkeypatch.setattr(evaluation, "gather", lambda own: written.update(own) or {**alone, **own})
+    for first in (3, 2):
+        monkeypatch.setattr(evaluation, "own_share", lambda number, first=first: range(first, -1, -2))
+        write_captions(writers, examples, seed=1)
+    assert written == alone
+    assert write_captions(writers, examples, seed=7) != alone

@@ -89,6 +89,9 @@ def _value_faults(path: str, value: Any, parameter: Parameter) -> Iterator[str]:
     except ValidationError as fault:
         if isinstance(value, list) and _is_accepted(accepts, tuple(value)):  # YAML has no tuples
             return
+        if _is_accepted(accepts, [value]):
+            yield f"{path}={shown(value)} should be a list: {path}=[{shown(value)}]"
+            return
         reasons = dict.fromkeys(error["msg"].removeprefix("Input ") for error in fault.errors())
         yield f"{path}={shown(value)} {' or '.join(reasons)}"
 

@@ -207,6 +207,10 @@ Column = Literal[
     "clip_score",
     "pointing_game",
     "attention_correctness",
+    "attention_entropy",
+    "attention_movement",
+    "distinct_captions",
+    "training_minutes",
 ]
 """The figures of result files that can be a column of the table."""
 
@@ -232,7 +236,7 @@ class Table(NamedTuple):
     split: whose results are shown.
     columns: the figures shown, by their names in result files; BLEU is without brevity penalty unless the name says so.
     paper: show the rows of the paper's Table 1 for the data sets that there are results on.
-    output: a file or a list of files for the table, as .md, .tex (for booktabs) or .json.
+    output: a file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
     """
 
     runs: Text | Annotated[Sequence[Text], Field(min_length=1)]

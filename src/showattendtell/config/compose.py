@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.singleton import Singleton
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -61,6 +63,17 @@ def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictCo
         except (HydraException, OmegaConfBaseException) as fault:
             raise UserError(str(fault).splitlines()[0]) from None
         return config, _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
+
+
+@contextmanager
+def beside_a_command() -> Iterator[None]:
+    """Lets configurations be composed while a command runs, for which Hydra has one already."""
+    of_the_command = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        Singleton.set_state(of_the_command)
 
 
 def _mismatch(fault: MissingConfigException) -> str | None:

@@ -110,8 +110,7 @@ def without_dashes(arguments: Sequence[str]) -> list[str]:
         given = value if equals else next(rest, None)
         if not given or given.startswith("--"):
             raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
-        as_it_is = re.fullmatch(PLAIN, given) or given[0] in "[{"
-        settings.append(f"{name.replace('-', '_')}={given if as_it_is else quoted(given)}")
+        settings.append(f"{name.replace('-', '_')}={given if given[0] in '[{' else as_value(given)}")
     return settings
 
 
@@ -176,6 +175,11 @@ def as_argument(name: str, value: object) -> str:
     if re.fullmatch(PLAIN, str(value)):
         return f"{name}={value}"
     return shlex.quote(f"{name}={quoted(str(value))}")
+
+
+def as_value(value: str) -> str:
+    """A text as the value of a setting in a list of arguments, quoted for Hydra where it needs that."""
+    return value if re.fullmatch(PLAIN, value) else quoted(value)
 
 
 def quoted(text: str) -> str:

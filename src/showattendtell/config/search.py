@@ -16,7 +16,7 @@ from showattendtell.config.compose import SEARCH
 from showattendtell.config.faults import sentence
 from showattendtell.config.sweep import Witness, settle_folder, shown
 from showattendtell.errors import UserError
-from showattendtell.files import LOCK, hold
+from showattendtell.files import LOCK, alone
 
 if TYPE_CHECKING:
     import optuna
@@ -104,9 +104,7 @@ def report(study: "optuna.Study", folder: Path) -> None:
 
     told = tell(study, folder)
     print_study(told)
-    held = hold(folder / LOCK, wait=True)  # workers end at the same time
-    assert held
-    with held:
+    with alone(folder / LOCK):  # workers end at the same time
         write_page(told, folder / PAGE)
     print(f"{folder / PAGE} has more")
 

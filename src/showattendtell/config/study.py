@@ -2,8 +2,7 @@
 
 import math
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -20,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from showattendtell.config.check import may_differ, shown
 from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
 from showattendtell.errors import UserError, listed
-from showattendtell.files import LOCK, hold
+from showattendtell.files import LOCK, alone, hold
 
 HELD = ".worker"
 """Held in a trial's folder by the sweep that runs it."""
@@ -84,7 +83,7 @@ class Study:
         self._sampler, self._pruner, self._seed = sampler, build_pruner(pruner), seed
         self._folder = folder
         self._held: dict[int, TextIO] = {}
-        with self._alone():
+        with alone(self._folder / LOCK):
             self._storage = open_storage(storage, folder)
             self.study = optuna.create_study(
                 study_name=name,
@@ -96,14 +95,6 @@ class Study:
             self._refuse_other_space()
             self._refuse_strangers()
             write_card(folder, name, storage)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While no other process that sees the folder takes trials."""
-        file = hold(self._folder / LOCK, wait=True)
-        assert file
-        with file:
-            yield
 
     def _refuse_other_space(self) -> None:
         """Ranges may change."""
@@ -140,7 +131,7 @@ class Study:
         """As many trials as `number`, to be run by this process: first those that were cut off, then new ones until the
         study has `total`. There are none where all are done, or are run by others."""
         taken: list[Taken] = []
-        with self._alone():
+        with alone(self._folder / LOCK):
             for trial in self.trials():
                 if len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial):
                     taken += self._again(trial)

@@ -102,7 +102,8 @@ def read_shapes(
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Hold the only lock on a folder; the operating system gives it back, however the process ends."""
+    """Hold the only lock on a folder, which shuts out threads of one process as well; the operating system gives it
+    back, however the process ends."""
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:

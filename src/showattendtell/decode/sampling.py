@@ -59,19 +59,19 @@ class Sampling(Decoding):
         speech = speaker.before(regions)
         thoughts = speech.begin()
         thoughts = thoughts.follow(thoughts.images.repeat_interleave(self.num_captions))
-        rows = torch.arange(len(thoughts.images), device=thoughts.images.device)
-        tokens = torch.full((len(rows), 1), START, device=rows.device)
+        still_open = torch.arange(len(thoughts.images), device=thoughts.images.device)
+        tokens = torch.full((len(still_open), 1), START, device=still_open.device)
         steps: list[tuple[Tensor, ...]] = []
-        ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
-        while len(steps) < self.max_length and not ended.all():
-            said = speech.step(thoughts, rows, tokens[:, -1])
-            thoughts = said.thoughts
-            allowed = rules.apply(said.scores, tokens[:, 1:]) - said.normalisers.unsqueeze(1)
-            words = torch.multinomial(self.sharpen(allowed).exp(), 1)
-            tokens = torch.cat([tokens, words], dim=1)
-            locations = () if said.locations is None else (said.locations,)
-            steps.append((allowed.gather(1, words).squeeze(1), said.weights, said.gate, *locations))
-            ended |= words.squeeze(1) == EOS
+        while len(steps) < self.max_length and len(still_open):
+            said = speech.step(thoughts, torch.arange(len(still_open), device=tokens.device), tokens[still_open, -1])
+            allowed = rules.apply(said.scores, tokens[still_open, 1:]) - said.normalisers.unsqueeze(1)
+            words = draw(self.sharpen(allowed).exp())
+            parts = (words, allowed.gather(1, words).squeeze(1), said.weights, said.gate, said.locations)
+            word, *step = (_spread(part, still_open, len(tokens)) for part in parts if part is not None)
+            tokens = torch.cat([tokens, word], dim=1)
+            steps.append(tuple(step))
+            going_on = (words.squeeze(1) != EOS).nonzero().squeeze(1)
+            still_open, thoughts = still_open[going_on], said.thoughts.follow(going_on)
         return Draws(tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True)))
 
     def sharpen(self, log_probabilities: Tensor) -> Tensor:
@@ -86,6 +86,24 @@ class Sampling(Decoding):
             kept = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, before < self.top_p)
             log_p = log_p.masked_fill(~kept, -torch.inf).log_softmax(dim=1)
         return log_p
+
+
+def draw(probabilities: Tensor) -> Tensor:
+    """A column (R, 1) drawn from each row of (R, V).
+
+    On a processor torch.multinomial draws a number for each entry, which takes many times as long as one for each row:
+    the first column whose cumulative sum is above it.
+    """
+    if probabilities.device.type != "cpu":
+        return torch.multinomial(probabilities, 1)
+    sums = probabilities.cumsum(dim=1, dtype=torch.float64)
+    heights = sums[:, -1:] * torch.rand(len(sums), 1, dtype=torch.float64)
+    return torch.searchsorted(sums, heights, right=True)
+
+
+def _spread(part: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """(B, ...) as these rows of (R, ...), whose others are 0."""
+    return part.new_zeros(num_rows, *part.shape[1:]).index_copy(0, rows, part)
 
 
 def _cut(tokens: Tensor, scores: Tensor, weights: Tensor, gates: Tensor) -> Generated:

@@ -84,6 +84,16 @@ def compare_with_first(
     return [compare(first, other) for other in others]
 
 
+def average(systems: Sequence[Resampled]) -> Resampled:
+    """The means of systems' figures, as of one model's seeds; of those figures that all have."""
+    shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
+    return Resampled(
+        {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
+        {name: np.mean([system.resamples[name] for system in systems], axis=0) for name in shared},
+        {metric: reason for system in systems for metric, reason in system.missing.items()},
+    )
+
+
 def compare(a: Resampled, b: Resampled) -> Comparison:
     """Every figure that both have."""
     differences = {

@@ -11,16 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from showattendtell.metrics.measured import Words
+from showattendtell.text.ngrams import ORDERS, Counts, count_ngrams
 
-N, SIGMA = 4, 6.0
+SIGMA = 6.0
 
 Ngram = tuple[str, ...]
-Counts = list[Counter[Ngram]]
-"""How often a caption has each run of 1 to 4 words, by their length."""
-
-
-def count_ngrams(words: Words) -> Counts:
-    return [Counter(zip(*(words[first:] for first in range(n)), strict=False)) for n in range(1, N + 1)]
 
 
 class DocumentFrequencies(NamedTuple):
@@ -38,7 +33,7 @@ class DocumentFrequencies(NamedTuple):
         """Those of images' captions."""
         captions = list(references)
         recurrent: dict[Ngram, int] = {}
-        for order in range(N):
+        for order in range(ORDERS):
             by_image = ({run for words in said for run in count_ngrams(words)[order]} for said in captions)
             counts = Counter(run for runs in by_image for run in runs)
             recurrent |= {run: count for run, count in counts.items() if count > 1}
@@ -69,7 +64,7 @@ class CiderD:
         self._rarest = math.log(max(1, frequencies.images))
         self._rarity = {run: self._rarest - math.log(count) for run, count in frequencies.recurrent.items()}
 
-    def weigh(self, counts: Counts) -> Weighted:
+    def weigh(self, counts: Counts[str]) -> Weighted:
         rarity, rarest = self._rarity.get, self._rarest
         vectors = [{run: count * rarity(run, rarest) for run, count in each.items()} for each in counts]
         norms = [math.sqrt(sum(weight * weight for weight in vector.values())) for vector in vectors]
@@ -87,10 +82,10 @@ def _similarity(caption: Weighted, said: Weighted) -> float:
         if norm and other_norm:
             common = sum(min(own[run], other[run]) * other[run] for run in own.keys() & other.keys())
             total += common / (norm * other_norm)
-    return total / N * math.exp(-((caption.pairs - said.pairs) ** 2) / (2 * SIGMA**2))
+    return total / ORDERS * math.exp(-((caption.pairs - said.pairs) ** 2) / (2 * SIGMA**2))
 
 
-def bleu4(caption: Counts, references: Sequence[Counts]) -> float:
+def bleu4(caption: Counts[str], references: Sequence[Counts[str]]) -> float:
     """BLEU-4 of one caption, with brevity penalty by the closest reference, between 0 and 1."""
     score = 1.0
     for own, *others in zip(caption, *references, strict=True):
@@ -99,4 +94,4 @@ def bleu4(caption: Counts, references: Sequence[Counts]) -> float:
     length = caption[0].total()
     closest = min((abs(said[0].total() - length), said[0].total()) for said in references)[1]
     ratio = (length + 1e-15) / (closest + 1e-9)
-    return score ** (1 / N) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)
+    return score ** (1 / ORDERS) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)

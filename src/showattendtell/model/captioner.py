@@ -67,6 +67,7 @@ class Captioner(nn.Module):
 
     def begin(self, regions: Tensor) -> tuple[Memory, State]:
         """What is needed of the images, (I, L, D): computed once, then selected by row."""
+        regions = self.decoder.see(regions)
         return self.attention.remember(regions), self.decoder.start(regions)
 
 

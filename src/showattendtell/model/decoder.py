@@ -15,7 +15,7 @@ from showattendtell.model.steps import State
 from showattendtell.text.vocabulary import START
 
 OutputPart = Literal["word", "hidden", "context"]
-DropoutPlace = Literal["mean", "start", "hidden", "output"]
+DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
 
 
 class Decoder(nn.Module, ABC):
@@ -36,6 +36,10 @@ class Decoder(nn.Module, ABC):
         self.hidden_dim = hidden_dim
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
+
+    def see(self, regions: Tensor) -> Tensor:
+        """What attention and decoder are given of the regions (I, L, D)."""
+        return regions
 
     @abstractmethod
     def start(self, regions: Tensor) -> State:
@@ -84,8 +88,9 @@ class LSTMDecoder(Decoder):
         embedding_dim: m.
         hidden_dim: n.
         dropout: the share that is dropped at each place of `dropout_places`.
-        dropout_places: the mean region that starts the state, the hidden layers that do it, h before the deep output,
-            and the deep output's sum (behind its tanh).
+        dropout_places: channels of an image's regions, in all of them alike; words' embeddings; the mean region that
+            starts the state, the hidden layers that do it, h before the deep output, and the deep output's sum (behind
+            its tanh).
         output: the parts of the deep output's sum.
         output_tanh: p(y) ~ softmax(L_o tanh(...)), as in the released code.
         tie_embeddings: L_o is E itself, which a small data set can fill better.
@@ -127,21 +132,28 @@ class LSTMDecoder(Decoder):
         nn.init.zeros_(self.word_scores.bias)
         if tie_embeddings:
             self.word_scores.weight = self.embedding.weight
-        self.mean_dropout, self.hidden_dropout, self.output_dropout = (
-            nn.Dropout(dropout * (place in dropout_places)) for place in ("mean", "hidden", "output")
+        self.region_dropout, self.word_dropout, self.mean_dropout, self.hidden_dropout, self.output_dropout = (
+            nn.Dropout(dropout * (place in dropout_places))
+            for place in ("regions", "words", "mean", "hidden", "output")
         )
+
+    def see(self, regions: Tensor) -> Tensor:
+        if not self.training or not self.region_dropout.p:
+            return regions
+        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
 
     def start(self, regions: Tensor) -> State:
         """(I, L, D) to h_0 and c_0, from the mean region."""
         return self.first_state(self.mean_dropout(regions.mean(dim=1)))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        embedded = super().embed(tokens)
+        embedded = self.word_dropout(super().embed(tokens))
         return embedded * (tokens != START).unsqueeze(-1) if self.zero_first else embedded
 
     def take_in(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Each word once, however often it stands among the tokens."""
-        if tokens.device.type != "cpu":  # would have to wait for how many words there are
+        """Each word once, however often it stands among the tokens, unless each of them has a dropout of its own."""
+        dropped = self.training and self.word_dropout.p > 0
+        if dropped or tokens.device.type != "cpu":  # a GPU would have to wait for how many words there are
             return super().take_in(tokens)
         words, which = tokens.unique(return_inverse=True)
         embedded, gates = super().take_in(words)

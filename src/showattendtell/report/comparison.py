@@ -8,23 +8,11 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeVar
 
 from showattendtell.report import paper
+from showattendtell.report.overview import DIGITS, HEADINGS, Block, Figure, Overview, Row
 from showattendtell.report.result_files import Model, Result
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
 """The data sets of the paper in its order, and how it writes them."""
-
-HEADINGS = {
-    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
-    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
-    "meteor": "METEOR",
-    "rouge_l": "ROUGE-L",
-    "cider": "CIDEr",
-    "spice": "SPICE",
-    "clip_score": "CLIPScore",
-    "pointing_game": "pointing game",
-    "attention_correctness": "correctness",
-}
-"""The figures that can be columns, and what stands above them."""
 
 NOT_COMPARED = ("seed", "cache", "logger", "dataset.root", "dataset.entities", "dataset.instances")
 """Settings of training in which runs of one row may differ: the seed, places on a disk, and where figures go."""
@@ -35,45 +23,11 @@ INCOMPARABLE = {
 }
 """What keeps rows from being compared where it differs, and what to say of it."""
 
+ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
+
 Item = TypeVar("Item")
 Settings = dict[str, str]
 """Settings as the command line has them."""
-
-
-class Figure(NamedTuple):
-    """A figure, or the mean of several with their standard deviation (n - 1)."""
-
-    mean: float
-    deviation: float | None = None
-    digits: int = 1
-
-    def __str__(self) -> str:
-        spread = "" if self.deviation is None else f" ± {self.deviation:.{self.digits}f}"
-        return f"{self.mean:.{self.digits}f}{spread}"
-
-
-class Row(NamedTuple):
-    """A model and the figures that it has; `results` are the files behind them, none for a row of the paper."""
-
-    label: str
-    figures: Mapping[str, Figure]
-    results: tuple[Result, ...] = ()
-
-
-class Block(NamedTuple):
-    """The rows of a data set: the paper's first."""
-
-    dataset: str
-    rows: tuple[Row, ...]
-
-
-class Overview(NamedTuple):
-    """Blocks with their figures' names, and what a reader should know of them, a sentence each."""
-
-    split: str
-    columns: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    notes: tuple[str, ...]
 
 
 class Entry(NamedTuple):
@@ -105,10 +59,10 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     for name in sorted({result.dataset for result in results}, key=lambda name: (ranks.get(name, len(ranks)), name)):
         rows = _rows([describe(result) for result in results if result.dataset == name], columns)
         shown = DATASETS.get(name, name)
-        notes += [f"{shown}: {note}" for note in _notes(rows, columns)]
-        blocks.append(Block(shown, (*(_paper_rows(name) if with_paper else ()), *rows)))
+        notes += [f"{shown}: {note}" for note in find_notes(rows, columns)]
+        blocks.append(Block(shown, (*(paper_rows(name).values() if with_paper else ()), *rows)))
     if any(not row.results for block in blocks for row in block.rows):
-        notes.insert(0, "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty")
+        notes.insert(0, ORIGIN)
     return Overview(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
 
@@ -174,7 +128,7 @@ def _rows(entries: Sequence[Entry], columns: Sequence[str]) -> list[Row]:
     for label, group in zip(labels, groups, strict=True):
         once = {tuple(model.sha256 for model in entry.result.models): entry.result for entry in reversed(group)}
         results = tuple(reversed(once.values()))
-        rows.append(Row(label, _figures(results, columns), results))
+        rows.append(Row(label, mean_figures(results, columns), results))
     return rows
 
 
@@ -195,18 +149,20 @@ def _group(items: Sequence[Item], keys: Iterable[Any]) -> list[list[Item]]:
     return list(groups.values())
 
 
-def _figures(results: Sequence[Result], columns: Sequence[str]) -> dict[str, Figure]:
+def mean_figures(results: Sequence[Result], columns: Sequence[str]) -> dict[str, Figure]:
     """Those that all of the results have."""
     figures = {}
     for column in columns:
         values = [result.figures[column] for result in results if column in result.figures]
         if len(values) == len(results):
-            digits = 2 if column == "meteor" else 1
-            figures[column] = Figure(mean(values), stdev(values) if len(values) > 1 else None, digits)
+            deviation = stdev(values) if len(values) > 1 else None
+            figures[column] = Figure(mean(values), deviation, DIGITS.get(column, 1))
     return figures
 
 
-def _paper_rows(dataset: str) -> Iterator[Row]:
+def paper_rows(dataset: str) -> dict[str, Row]:
+    """The rows of the paper's Table 1 on a data set, by model."""
+    rows = {}
     for published in paper.TABLE_1.get(dataset, ()):
         printed = dict(zip(paper.COLUMNS, published.figures.split(), strict=True))
         figures = {
@@ -215,10 +171,11 @@ def _paper_rows(dataset: str) -> Iterator[Row]:
             if text != "-"
         }
         remark = f" ({published.remark})" if published.remark else ""
-        yield Row(f"paper: {published.model}{remark}", figures)
+        rows[published.model] = Row(f"paper: {published.model}{remark}", figures)
+    return rows
 
 
-def _notes(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[str]:
+def find_notes(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[str]:
     """What keeps figures of these rows from being compared, or from being there."""
     entries = [describe(row.results[0]) for row in rows]
     for key, reason in INCOMPARABLE.items():

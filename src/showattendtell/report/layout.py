@@ -1,4 +1,4 @@
-"""An overview on the screen, and as Markdown, LaTeX or JSON."""
+"""An overview on the screen, and as Markdown, LaTeX, JSON or HTML."""
 
 import json
 import re
@@ -12,7 +12,8 @@ from rich.text import Text
 from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.errors import UserError
-from showattendtell.report.comparison import HEADINGS, Block, Overview, Row
+from showattendtell.report.filling import fill
+from showattendtell.report.overview import HEADINGS, Block, Figure, Interval, Overview, Row
 
 LATEX = str.maketrans(LATEX_ESCAPE_RULES)
 
@@ -66,12 +67,29 @@ def as_json(overview: Overview) -> str:
 def _content(row: Row) -> dict[str, Any]:
     return {
         "model": row.label,
-        "figures": {name: {"mean": figure.mean, "deviation": figure.deviation} for name, figure in row.figures.items()},
+        "figures": {name: _without_digits(figure) for name, figure in row.figures.items()},
         "results": [{"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results],
     }
 
 
-FORMATS: dict[str, Callable[[Overview], str]] = {".md": markdown, ".tex": latex, ".json": as_json}
+def _without_digits(figure: Figure | Interval) -> dict[str, float | None]:
+    return {name: value for name, value in figure._asdict().items() if name != "digits"}
+
+
+def html(overview: Overview) -> str:
+    """A page that needs nothing but itself, light or dark as the reader has it."""
+    blocks = [_own_columns(block, overview) for block in overview.blocks]
+    return fill("table.html", overview=overview, blocks=blocks)
+
+
+def _own_columns(block: Block, overview: Overview) -> tuple[str, list[str], list[tuple[Row, list[str]]]]:
+    """A block's name, the headings of the columns that it has figures in, and its rows with their cells."""
+    columns = tuple(column for column in overview.columns if any(column in row.figures for row in block.rows))
+    headings = _headings(overview._replace(columns=columns))[1:]
+    return block.dataset, headings, list(zip(block.rows, _cells(block, columns), strict=True))
+
+
+FORMATS: dict[str, Callable[[Overview], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
 """How an overview is written, by the suffix of the file."""
 
 
@@ -93,7 +111,7 @@ def _cells(block: Block, columns: Sequence[str]) -> list[list[str]]:
     for row in block.rows:
         name = "" if rows else block.dataset
         figures = (str(row.figures.get(column, "-")) for column in columns)
-        rows.append([name, row.label, *figures, str(len(row.results) or "")])
+        rows.append([name, row.label, *figures, str(sum(len(result.models) for result in row.results) or "")])
     return rows
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from showattendtell.report.filling import fill
 
 SCORES = {
     "bleu1": "BLEU-1",
@@ -43,11 +44,9 @@ def model_card(
     """
     files = [results] if isinstance(results, str | Path) else results
     scored = [json.loads(Path(file).read_text(encoding="utf-8")) for file in files]
-    templates = Environment(
-        loader=PackageLoader("showattendtell.report"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
     choices = card["choices"]
-    text = templates.get_template("model_card.md").render(
+    text = fill(
+        "model_card.md",
         card=card,
         name=name or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
         licence=licence or "unknown",

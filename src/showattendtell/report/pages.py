@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from showattendtell.records import Box
+from showattendtell.report.filling import fill
 from showattendtell.report.results import write_text
 
 DARKEST = 0.15
@@ -100,19 +100,6 @@ def write_page(page: Page, path: Path) -> None:
 def render(page: Page) -> str:
     """The page as HTML; whatever photographs, models and words are called is shown as it is."""
     return fill("page.html", page=page, gated=gated_models(page), spell=spell, darkest=DARKEST)
-
-
-def fill(template: str, **content: object) -> str:
-    """A template with its content, in which nothing is markup."""
-    templates = Environment(
-        loader=PackageLoader("showattendtell.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    html = templates.get_template(template).render(content)
-    return html.encode("utf-8", "replace").decode()  # names of files may hold bytes that are no text
 
 
 def gated_models(page: Page) -> list[bool]:

@@ -10,8 +10,15 @@ from typing import Any
 from showattendtell.errors import UserError
 from showattendtell.metrics.gaze import Gaze, Score
 from showattendtell.metrics.relations import Relations
+from showattendtell.report.times import read_times
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
+
+
+def time_figures(checkpoint: Path) -> dict[str, float]:
+    """The minutes that the checkpoint's run has trained, where the file of its times stands beside it."""
+    seconds = read_times(checkpoint.parent)
+    return {"training_minutes": sum(seconds) / 60} if seconds else {}
 
 
 def relation_figures(relations: Relations) -> dict[str, Any]:

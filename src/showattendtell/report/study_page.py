@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import optuna.visualization as draw
 import plotly.graph_objects as plotly
-from jinja2 import Environment, PackageLoader
 from optuna import Study
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.study import StudyDirection
@@ -18,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from showattendtell.files import whole_file
+from showattendtell.report.filling import fill
+from showattendtell.report.times import duration
 
 PAGE = "report.html"
 """In the study's folder."""
@@ -83,13 +84,6 @@ def train_command(trial: FrozenTrial) -> str:
     return " ".join(["python -m showattendtell.train", *settings])
 
 
-def duration(time: float) -> str:
-    """Seconds as `41 s`, `12 min` or `3.2 h`."""
-    if time < 100:
-        return f"{time:.0f} s"
-    return f"{time / 60:.0f} min" if time < 6000 else f"{time / 3600:.1f} h"
-
-
 def print_study(told: Told) -> None:
     """The best trials, what was ended early, what failed, and the command of the best."""
     console = Console(highlight=False)
@@ -119,19 +113,23 @@ def _counts(told: Told) -> str:
 
 
 def write_page(told: Told, path: Path) -> None:
+    with whole_file(path) as stream:
+        stream.write(render(told).encode())
+
+
+def render(told: Told) -> str:
     """One HTML file with all of it, and its figures, which answer to the mouse."""
-    pages = Environment(loader=PackageLoader("showattendtell.report"), autoescape=True, trim_blocks=True)
-    pages.globals.update(seconds=seconds, duration=duration)
-    text = pages.get_template("study.html").render(
+    return fill(
+        "study.html",
         told=told,
         counts=_counts(told),
         best=told.best[:NUM_BEST],
         searched=list(dict.fromkeys(name for trial in told.best for name in trial.params)),
         figures={title: figure.to_html(full_html=False, include_plotlyjs=False) for title, figure in _figures(told)},
         plotly=get_plotlyjs(),
+        seconds=seconds,
+        duration=duration,
     )
-    with whole_file(path) as stream:
-        stream.write(text.encode())
 
 
 def _figures(told: Told) -> list[tuple[str, plotly.Figure]]:

@@ -115,6 +115,15 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
         console.print(f"{label} is missing: {reason}", markup=False)
 
 
+def print_maps(figures: Mapping[str, float]) -> None:
+    """How sharp attention is and how much of it moves, over people's words, as result files have it."""
+    Console(highlight=False).print(
+        f"attention over people's words: entropy {figures['attention_entropy']:.2f} nats, and "
+        f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n",
+        soft_wrap=True,
+    )
+
+
 def print_relations(relations: Relations) -> None:
     """How often the model chooses relations as people do; nothing where people's captions have none."""
     if not relations.num_words:

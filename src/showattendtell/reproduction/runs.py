@@ -1,0 +1,232 @@
+"""The runs of a table: what each of them trains, and how far it is."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.check import may_differ, raise_all
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import beside_a_command, compose
+from showattendtell.config.differences import find_differences, plain_settings
+from showattendtell.config.entry import as_value, quoted
+from showattendtell.config.reproducing import PaperTable, Recipe
+from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.files import BEST, LAST, PREVIOUS
+from showattendtell.report.times import read_times
+from showattendtell.reproduction.scoring import Scoring, setting_of
+from showattendtell.resuming import is_trained
+
+
+class Run(NamedTuple):
+    """A recipe with a seed.
+
+    arguments  of train, but for those that say where it writes
+    config     what they make of the settings of training
+    scoring    what is to be known of its best checkpoint
+    first      the run with whose best weights it begins, if it is a second stage
+    """
+
+    recipe: str
+    seed: int
+    folder: Path
+    arguments: tuple[str, ...]
+    config: DictConfig
+    scoring: Scoring
+    first: "Run | None" = None
+
+    @property
+    def title(self) -> str:
+        return self.scoring.title
+
+    @property
+    def can_begin(self) -> bool:
+        return self.first is None or self.first.is_finished
+
+    @property
+    def is_begun(self) -> bool:
+        return any((self.folder / name).is_file() for name in (LAST, PREVIOUS))
+
+    @property
+    def is_trained(self) -> bool:
+        with suppress(UserError):  # as for a damaged checkpoint, which training itself tells of
+            return is_trained(self.folder)
+        return False
+
+    @property
+    def is_finished(self) -> bool:
+        return self.scoring.is_finished
+
+    @property
+    def minutes_before(self) -> float:
+        """That the stages before it have trained."""
+        return self.first.minutes_before + sum(read_times(self.first.folder)) / 60 if self.first else 0.0
+
+    @property
+    def epochs(self) -> int:
+        """That have been trained."""
+        return len(read_times(self.folder))
+
+    @property
+    def num_epochs(self) -> int | None:
+        """That there are to be at most; None without a limit."""
+        most = self.config.trainer.get("max_epochs")
+        return most if most and most > 0 else None
+
+
+def make_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
+    """Those that a command asks for, recipe by recipe.
+
+    A second stage stands behind the runs that it begins with, which are run where it is asked for. Raises `UserError`
+    for a table that names what there is not, settings that train does not take, and where the folder holds a run of
+    other settings.
+    """
+    _check(table)
+    common = [*given_settings(config), *data_settings(config, ["root"])]
+    boxed = bool(config.dataset.entities or config.dataset.instances)
+    runs: dict[tuple[str, int], Run] = {}
+    for name in _chosen(table, config):
+        recipe = table.recipes[name]
+        arguments = (*recipe.settings, *common)
+        settings = _compose(arguments)
+        for seed in config.seeds or table.seeds:
+            first = runs[recipe.begins_with, seed] if recipe.begins_with else None
+            own = {"seed": seed, **({"initial_weights": str(first.folder / BEST)} if first else {})}
+            whole = OmegaConf.merge(settings, own)
+            assert isinstance(whole, DictConfig)
+            at = folder / name / str(seed)
+            scoring = Scoring(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
+            given = (f"{key}={as_value(str(value))}" for key, value in own.items())
+            runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, first)
+    refuse_other_settings(runs.values())
+    return list(runs.values())
+
+
+def refuse_other_settings(runs: Iterable[Run]) -> None:
+    """Raises `UserError` where a run's folder holds one of other settings, or one that began with other weights."""
+    raise_all([fault for run in runs for fault in _find_other_settings(run)][:1])
+
+
+def _check(table: PaperTable) -> None:
+    """All that it names has to be there before hours are spent on it."""
+    beginnings = (recipe.begins_with for recipe in table.recipes.values() if recipe.begins_with)
+    for name in [table.base, *table.pages, *table.ensembles.values(), *beginnings]:
+        if name not in table.recipes:
+            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
+    if table.decoding not in table.decodings:
+        ways = ",".join(map(str, table.decodings))
+        raise UserError(
+            f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
+        )
+    with beside_a_command():
+        for decoding in table.decodings:
+            check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+
+
+def _chosen(table: PaperTable, config: DictConfig) -> list[str]:
+    """The recipes that are asked for, each behind those that it begins with."""
+    asked = [config.recipes] if isinstance(config.recipes, str) else config.recipes or list(table.recipes)
+    for name in asked:
+        if name not in table.recipes:
+            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
+    return list(dict.fromkeys(name for one in asked for name in _with_beginnings(table.recipes, one)))
+
+
+def _with_beginnings(recipes: Mapping[str, Recipe], name: str) -> Iterator[str]:
+    first = recipes[name].begins_with
+    if first:
+        yield from _with_beginnings(recipes, first)
+    yield name
+
+
+def make_ensembles(table: PaperTable, runs: Sequence[Run], folder: Path) -> dict[str, Scoring]:
+    """The table's ensembles by name, of those recipes that are run with several seeds. They have no maps in common, and
+    no figures of them."""
+    ensembles = {}
+    for name, recipe in table.ensembles.items():
+        members = [run for run in runs if run.recipe == recipe]
+        if len(members) > 1:
+            seeds = "-".join(str(run.seed) for run in members)
+            models = tuple(run.folder / BEST for run in members)
+            ensembles[name] = members[0].scoring._replace(
+                title=name, folder=folder / name / seeds, models=models, boxed=False
+            )
+    return ensembles
+
+
+def given_settings(config: DictConfig) -> list[str]:
+    return [config.settings] if isinstance(config.settings, str) else list(config.settings)
+
+
+def budget(config: DictConfig) -> list[str]:
+    """The settings given to all runs that make them other than the recipes."""
+    return [setting for setting in given_settings(config) if not may_differ(setting.partition("=")[0])]
+
+
+def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
+    """Some of the command's settings of `dataset` as arguments, where they are given."""
+    given = {name: config.dataset[name] for name in names if config.dataset[name] is not None}
+    return [f"dataset.{name}={_as_value(value)}" for name, value in given.items()]
+
+
+def _as_value(value: str | Sequence[str]) -> str:
+    return as_value(value) if isinstance(value, str) else f"[{','.join(map(as_value, value))}]"
+
+
+def _compose(arguments: Sequence[str]) -> DictConfig:
+    with beside_a_command():
+        config, _ = compose("train", check_command("train", arguments))
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    return config
+
+
+def _find_other_settings(run: Run) -> list[str]:
+    """A sentence if the folder of the run holds one that was begun with other settings."""
+    file = run.folder / "config/config.yaml"
+    if not file.is_file() or not (run.is_begun or run.scoring.result_file(run.scoring.decodings[0]).is_file()):
+        return []
+    theirs = OmegaConf.load(file)
+    assert isinstance(theirs, DictConfig)
+    beginning = {"initial_weights": run.config.initial_weights} if run.first else {}  # its folder may have moved
+    differences = find_differences(run.config, {**plain_settings(theirs), **beginning})
+    if differences:
+        found = listed(differences, shown=5)
+        return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
+    if run.first and _is_newer(run.first.folder / BEST, file):
+        return [f"{run.folder} began before {run.first.title} was trained; delete it to train it anew"]
+    return []
+
+
+def _is_newer(file: Path, than: Path) -> bool:
+    return file.is_file() and file.stat().st_mtime > than.stat().st_mtime
+
+
+def expected_seconds(run: Run, runs: Sequence[Run], minutes: float | None) -> float | None:
+    """What is left of the training, about: by the run's own epochs, by runs of the same recipe, or by what its table
+    says in `minutes`; None where nothing tells."""
+    if run.is_finished or run.is_trained:
+        return 0.0
+    seconds = read_times(run.folder)
+    if seconds and run.num_epochs:
+        return mean(seconds) * max(0, run.num_epochs - len(seconds))
+    alike = [sum(read_times(other.folder)) for other in runs if other.recipe == run.recipe and other.is_finished]
+    return mean(alike) if alike else None if minutes is None else 60 * minutes
+
+
+def quote_settings(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `settings=[a=1,b=[2,3]]` as Hydra takes it, each setting in quotes."""
+    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
+
+
+def _quote_each(argument: str) -> str:
+    name, _, value = argument.partition("=")
+    if re.match(r"""\[?\s*["']|\[\s*\]|null$""", value):
+        return argument
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    settings = re.split(r",(?=\s*[\w./@+~]+=)", inner)
+    return f"{name}=[{','.join(quoted(setting.strip()) for setting in settings)}]"

@@ -1,0 +1,186 @@
+"""What there is to do for a table: shown, and done as far as it is not yet."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from showattendtell.config.entry import as_value
+from showattendtell.config.reproducing import PaperTable
+from showattendtell.errors import UserError
+from showattendtell.files import BEST, LOCK, alone, hold
+from showattendtell.report.times import duration, read_times
+from showattendtell.reproduction.commands import Commands
+from showattendtell.reproduction.outcome import tell, write
+from showattendtell.reproduction.runs import (
+    Run,
+    budget,
+    data_settings,
+    expected_seconds,
+    make_ensembles,
+    refuse_other_settings,
+)
+from showattendtell.reproduction.scoring import Scoring, setting_of
+
+NUM_PHOTOGRAPHS = 20
+
+
+def print_plan(table: PaperTable, runs: Sequence[Run], config: DictConfig) -> None:
+    """A line for each run: how far it is, and how long its training takes yet; below them all together."""
+    shown = Table(
+        "recipe", "seed", "state", title=f"{table.name}: {len(runs)} run{'s' * (len(runs) > 1)}", title_justify="left"
+    )
+    shown.add_column("training left", justify="right")
+    left = []
+    for run in runs:
+        minutes = None if budget(config) else table.recipes[run.recipe].minutes
+        left.append(expected_seconds(run, runs, minutes))
+        shown.add_row(run.recipe, str(run.seed), _state(run), _told(left[-1]))
+    console = Console(highlight=False)
+    console.print(shown)
+    todo, unknown = sum(not run.is_finished for run in runs), left.count(None)
+    others = f" and {unknown} of unknown length" if unknown else ""
+    known = f"about {duration(sum(filter(None, left)))}{others}" if todo > unknown else "for an unknown time"
+    if todo:
+        console.print(f"{todo} to do: they train {known}; storing grids and scoring come on top", soft_wrap=True)
+    else:
+        console.print("nothing to train: all runs are finished")
+
+
+def _state(run: Run) -> str:
+    if run.is_finished:
+        return f"finished, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
+    if run.is_trained:
+        return f"trained, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}, to be scored"
+    if run.is_begun:
+        return f"{run.epochs} of {run.num_epochs or 'any number of'} epochs"
+    return "to be trained"
+
+
+def _told(seconds: float | None) -> str:
+    return "?" if seconds is None else duration(seconds) if seconds else ""
+
+
+def reproduce(table: PaperTable, runs: Sequence[Run], folder: Path, config: DictConfig) -> None:
+    """Run what is not finished and not with another worker, and write the table of what is finished.
+
+    Raises `UserError` with a sentence for each run that failed.
+    """
+    with Commands() as commands:
+        faults = carry_out(runs, folder, commands, config)
+        with alone(folder / LOCK):
+            refuse_other_settings(runs)
+            faults += write_outcome(table, runs, folder, commands, config)
+    if faults:
+        raise UserError("\n  ".join([f"{len(faults)} of the table's rows failed:", *faults]))
+
+
+def write_outcome(
+    table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
+) -> list[str]:
+    """The ensembles, the page of photographs and the table of what is finished; a sentence for what fails."""
+    faults: list[str] = []
+    unfinished = {run.recipe for run in runs if not run.is_finished}
+    ensembles = make_ensembles(table, [run for run in runs if run.recipe not in unfinished], folder)
+    for ensemble in ensembles.values():
+        with _noting(faults, ensemble.title):
+            score(ensemble, commands, config)
+    photographs = None
+    with _noting(faults, "photographs"):
+        photographs = show_photographs(table, runs, folder, commands, config)
+    with _noting(faults, "the table"):
+        overview = tell(table, runs, ensembles, _notes(runs, ensembles.values(), config))
+        if overview:
+            write(overview._replace(photographs=photographs), folder, table.name)
+    return faults
+
+
+def _notes(runs: Sequence[Run], ensembles: Iterable[Scoring], config: DictConfig) -> list[str]:
+    """What a reader should know of the runs: what was cut, and what is not there."""
+    cut, lacking = budget(config), [run.title for run in runs if not run.is_finished]
+    lacking += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
+    notes = [f"all runs with other settings than their recipes: {' '.join(cut)}"] if cut else []
+    return [*notes, *([f"not finished, and not in the table: {'; '.join(lacking)}"] if lacking else [])]
+
+
+def carry_out(runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig) -> list[str]:
+    """Train what is not trained, and score on the test images what is; a sentence for each run that fails.
+
+    Before the first of all, data and encoder are checked: a fault in them would be one of every run. What another
+    worker has is left to it, and with it the second stages that begin with it.
+    """
+    todo = [run for run in runs if not run.is_finished]
+    if todo and not any(run.is_begun for run in runs):
+        with alone(folder / LOCK):
+            commands.run("prepare", *todo[0].arguments)
+    faults: list[str] = []
+    for run in todo:
+        held = hold(run.folder.with_suffix(LOCK))
+        if held is None:
+            print(f"{run.title} is with another worker")
+            continue
+        with held, _noting(faults, run.title):
+            refuse_other_settings([run])  # of another worker since
+            if run.can_begin and not run.is_finished:
+                _carry_out(run, commands, config)
+    return faults
+
+
+@contextmanager
+def _noting(faults: list[str], title: str) -> Iterator[None]:
+    """Go on behind a fault, which is added to the others."""
+    try:
+        yield
+    except UserError as fault:
+        faults.append(f"{title}: {fault}")
+
+
+def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
+    """Training that is finished already ends at once."""
+    at = f"hydra.run.dir={as_value(str(run.folder))}"
+    commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
+    score(run.scoring, commands, config)
+
+
+def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
+    """Make the test results that are missing."""
+    models = [as_value(str(file)) for file in scoring.models]
+    for decoding in scoring.decodings:
+        if not scoring.is_scored(decoding):
+            commands.run(
+                "evaluate",
+                f"checkpoint={models[0] if len(models) == 1 else '[' + ','.join(models) + ']'}",
+                setting_of(decoding),
+                f"output={as_value(str(scoring.result_file(decoding)))}",
+                *data_settings(config, ["root", "entities", "instances"]),
+            )
+
+
+def show_photographs(
+    table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
+) -> str | None:
+    """The name of the table's page of photographs, made now where there is none of these models as they are; None where
+    one of them is not finished."""
+    first = {run.recipe: run for run in reversed(runs) if run.is_finished and run.recipe in table.pages}
+    if not first or len(first) < len(table.pages):
+        return None
+    page = folder / f"{table.name}-photographs.html"
+    checkpoints = [first[recipe].folder / BEST for recipe in table.pages]
+    model, *others = (as_value(str(file)) for file in checkpoints)
+    arguments = [
+        f"checkpoint={model}",
+        *([f"compare=[{','.join(others)}]"] if others else []),
+        f"number={NUM_PHOTOGRAPHS}",
+        setting_of(table.decoding),
+        f"output={as_value(str(page))}",
+    ]
+    made = page.with_suffix(".txt")
+    command = "\n".join(arguments)
+    is_of_these = made.is_file() and made.read_text() == command
+    if not is_of_these or made.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
+        commands.run("page", *arguments, *data_settings(config, ["root"]))
+        made.write_text(command)
+    return page.name

@@ -1,0 +1,249 @@
+"""Which runs a table has, how far each is, and what is refused before any begins."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.compose import compose
+from showattendtell.config.reproducing import PaperTable, Recipe
+from showattendtell.errors import UserError
+from showattendtell.report.times import write_times
+from showattendtell.reproduction.runs import (
+    Run,
+    budget,
+    expected_seconds,
+    make_ensembles,
+    make_runs,
+    quote_settings,
+)
+from showattendtell.reproduction.scoring import setting_of, title_of
+
+TABLE = PaperTable(
+    name="small",
+    folder="small",
+    recipes={
+        "soft": Recipe(["dataset=shapes", "trainer.max_epochs=4"], minutes=8),
+        "hard": Recipe(["dataset=shapes", "attention=hard"]),
+        "soft_cider": Recipe(["dataset=shapes", "reward=cider"], begins_with="soft"),
+    },
+    base="soft",
+    pages=["soft", "hard"],
+    seeds=[1, 2],
+    decodings=[1, 3],
+    ensembles={"soft_ensemble": "soft"},
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., list[Run]]:
+    """The runs of the table in a folder, as the command's settings ask for them."""
+    return lambda *settings: make_runs(TABLE, configured(*settings), tmp_path)
+
+
+def configured(*settings: str) -> DictConfig:
+    config, _ = compose("reproduce", quote_settings(["table=shapes", *settings]))
+    return config
+
+
+def begin(run: Run) -> None:
+    """What a training that was interrupted leaves, of what is looked at here."""
+    (run.folder / "config").mkdir(parents=True)
+    OmegaConf.save(run.config, run.folder / "config/config.yaml")
+    (run.folder / "last.ckpt").touch()
+
+
+def hash_of(run: Run) -> str:
+    return hashlib.sha256((run.folder / "best.ckpt").read_bytes()).hexdigest()
+
+
+def finish(run: Run, **figures: float) -> None:
+    begin(run)
+    (run.folder / "best.ckpt").write_text(run.title)
+    for beam in run.scoring.decodings:
+        run.scoring.result_file(beam).write_text(
+            json.dumps({"bleu4": 20.0, "checkpoint_sha256": hash_of(run), **figures})
+        )
+
+
+def test_each_recipe_is_run_with_each_seed_in_a_folder_of_its_own(made: Any, tmp_path: Path):
+    runs = made(
+        "recipes=[soft,hard]", "dataset.root=a folder", "settings=[decoder.hidden_dim=32,attention.score.width=8]"
+    )
+    assert [run.title for run in runs] == ["soft, seed 1", "soft, seed 2", "hard, seed 1", "hard, seed 2"]
+    assert len({run.folder for run in runs}) == 4
+    assert runs[3].folder == tmp_path / "hard/2"
+    assert runs[3].arguments == (
+        *("dataset=shapes", "attention=hard", "decoder.hidden_dim=32", "attention.score.width=8"),
+        *('dataset.root="a folder"', "seed=2"),
+    )
+    assert (runs[3].config.seed, runs[3].config.decoder.hidden_dim, runs[3].config.attention.score.width) == (2, 32, 8)
+
+
+def test_recipes_and_seeds_can_be_chosen(made: Any):
+    assert [run.title for run in made("recipes=hard", "seeds=[7]")] == ["hard, seed 7"]
+
+
+def test_a_second_stage_begins_with_the_best_weights_of_its_seed(made: Any, tmp_path: Path):
+    runs = made("recipes=soft_cider", "seeds=[7,8]")
+    assert [run.title for run in runs] == ["soft, seed 7", "soft, seed 8", "soft_cider, seed 7", "soft_cider, seed 8"]
+    weights = str(tmp_path / "soft/8/best.ckpt")
+    assert runs[3].arguments[-2:] == ("seed=8", f"initial_weights={weights}")
+    assert runs[3].config.initial_weights == weights
+    assert runs[1].config.initial_weights == "project"
+
+
+def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_path: Path):
+    ensembles = make_ensembles(TABLE, made("seeds=[4,2]"), tmp_path)
+    assert list(ensembles) == ["soft_ensemble"]
+    assert ensembles["soft_ensemble"].models == (tmp_path / "soft/4/best.ckpt", tmp_path / "soft/2/best.ckpt")
+    assert ensembles["soft_ensemble"].result_file(3) == tmp_path / "soft_ensemble/4-2/results-test-beam3.json"
+    assert not make_ensembles(TABLE, made("seeds=[4]"), tmp_path)
+    assert not make_ensembles(TABLE, made("recipes=hard"), tmp_path)
+
+
+def test_a_run_is_finished_when_it_was_scored_with_every_width(made: Any):
+    run = made()[0]
+    assert (run.is_begun, run.is_finished) == (False, False)
+    finish(run)
+    assert (run.is_begun, run.is_finished) == (True, True)
+    run.scoring.result_file(3).unlink()
+    assert (run.scoring.is_scored(1), run.scoring.is_scored(3), run.is_finished) == (True, False, False)
+
+
+def test_ways_of_decoding_have_results_and_settings_of_their_own(made: Any):
+    scoring = made("seeds=[1]")[0].scoring
+    names = [scoring.result_file(decoding).name for decoding in (5, "consensus")]
+    assert names == ["results-test-beam5.json", "results-test-consensus.json"]
+    assert [setting_of(decoding) for decoding in (5, "consensus")] == ["decoding.beam_size=5", "decoding=consensus"]
+    assert [title_of(decoding) for decoding in (5, "consensus")] == ["beam 5", "consensus"]
+
+
+def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_path: Path):
+    first, second = runs = made("recipes=soft")
+    for run in runs:
+        finish(run)
+    [ensemble] = make_ensembles(TABLE, runs, tmp_path).values()
+    for beam in ensemble.decodings:
+        ensemble.result_file(beam).parent.mkdir(parents=True, exist_ok=True)
+        ensemble.result_file(beam).write_text(json.dumps({"checkpoint_sha256": [hash_of(first), hash_of(second)]}))
+    assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
+    (second.folder / "best.ckpt").write_text("trained anew")
+    assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
+    (first.folder / "best.ckpt").unlink()
+    assert first.is_finished
+
+
+def test_an_ensemble_needs_no_figures_of_maps(made: Any, tmp_path: Path):
+    runs = made("recipes=soft", "dataset.entities=entities.zip")
+    [ensemble] = make_ensembles(TABLE, runs, tmp_path).values()
+    assert (runs[0].scoring.boxed, ensemble.boxed) == (True, False)
+
+
+def test_a_second_stage_of_weights_that_were_trained_anew_is_told(made: Any):
+    first, second = made("recipes=soft_cider", "seeds=[1]")
+    finish(first)
+    finish(second)
+    assert made("recipes=soft_cider", "seeds=[1]")
+    os.utime(first.folder / "best.ckpt", (time.time() + 60, time.time() + 60))
+    with pytest.raises(UserError, match="soft_cider/1 began before soft, seed 1 was trained"):
+        made("recipes=soft_cider", "seeds=[1]")
+
+
+def test_the_time_of_a_second_stage_is_told_with_that_before_it(made: Any):
+    first, second = made("recipes=soft_cider", "seeds=[1]")
+    first.folder.mkdir(parents=True)
+    write_times([90, 30], first.folder)
+    assert (first.minutes_before, second.minutes_before) == (0, 2)
+
+
+def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(made: Any):
+    finish(made()[0])
+    boxed = made("dataset.entities=entities.zip")[0]
+    assert not boxed.is_finished
+    boxed.scoring.result_file(1).write_text(json.dumps({"pointing_game": 50.0, "checkpoint_sha256": hash_of(boxed)}))
+    assert [boxed.scoring.is_scored(beam) for beam in boxed.scoring.decodings] == [True, False]
+
+
+@pytest.mark.parametrize("settings", [["settings=[trainer.max_epochs=1]"], ["settings=[optimizer.lr=0.5]"]])
+def test_a_run_of_another_budget_is_told_and_not_mixed_in(made: Any, settings: list[str]):
+    begin(made()[1])
+    with pytest.raises(UserError, match="soft/2 has other settings: .* instead of .* output=DIR"):
+        made(*settings)
+    assert made(*settings, "seeds=[1]")
+    assert made("settings=[cache=elsewhere,data.num_workers=3]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["recipes=[sof]"], "no recipe sof; did you mean 'soft'"),
+        (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
+        (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
+    ],
+)
+def test_a_fault_is_told_before_anything_runs(made: Any, settings: list[str], words: str):
+    with pytest.raises(UserError, match=words):
+        made(*settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"base": "sofd"}, "table=small has no recipe sofd; did you mean 'soft'"),
+        ({"pages": ["hart"]}, "no recipe hart"),
+        ({"ensembles": {"together": "solft"}}, "no recipe solft"),
+        ({"recipes": {"soft": Recipe(["dataset=shapes"], begins_with="sft")}, "pages": []}, "no recipe sft"),
+        ({"decoding": 5}, r"table.decoding=5, .* is not among table.decodings=\[1,3\]"),
+        ({"decodings": [3, "consensu"]}, "decoding=consensu; did you mean 'consensus'"),
+    ],
+)
+def test_a_table_that_names_what_there_is_not_is_told(changes: Any, words: str, tmp_path: Path):
+    with pytest.raises(UserError, match=words):
+        make_runs(TABLE._replace(**changes), configured(), tmp_path)
+
+
+def test_what_is_left_is_told_by_the_runs_epochs_then_by_other_seeds_then_by_the_table(made: Any):
+    first, second, *hard = runs = made("recipes=[soft,hard]")
+    assert [expected_seconds(run, runs, 8) for run in (first, second)] == [480, 480]
+    assert expected_seconds(hard[0], runs, None) is None
+    finish(first)
+    write_times([30, 40, 20], first.folder)
+    assert [expected_seconds(run, runs, 8) for run in (first, second)] == [0, 90]
+    begin(second)
+    write_times([10], second.folder)
+    assert expected_seconds(second, runs, 8) == 10 * 3
+
+
+def test_places_and_workers_are_no_budget():
+    assert budget(configured("settings=[cache=elsewhere,trainer.max_epochs=1]")) == ["trainer.max_epochs=1"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "settings"),
+    [
+        ("settings=[trainer.max_epochs=1]", ["trainer.max_epochs=1"]),
+        ("settings=trainer.max_epochs=1", ["trainer.max_epochs=1"]),
+        (
+            "settings=[a=1, attention/score=dot,decoder.dropout_places=[start,hidden],cache=~/x y]",
+            ["a=1", "attention/score=dot", "decoder.dropout_places=[start,hidden]", "cache=~/x y"],
+        ),
+        ("settings=['a=1','b=2']", ["a=1", "b=2"]),
+        ("settings=[]", []),
+    ],
+)
+def test_settings_are_given_as_for_training(argument: str, settings: list[str]):
+    [quoted] = quote_settings([argument])
+    value = OverridesParser.create().parse_override(quoted).value()
+    assert [str(getattr(setting, "text", setting)) for setting in value] == settings
+
+
+def test_other_arguments_stay_as_they_are():
+    assert quote_settings(["table=shapes", "plan=true"]) == ["table=shapes", "plan=true"]
