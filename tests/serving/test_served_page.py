@@ -43,6 +43,7 @@ def open_site(browser: Any, served: Served) -> Iterator[Open]:
         tab.on("console", lambda message: told.append(message.text))
         tab.on("pageerror", lambda fault: told.append(str(fault)))
         tab.on("dialog", lambda dialog: told.append("a dialog"))
+        tab.on("filechooser", lambda chooser: None)  # from here on the browser leaves them to the tests
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(served.address)
         return tab
@@ -197,6 +198,7 @@ def test_the_keyboard_is_enough(open_site: Open, tmp_path: Path):
         tab.keyboard.press("Tab")
         if tab.evaluate("document.activeElement.id") == "chooser":
             break
+    assert tab.evaluate("document.activeElement.id") == "chooser"
     with tab.expect_file_chooser() as chooser:
         tab.keyboard.press("Space")
     chooser.value.set_files([photograph()])

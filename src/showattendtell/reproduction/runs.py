@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.files import BEST, LAST, PREVIOUS
 from showattendtell.report.times import read_times
 from showattendtell.reproduction.scoring import Scoring, setting_of
-from showattendtell.resuming import is_trained
 
 
 class Run(NamedTuple):
@@ -53,9 +51,8 @@ class Run(NamedTuple):
 
     @property
     def is_trained(self) -> bool:
-        with suppress(UserError):  # as for a damaged checkpoint, which training itself tells of
-            return is_trained(self.folder)
-        return False
+        """Whether all of its epochs are done; one that stopped early is known by its results alone."""
+        return self.num_epochs is not None and self.epochs >= self.num_epochs
 
     @property
     def is_finished(self) -> bool:
@@ -209,7 +206,7 @@ def _is_newer(file: Path, than: Path) -> bool:
 def expected_seconds(run: Run, runs: Sequence[Run], minutes: float | None) -> float | None:
     """What is left of the training, about: by the run's own epochs, by runs of the same recipe, or by what its table
     says in `minutes`; None where nothing tells."""
-    if run.is_finished or run.is_trained:
+    if run.is_finished:
         return 0.0
     seconds = read_times(run.folder)
     if seconds and run.num_epochs:
