@@ -220,6 +220,10 @@ def test_what_is_left_is_told_by_the_runs_epochs_then_by_other_seeds_then_by_the
     begin(second)
     write_times([10], second.folder)
     assert expected_seconds(second, runs, 8) == 10 * 3
+    assert not second.is_trained
+    write_times([10, 10, 10, 10], second.folder)
+    assert second.is_trained
+    assert expected_seconds(second, runs, 8) == 0
 
 
 def test_places_and_workers_are_no_budget():

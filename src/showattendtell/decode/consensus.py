@@ -33,7 +33,7 @@ class Consensus(Decoding):
 
     beam_size: PositiveInt = 20
     samples: PositiveInt = 50
-    temperature: PositiveFloat = 0.7
+    temperature: PositiveFloat = 0.5
 
     def __post_init__(self) -> None:
         if self.num_captions > self.beam_size:
