@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from showattendtell.config.entry import entry_point
-from showattendtell.reproduction.runs import quote_settings
+from showattendtell.config.reproducing import quote_settings
 
 
 def run(config: DictConfig) -> None:
@@ -19,7 +19,8 @@ def run(config: DictConfig) -> None:
     table = instantiate(config.table, _convert_="all")
     folder = shown(Path(config.output or f"runs/paper-{table.folder}").absolute())
     runs = make_runs(table, config, folder)
-    print_plan(table, runs, config)
+    if runs:
+        print_plan(table, runs, config)
     if not config.plan:
         reproduce(table, runs, folder, config)
 

@@ -1,5 +1,6 @@
 """Which run goes on, and from which of its checkpoints."""
 
+import filecmp
 import json
 import os
 import shutil
@@ -120,6 +121,9 @@ def _go_on(folder: Path, config: DictConfig) -> Start:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
     differences = find_differences(config, start.card["config"])
+    if differences and _is_moved(config.initial_weights, start.card["config"].get("initial_weights")):
+        theirs = {**start.card["config"], "initial_weights": config.initial_weights}
+        differences = find_differences(config, theirs)
     if differences:
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
@@ -128,6 +132,14 @@ def _go_on(folder: Path, config: DictConfig) -> Start:
     if not start.finished:
         print(f"{folder} goes on after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
     return start
+
+
+def _is_moved(ours: str, theirs: str | None) -> bool:
+    """Whether these name what may be one best checkpoint in two places: a run that goes on has its own weights, and is
+    held against its vocabulary and encoder."""
+    if theirs is None or {Path(ours).name, Path(theirs).name} != {BEST}:
+        return False
+    return not Path(theirs).is_file() or filecmp.cmp(ours, theirs, shallow=False)
 
 
 def discard(folder: Path) -> None:

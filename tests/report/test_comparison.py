@@ -144,7 +144,7 @@ def test_what_cannot_be_compared_is_noted_for_its_data_set(compared: Any):
 def test_data_sets_stand_in_the_papers_order_and_then_by_name(compared: Any):
     names = ["shapes-1a", "coco", "birds", "flickr30k", "flickr8k"]
     blocks = compared(*(result(dataset=name) for name in names)).blocks
-    assert [block.dataset for block in blocks] == ["Flickr8k", "Flickr30k", "COCO", "birds", "shapes-1a"]
+    assert [block.title for block in blocks] == ["Flickr8k", "Flickr30k", "COCO", "birds", "shapes-1a"]
 
 
 def test_the_papers_rows_stand_first_for_the_data_sets_at_hand(compared: Any):

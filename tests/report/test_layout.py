@@ -17,7 +17,7 @@ HOSTILE = r"soft, root=a|b_c & 50% #1 {x} ~^\[0.5, 0.5] *_target_*"
 
 
 def found(path: str, seed: int) -> Result:
-    return Result(path, "coco", "test", "ab", "plain", {}, (Model("best.ckpt", "cd", seed, {}, {}),), {})
+    return Result(path, "coco", "test", "ab", "plain", {}, (Model("best.ckpt", "cd", seed, {}, {}),), {}, {})
 
 
 OVERVIEW = Overview(
@@ -116,7 +116,7 @@ def test_latex_prints_its_special_signs():
 def test_json_has_figures_in_full_with_the_files_behind_them():
     content: dict[str, Any] = json.loads(as_json(OVERVIEW))
     [flickr8k, coco] = content["blocks"]
-    assert (content["split"], content["notes"], coco["dataset"]) == ("test", ["a_b & c"], "COCO")
+    assert (content["split"], content["notes"], coco["title"]) == ("test", ["a_b & c"], "COCO")
     assert flickr8k["rows"][1] == {
         "model": "soft",
         "figures": {"bleu4": {"mean": 18.46, "deviation": 0.31}},

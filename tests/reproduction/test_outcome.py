@@ -94,7 +94,7 @@ def test_seeds_become_a_mean_with_its_deviation_and_all_columns_that_there_are(t
 
 def test_others_are_held_against_the_base_and_the_base_against_its_own_other_widths(told: Any):
     overview = told({("soft", 1): (20, GOOD), ("soft", 2): (20, GOOD), ("dot", 1): (15, POOR)})
-    assert overview.blocks[1].dataset == "differences to soft, beam 3"
+    assert overview.blocks[1].title == "differences to soft, beam 3"
     assert rows(overview, 1) == ["soft, beam 1", "dot, beam 3"]
     narrow, dot = (row.figures for row in overview.blocks[1].rows)
     assert narrow["bleu4"] == Interval(0, 0, 0)

@@ -13,16 +13,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import compose
-from showattendtell.config.reproducing import PaperTable, Recipe
+from showattendtell.config.reproducing import PaperTable, Recipe, quote_settings
 from showattendtell.errors import UserError
 from showattendtell.report.times import write_times
 from showattendtell.reproduction.runs import (
     Run,
     budget,
     expected_seconds,
+    finished_runs,
     make_ensembles,
     make_runs,
-    quote_settings,
+    note_beginning,
 )
 from showattendtell.reproduction.scoring import setting_of, title_of
 
@@ -64,12 +65,16 @@ def hash_of(run: Run) -> str:
     return hashlib.sha256((run.folder / "best.ckpt").read_bytes()).hexdigest()
 
 
+def written(beam: int) -> dict[str, Any]:
+    return {"tokenizer": "plain", "decoding": {"method": "BeamSearch", "beam_size": beam}}
+
+
 def finish(run: Run, **figures: float) -> None:
     begin(run)
     (run.folder / "best.ckpt").write_text(run.title)
     for beam in run.scoring.decodings:
         run.scoring.result_file(beam).write_text(
-            json.dumps({"bleu4": 20.0, "checkpoint_sha256": hash_of(run), **figures})
+            json.dumps({"bleu4": 20.0, **written(beam), "checkpoint_sha256": hash_of(run), **figures})
         )
 
 
@@ -133,7 +138,8 @@ def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_pa
     [ensemble] = make_ensembles(TABLE, runs, tmp_path).values()
     for beam in ensemble.decodings:
         ensemble.result_file(beam).parent.mkdir(parents=True, exist_ok=True)
-        ensemble.result_file(beam).write_text(json.dumps({"checkpoint_sha256": [hash_of(first), hash_of(second)]}))
+        content = {**written(beam), "checkpoint_sha256": [hash_of(first), hash_of(second)]}
+        ensemble.result_file(beam).write_text(json.dumps(content))
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
     (second.folder / "best.ckpt").write_text("trained anew")
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
@@ -147,14 +153,42 @@ def test_an_ensemble_needs_no_figures_of_maps(made: Any, tmp_path: Path):
     assert (runs[0].scoring.boxed, ensemble.boxed) == (True, False)
 
 
-def test_a_second_stage_of_weights_that_were_trained_anew_is_told(made: Any):
+def test_a_second_stage_of_other_weights_than_there_are_now_is_told(made: Any):
     first, second = made("recipes=soft_cider", "seeds=[1]")
     finish(first)
+    note_beginning(second)
     finish(second)
+    os.utime(first.folder / "best.ckpt", (time.time() + 60, time.time() + 60))  # as after a copy
     assert made("recipes=soft_cider", "seeds=[1]")
-    os.utime(first.folder / "best.ckpt", (time.time() + 60, time.time() + 60))
-    with pytest.raises(UserError, match="soft_cider/1 began before soft, seed 1 was trained"):
+    (first.folder / "best.ckpt").write_text("trained anew")
+    with pytest.raises(UserError, match="soft_cider/1 began with other weights than soft, seed 1 has now"):
         made("recipes=soft_cider", "seeds=[1]")
+    (first.folder / "best.ckpt").unlink()
+    assert made("recipes=soft_cider", "seeds=[1]")
+
+
+def test_a_result_of_another_way_of_writing_does_not_count_and_proves_the_training(made: Any):
+    run = made("recipes=soft")[0]
+    finish(run)
+    (run.folder / "last.ckpt").unlink()
+    file = run.scoring.result_file(3)
+    for change in ({"tokenizer": "ptb"}, {"decoding": {"beam_size": 3, "max_length": 7}}):
+        file.write_text(json.dumps({**json.loads(file.read_bytes()), **written(3), **change}))
+        assert (run.is_finished, run.is_trained, run.scoring.was_scored) == (False, True, True)
+    assert expected_seconds(run, [run], 8) == 0
+    (run.folder / "best.ckpt").write_text("trained anew")
+    assert not run.scoring.was_scored
+
+
+def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Path):
+    soft, hard = made("recipes=[soft,hard]", "seeds=[1]")
+    finish(soft)
+    finish(hard)
+    assert made("recipes=[]") == []
+    shown = finished_runs(TABLE, configured("recipes=[]"), tmp_path)
+    assert [run.title for run in shown] == ["soft, seed 1", "hard, seed 1"]
+    other = configured("recipes=[]", "settings=[trainer.max_epochs=3]")
+    assert finished_runs(TABLE, other, tmp_path) == []
 
 
 def test_the_time_of_a_second_stage_is_told_with_that_before_it(made: Any):
@@ -168,7 +202,9 @@ def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(mad
     finish(made()[0])
     boxed = made("dataset.entities=entities.zip")[0]
     assert not boxed.is_finished
-    boxed.scoring.result_file(1).write_text(json.dumps({"pointing_game": 50.0, "checkpoint_sha256": hash_of(boxed)}))
+    boxed.scoring.result_file(1).write_text(
+        json.dumps({**written(1), "pointing_game": 50.0, "checkpoint_sha256": hash_of(boxed)})
+    )
     assert [boxed.scoring.is_scored(beam) for beam in boxed.scoring.decodings] == [True, False]
 
 
@@ -240,6 +276,9 @@ def test_places_and_workers_are_no_budget():
             ["a=1", "attention/score=dot", "decoder.dropout_places=[start,hidden]", "cache=~/x y"],
         ),
         ("settings=['a=1','b=2']", ["a=1", "b=2"]),
+        ("settings=[a=1,'b=2']", ["a=1", "b=2"]),
+        ("settings=['a=1',b={x:1,y:2}]", ["a=1", "b={x:1,y:2}"]),
+        ('settings=["cache=a,b","c=1"]', ["cache=a,b", "c=1"]),
         ("settings=[]", []),
     ],
 )

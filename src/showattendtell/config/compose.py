@@ -68,6 +68,9 @@ def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictCo
 @contextmanager
 def beside_a_command() -> Iterator[None]:
     """Lets configurations be composed while a command runs, for which Hydra has one already."""
+    if not GlobalHydra.instance().is_initialized():
+        yield
+        return
     of_the_command = Singleton.get_state()
     GlobalHydra.instance().clear()
     try:

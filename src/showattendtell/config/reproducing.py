@@ -7,6 +7,9 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from showattendtell.arguments import NonNegativeInt, PositiveFloat, PositiveInt, Text
+from showattendtell.config.entry import quoted
+
+QUOTES = "\"'"
 
 
 class Recipe(NamedTuple):
@@ -65,16 +68,48 @@ class ScoredData(NamedTuple):
 class Reproduce(NamedTuple):
     """
     table: what is reproduced.
-    recipes: which of the table's recipes are run and shown; all by default.
-    seeds: with which seeds; the table's own by default.
+    recipes: which of the table's recipes are run; all by default, and none with [], for the table of what is there.
+    seeds: with which seeds they are run; the table's own by default.
     settings: settings of train that all runs get, as [trainer.max_epochs=1,cache=DIR].
     plan: only show what there is to do.
     output: the folder of the runs and the table; runs/paper-FOLDER of the table by default.
     """
 
     table: Text
-    recipes: Text | Annotated[Sequence[Text], Field(min_length=1)] | None
+    recipes: Text | Sequence[Text] | None
     seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] | None
     settings: Text | Sequence[Text]
     plan: bool
     output: Text | None
+
+
+def quote_settings(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `settings=[a=1,b=[2,3]]` as Hydra takes it, each setting in quotes."""
+    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
+
+
+def _quote_each(argument: str) -> str:
+    name, _, value = argument.partition("=")
+    if value == "null":
+        return argument
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    settings = [setting for setting in map(str.strip, _split(inner)) if setting]
+    return f"{name}=[{','.join(setting if setting[0] in QUOTES else quoted(setting) for setting in settings)}]"
+
+
+def _split(text: str) -> list[str]:
+    """At the commas that stand in no brackets and no quotes."""
+    parts, depth, quote, before = [""], 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote and before != "\\" else quote
+        elif character in QUOTES:
+            quote = character
+        else:
+            depth += (character in "[{(") - (character in "]})")
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+        before = character
+    return parts

@@ -25,7 +25,7 @@ def print_overview(overview: Overview) -> None:
     for name in others:
         table.add_column(name, justify="right")
     for block in overview.blocks:
-        table.add_row(Text(block.dataset, style="bold"))
+        table.add_row(Text(block.title, style="bold"))
         for _, *cells in _cells(block, overview.columns):
             table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
         table.add_section()
@@ -60,7 +60,7 @@ def latex(overview: Overview) -> str:
 
 def as_json(overview: Overview) -> str:
     """Every figure in full, with the result files behind it."""
-    blocks = [{"dataset": block.dataset, "rows": [_content(row) for row in block.rows]} for block in overview.blocks]
+    blocks = [{"title": block.title, "rows": [_content(row) for row in block.rows]} for block in overview.blocks]
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
 
@@ -86,7 +86,7 @@ def _own_columns(block: Block, overview: Overview) -> tuple[str, list[str], list
     """A block's name, the headings of the columns that it has figures in, and its rows with their cells."""
     columns = tuple(column for column in overview.columns if any(column in row.figures for row in block.rows))
     headings = _headings(overview._replace(columns=columns))[1:]
-    return block.dataset, headings, list(zip(block.rows, _cells(block, columns), strict=True))
+    return block.title, headings, list(zip(block.rows, _cells(block, columns), strict=True))
 
 
 FORMATS: dict[str, Callable[[Overview], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
@@ -109,7 +109,7 @@ def _cells(block: Block, columns: Sequence[str]) -> list[list[str]]:
     """The rows of a block as text, its name in the first; `-` where there is no figure."""
     rows: list[list[str]] = []
     for row in block.rows:
-        name = "" if rows else block.dataset
+        name = "" if rows else block.title
         figures = (str(row.figures.get(column, "-")) for column in columns)
         rows.append([name, row.label, *figures, str(sum(len(result.models) for result in row.results) or "")])
     return rows

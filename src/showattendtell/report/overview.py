@@ -61,9 +61,9 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The rows of a data set: the paper's first."""
+    """Rows below a title: those of a data set, the paper's first, or differences."""
 
-    dataset: str
+    title: str
     rows: tuple[Row, ...]
 
 

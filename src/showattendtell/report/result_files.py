@@ -23,6 +23,7 @@ class Content(BaseModel):
     checkpoint: str | list[str]
     checkpoint_sha256: str | list[str]
     seed: int | list[int]
+    missing: dict[str, str] = {}
     choices: dict[str, Any] | list[dict[str, Any]] = {}
     config: dict[str, Any] | list[dict[str, Any]] | None = None
 
@@ -38,7 +39,9 @@ class Model(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The figures of a result file, by their names in it, and where they come from."""
+    """The figures of a result file, by their names in it, and where they come from; of those that could not be made the
+    reason.
+    """
 
     path: str
     dataset: str
@@ -48,6 +51,7 @@ class Result(NamedTuple):
     decoding: Mapping[str, Any]
     models: tuple[Model, ...]
     figures: Mapping[str, float]
+    missing: Mapping[str, str]
 
 
 def find_results(places: Sequence[str], split: str) -> list[Result]:
@@ -97,6 +101,7 @@ def read_result(path: Path) -> Result:
         content.decoding,
         tuple(_models(path, content)),
         figures,
+        content.missing,
     )
 
 

@@ -57,6 +57,7 @@ def tell(
         *([ORIGIN] if published else []),
         *find_notes(rows, COLUMNS),
         *_encoders(series, bool(published)),
+        *dict.fromkeys(note for one in series for note in _missing(one)),
         *notes,
     ]
     base = next((one for one in series if (one.recipe, one.decoding) == (table.base, table.decoding)), None)
@@ -115,6 +116,12 @@ def _beside(rows: Sequence[Row], models: Sequence[str | None], published: Mappin
             yield published[model]
         above = model
         yield row
+
+
+def _missing(series: Series) -> Iterator[str]:
+    for result in series.results:
+        for metric, reason in result.missing.items():
+            yield f"{result.path} has no {metric}: {reason}; delete it to have it made again"
 
 
 def _encoders(series: Sequence[Series], with_paper: bool) -> list[str]:

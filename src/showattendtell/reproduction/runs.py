@@ -1,6 +1,5 @@
 """The runs of a table: what each of them trains, and how far it is."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -12,12 +11,15 @@ from showattendtell.config.check import may_differ, raise_all
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.differences import find_differences, plain_settings
-from showattendtell.config.entry import as_value, quoted
+from showattendtell.config.entry import as_value
 from showattendtell.config.reproducing import PaperTable, Recipe
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.files import BEST, LAST, PREVIOUS
 from showattendtell.report.times import read_times
-from showattendtell.reproduction.scoring import Scoring, setting_of
+from showattendtell.reproduction.scoring import Scoring, setting_of, sha256_of
+
+BEGINNING = "initial_weights.sha256"
+"""The file of a second stage that tells the weights with which it began."""
 
 
 class Run(NamedTuple):
@@ -52,7 +54,7 @@ class Run(NamedTuple):
     @property
     def is_trained(self) -> bool:
         """Whether all of its epochs are done; one that stopped early is known by its results alone."""
-        return self.num_epochs is not None and self.epochs >= self.num_epochs
+        return self.scoring.was_scored or (self.num_epochs is not None and self.epochs >= self.num_epochs)
 
     @property
     def is_finished(self) -> bool:
@@ -83,14 +85,31 @@ def make_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
     other settings.
     """
     _check(table)
+    runs = _make_runs(table, config, folder, _chosen(table, config), config.seeds or table.seeds)
+    refuse_other_settings(runs)
+    return runs
+
+
+def finished_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
+    """All of the table that are there with these settings, whichever the command asks for."""
+    seeds = dict.fromkeys([*table.seeds, *(config.seeds or [])])
+    recipes = [name for one in table.recipes for name in _with_beginnings(table.recipes, one)]
+    runs = _make_runs(table, config, folder, list(dict.fromkeys(recipes)), list(seeds))
+    rows = sorted(runs, key=lambda run: list(table.recipes).index(run.recipe))
+    return [run for run in rows if run.is_finished and not find_other_settings(run)]
+
+
+def _make_runs(
+    table: PaperTable, config: DictConfig, folder: Path, recipes: Sequence[str], seeds: Sequence[int]
+) -> list[Run]:
     common = [*given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
     runs: dict[tuple[str, int], Run] = {}
-    for name in _chosen(table, config):
+    for name in recipes:
         recipe = table.recipes[name]
         arguments = (*recipe.settings, *common)
         settings = _compose(arguments)
-        for seed in config.seeds or table.seeds:
+        for seed in seeds:
             first = runs[recipe.begins_with, seed] if recipe.begins_with else None
             own = {"seed": seed, **({"initial_weights": str(first.folder / BEST)} if first else {})}
             whole = OmegaConf.merge(settings, own)
@@ -99,13 +118,12 @@ def make_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
             scoring = Scoring(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
             given = (f"{key}={as_value(str(value))}" for key, value in own.items())
             runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, first)
-    refuse_other_settings(runs.values())
     return list(runs.values())
 
 
 def refuse_other_settings(runs: Iterable[Run]) -> None:
     """Raises `UserError` where a run's folder holds one of other settings, or one that began with other weights."""
-    raise_all([fault for run in runs for fault in _find_other_settings(run)][:1])
+    raise_all([fault for run in runs for fault in find_other_settings(run)][:1])
 
 
 def _check(table: PaperTable) -> None:
@@ -126,7 +144,8 @@ def _check(table: PaperTable) -> None:
 
 def _chosen(table: PaperTable, config: DictConfig) -> list[str]:
     """The recipes that are asked for, each behind those that it begins with."""
-    asked = [config.recipes] if isinstance(config.recipes, str) else config.recipes or list(table.recipes)
+    given = table.recipes if config.recipes is None else config.recipes
+    asked = [given] if isinstance(given, str) else list(given)
     for name in asked:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
@@ -167,10 +186,10 @@ def budget(config: DictConfig) -> list[str]:
 def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
     """Some of the command's settings of `dataset` as arguments, where they are given."""
     given = {name: config.dataset[name] for name in names if config.dataset[name] is not None}
-    return [f"dataset.{name}={_as_value(value)}" for name, value in given.items()]
+    return [f"dataset.{name}={_listed_value(value)}" for name, value in given.items()]
 
 
-def _as_value(value: str | Sequence[str]) -> str:
+def _listed_value(value: str | Sequence[str]) -> str:
     return as_value(value) if isinstance(value, str) else f"[{','.join(map(as_value, value))}]"
 
 
@@ -182,10 +201,10 @@ def _compose(arguments: Sequence[str]) -> DictConfig:
     return config
 
 
-def _find_other_settings(run: Run) -> list[str]:
+def find_other_settings(run: Run) -> list[str]:
     """A sentence if the folder of the run holds one that was begun with other settings."""
     file = run.folder / "config/config.yaml"
-    if not file.is_file() or not (run.is_begun or run.scoring.result_file(run.scoring.decodings[0]).is_file()):
+    if not file.is_file() or not (run.is_begun or run.scoring.results):
         return []
     theirs = OmegaConf.load(file)
     assert isinstance(theirs, DictConfig)
@@ -194,36 +213,31 @@ def _find_other_settings(run: Run) -> list[str]:
     if differences:
         found = listed(differences, shown=5)
         return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
-    if run.first and _is_newer(run.first.folder / BEST, file):
-        return [f"{run.folder} began before {run.first.title} was trained; delete it to train it anew"]
+    if run.first and not _began_with(run, run.first.folder / BEST):
+        return [f"{run.folder} began with other weights than {run.first.title} has now; delete it to train it anew"]
     return []
 
 
-def _is_newer(file: Path, than: Path) -> bool:
-    return file.is_file() and file.stat().st_mtime > than.stat().st_mtime
+def _began_with(run: Run, best: Path) -> bool:
+    """A run that was begun by hand says nothing of its weights, and a checkpoint that was deleted neither."""
+    told = run.folder / BEGINNING
+    return not told.is_file() or not best.is_file() or told.read_text().strip() == sha256_of(best)
+
+
+def note_beginning(run: Run) -> None:
+    """Write down with which weights a second stage begins."""
+    if run.first:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        (run.folder / BEGINNING).write_text(f"{sha256_of(run.first.folder / BEST)}\n")
 
 
 def expected_seconds(run: Run, runs: Sequence[Run], minutes: float | None) -> float | None:
     """What is left of the training, about: by the run's own epochs, by runs of the same recipe, or by what its table
     says in `minutes`; None where nothing tells."""
-    if run.is_finished:
+    if run.is_finished or run.is_trained:
         return 0.0
     seconds = read_times(run.folder)
     if seconds and run.num_epochs:
         return mean(seconds) * max(0, run.num_epochs - len(seconds))
     alike = [sum(read_times(other.folder)) for other in runs if other.recipe == run.recipe and other.is_finished]
     return mean(alike) if alike else None if minutes is None else 60 * minutes
-
-
-def quote_settings(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `settings=[a=1,b=[2,3]]` as Hydra takes it, each setting in quotes."""
-    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
-
-
-def _quote_each(argument: str) -> str:
-    name, _, value = argument.partition("=")
-    if re.match(r"""\[?\s*["']|\[\s*\]|null$""", value):
-        return argument
-    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-    settings = re.split(r",(?=\s*[\w./@+~]+=)", inner)
-    return f"{name}=[{','.join(quoted(setting.strip()) for setting in settings)}]"

@@ -20,7 +20,11 @@ from showattendtell.reproduction.runs import (
     budget,
     data_settings,
     expected_seconds,
+    find_other_settings,
+    finished_runs,
+    given_settings,
     make_ensembles,
+    note_beginning,
     refuse_other_settings,
 )
 from showattendtell.reproduction.scoring import Scoring, setting_of
@@ -72,7 +76,6 @@ def reproduce(table: PaperTable, runs: Sequence[Run], folder: Path, config: Dict
     with Commands() as commands:
         faults = carry_out(runs, folder, commands, config)
         with alone(folder / LOCK):
-            refuse_other_settings(runs)
             faults += write_outcome(table, runs, folder, commands, config)
     if faults:
         raise UserError("\n  ".join([f"{len(faults)} of the table's rows failed:", *faults]))
@@ -81,9 +84,14 @@ def reproduce(table: PaperTable, runs: Sequence[Run], folder: Path, config: Dict
 def write_outcome(
     table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
 ) -> list[str]:
-    """The ensembles, the page of photographs and the table of what is finished; a sentence for what fails."""
-    faults: list[str] = []
+    """The ensembles, the page of photographs and the table of what is finished; a sentence for what fails.
+
+    The table has all of its runs, those too that this command does not ask for. An ensemble waits for those that it
+    asks for.
+    """
+    faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
     unfinished = {run.recipe for run in runs if not run.is_finished}
+    runs = finished_runs(table, config, folder)
     ensembles = make_ensembles(table, [run for run in runs if run.recipe not in unfinished], folder)
     for ensemble in ensembles.values():
         with _noting(faults, ensemble.title):
@@ -92,18 +100,27 @@ def write_outcome(
     with _noting(faults, "photographs"):
         photographs = show_photographs(table, runs, folder, commands, config)
     with _noting(faults, "the table"):
-        overview = tell(table, runs, ensembles, _notes(runs, ensembles.values(), config))
+        overview = tell(table, runs, ensembles, _notes(table, runs, ensembles.values(), config))
         if overview:
             write(overview._replace(photographs=photographs), folder, table.name)
+        else:
+            print(f"no run of table={table.name} is finished in {folder}, so there is no table yet")
     return faults
 
 
-def _notes(runs: Sequence[Run], ensembles: Iterable[Scoring], config: DictConfig) -> list[str]:
+def _notes(table: PaperTable, runs: Sequence[Run], ensembles: Iterable[Scoring], config: DictConfig) -> list[str]:
     """What a reader should know of the runs: what was cut, and what is not there."""
-    cut, lacking = budget(config), [run.title for run in runs if not run.is_finished]
+    cut, lacking = budget(config), list(_lacking(table, runs))
     lacking += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
     notes = [f"all runs with other settings than their recipes: {' '.join(cut)}"] if cut else []
     return [*notes, *([f"not finished, and not in the table: {'; '.join(lacking)}"] if lacking else [])]
+
+
+def _lacking(table: PaperTable, runs: Sequence[Run]) -> Iterator[str]:
+    """The recipes, or single seeds of them, of which there is no finished run."""
+    for recipe in table.recipes:
+        there = {run.seed for run in runs if run.recipe == recipe}
+        yield from [f"{recipe}, seed {seed}" for seed in table.seeds if seed not in there] if there else [recipe]
 
 
 def carry_out(runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig) -> list[str]:
@@ -139,15 +156,19 @@ def _noting(faults: list[str], title: str) -> Iterator[None]:
 
 
 def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
-    """Training that is finished already ends at once."""
-    at = f"hydra.run.dir={as_value(str(run.folder))}"
-    commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
+    """What was scored is not trained again; training that is finished otherwise ends at once."""
+    if not run.scoring.was_scored:
+        if not run.is_begun:
+            note_beginning(run)
+        at = f"hydra.run.dir={as_value(str(run.folder))}"
+        commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
     score(run.scoring, commands, config)
 
 
 def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
     """Make the test results that are missing."""
     models = [as_value(str(file)) for file in scoring.models]
+    places = [setting for setting in given_settings(config) if setting.startswith("cache=")]
     for decoding in scoring.decodings:
         if not scoring.is_scored(decoding):
             commands.run(
@@ -156,7 +177,13 @@ def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
                 setting_of(decoding),
                 f"output={as_value(str(scoring.result_file(decoding)))}",
                 *data_settings(config, ["root", "entities", "instances"]),
+                *places,
             )
+            if not scoring.is_scored(decoding):
+                raise UserError(
+                    f"{scoring.result_file(decoding)} has no figures of boxes, which dataset.entities and "
+                    "dataset.instances give for the test images; leave out what does not know these"
+                )
 
 
 def show_photographs(
@@ -169,6 +196,8 @@ def show_photographs(
         return None
     page = folder / f"{table.name}-photographs.html"
     checkpoints = [first[recipe].folder / BEST for recipe in table.pages]
+    if not all(file.is_file() for file in checkpoints):
+        return page.name if page.is_file() else None
     model, *others = (as_value(str(file)) for file in checkpoints)
     arguments = [
         f"checkpoint={model}",
@@ -179,7 +208,7 @@ def show_photographs(
     ]
     made = page.with_suffix(".txt")
     command = "\n".join(arguments)
-    is_of_these = made.is_file() and made.read_text() == command
+    is_of_these = page.is_file() and made.is_file() and made.read_text() == command
     if not is_of_these or made.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
         commands.run("page", *arguments, *data_settings(config, ["root"]))
         made.write_text(command)
