@@ -9,13 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from showattendtell.checkpoint import CARD
+from showattendtell.errors import UserError
 from showattendtell.loss import HardLoss, negative_log_likelihood, total
 from showattendtell.model.attention import SoftAttention
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.decoder import LSTMDecoder
 from showattendtell.model.hard import HardAttention
 from showattendtell.model.scores import AdditiveScore
-from showattendtell.text.vocabulary import EOS, PAD
+from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
+from showattendtell.training import build_module
+from small import WORDS, Grids, small_config
 
 L, T, D, N, V = 3, 3, 4, 3, 6
 REGIONS = torch.randn(1, L, D, generator=torch.Generator().manual_seed(0)).double()
@@ -211,3 +215,9 @@ def test_soft_attention_has_no_draws_to_learn_from():
     captioner = Captioner(SoftAttention(D, N), LSTMDecoder(V, D, embedding_dim=3, hidden_dim=N)).double()
     with pytest.raises(ValueError, match="needs attention=hard, got SoftAttention"):
         HardLoss()(captioner, REGIONS, torch.tensor([0]), CAPTION)
+
+
+def test_regions_are_not_tried_behind_words_that_are_dropped_for_each_anew():
+    config = small_config("attention=hard", "attention.estimator=exact", "decoder.dropout_places=[words,output]")
+    with pytest.raises(UserError, match="leave words out of decoder.dropout_places"):
+        build_module(config, Grids(), Vocabulary.build([tuple(WORDS)], size=100), {CARD: {}})  # type: ignore[arg-type]

@@ -113,6 +113,30 @@ def test_a_folder_that_the_user_names_is_the_only_one_that_is_looked_at(trained:
     assert find_start(resumed(True), killed, None).checkpoint == killed / LAST
 
 
+def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
+):
+    killed = copied(trained, "killed", root / "killed")
+    before, now = root / "first/best.ckpt", root / "moved/best.ckpt"
+    for file in (before, now):
+        file.parent.mkdir()
+        file.write_text("weights")
+    content = torch.load(killed / LAST, weights_only=False)
+    content[CARD]["config"]["initial_weights"] = str(before)
+    for name in (LAST, PREVIOUS):
+        torch.save(content, killed / name)
+    moved = resumed(str(killed), f"initial_weights={now}")
+    assert find_start(moved, new, None).folder == killed
+    before.unlink()
+    assert find_start(moved, new, None).folder == killed
+    assert f"began with {before}, which is now taken to be {now}" in capsys.readouterr().out
+    before.write_text("others")
+    with pytest.raises(UserError, match="initial_weights="):
+        find_start(moved, new, None)
+    with pytest.raises(UserError, match="initial_weights="):
+        find_start(resumed(str(killed), f"initial_weights={root}/mistyped/best.ckpt"), new, None)
+
+
 def test_a_job_that_slurm_runs_again_goes_on(trained: Path, root: Path, new: Path, monkeypatch: pytest.MonkeyPatch):
     killed = copied(trained, "killed", root / "killed")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

@@ -12,8 +12,9 @@ def run(config: DictConfig) -> float:
     from showattendtell.config.build import build
     from showattendtell.evaluation import people_said, write_captions
     from showattendtell.likeness import load_clip
+    from showattendtell.portable import find_model
     from showattendtell.processes import rank, together
-    from showattendtell.report.results import write_json
+    from showattendtell.report.results import time_figures, write_json
     from showattendtell.report.tables import print_scores
     from showattendtell.scoring import look, open_trial, score
 
@@ -34,6 +35,7 @@ def run(config: DictConfig) -> float:
             **scores.figures,
             **seen,
             "missing": scores.missing,
+            **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
             "tokenizer": config.tokenizer,
             "decoding": trial.writers[0].module.decoding.describe(),

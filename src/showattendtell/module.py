@@ -177,8 +177,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # Lightning unscales, as it clips
-        self._num_steps = total = int(self.trainer.estimated_stepping_batches)
-        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, total))
+        self._num_steps = int(self.trainer.estimated_stepping_batches)
+        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, self._num_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -121,9 +121,11 @@ def _go_on(folder: Path, config: DictConfig) -> Start:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
     differences = find_differences(config, start.card["config"])
-    if differences and _is_moved(config.initial_weights, start.card["config"].get("initial_weights")):
-        theirs = {**start.card["config"], "initial_weights": config.initial_weights}
-        differences = find_differences(config, theirs)
+    begun_with = start.card["config"].get("initial_weights")
+    if differences and _is_moved(config.initial_weights, begun_with):
+        differences = find_differences(config, {**start.card["config"], "initial_weights": config.initial_weights})
+        if not differences:
+            print(f"{folder} began with {begun_with}, which is now taken to be {config.initial_weights}")
     if differences:
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
@@ -139,7 +141,8 @@ def _is_moved(ours: str, theirs: str | None) -> bool:
     held against its vocabulary and encoder."""
     if theirs is None or {Path(ours).name, Path(theirs).name} != {BEST}:
         return False
-    return not Path(theirs).is_file() or filecmp.cmp(ours, theirs, shallow=False)
+    now, before = Path(ours).expanduser(), Path(theirs).expanduser()
+    return now.is_file() and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
 
 
 def discard(folder: Path) -> None:

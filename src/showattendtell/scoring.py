@@ -21,7 +21,7 @@ from showattendtell.metrics.measured import corpus_figures
 from showattendtell.metrics.panel import measure
 from showattendtell.portable import beside, find_model, weights_file
 from showattendtell.records import Dataset, Example, fingerprint
-from showattendtell.report.results import gaze_figures, relation_figures, time_figures, versions
+from showattendtell.report.results import gaze_figures, relation_figures, versions
 from showattendtell.report.tables import print_gaze, print_maps, print_notes, print_relations
 
 
@@ -52,7 +52,6 @@ class Trial(NamedTuple):
             "split": self.split,
             "split_sha256": fingerprint(self.examples),
             "images": len(self.examples),
-            **(time_figures(find_model(self.checkpoints[0])) if len(self.checkpoints) == 1 else {}),
             "checkpoint": self._each(self.checkpoints),
             "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),

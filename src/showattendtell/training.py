@@ -67,6 +67,11 @@ def build_module(
     captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
     if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
         raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
+    words_dropped = getattr(captioner.decoder, "word_dropout", None)
+    if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
+        raise UserError(
+            "attention.estimator=exact tries regions behind the same words; leave words out of decoder.dropout_places"
+        )
     self_critical = build_self_critical(config, captioner, vocabulary, examples)
     if self_critical:
         card[CARD]["rewards"] = self_critical.judge.describe()

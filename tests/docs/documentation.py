@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from showattendtell.cli import COMMANDS
 from showattendtell.config.entry import name_positional, without_dashes
-from showattendtell.reproduction.runs import quote_settings
+from showattendtell.config.reproducing import quote_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -65,6 +65,14 @@ def test_every_link_leads_to_a_page_and_a_place_that_are_there(site: Path):
     assert broken == []
 
 
+def test_the_searches_reports_are_made_and_lead_to_no_folder_that_is_not_there(site: Path):
+    reports = {report.parent.name: report.read_text() for report in site.glob("studies/*/report.html")}
+    assert reports.keys() == {"flickr8k_soft", "flickr8k_hard"}
+    for report in reports.values():
+        assert "showattendtell.train" in report
+        assert "showattendtell.evaluate" not in report
+
+
 def test_no_page_loads_anything_from_elsewhere(site: Path):
     foreign = {load for page in site.rglob("*.html") for load in Links(page).loads if urlsplit(load).scheme == "https"}
     assert foreign == set()

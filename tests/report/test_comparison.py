@@ -111,6 +111,12 @@ def test_models_that_wrote_together_are_a_row_of_their_own(compared: Any):
     assert labels(compared(alone, *together)) == ["soft", "soft, ensemble of 2", "soft+hard, ensemble of 2"]
 
 
+def test_seeds_of_a_second_stage_are_one_row_though_each_began_with_a_folder_of_its_own(compared: Any):
+    began = [result(seed=seed, settings={"initial_weights": f"runs/soft/{seed}/best.ckpt"}) for seed in (1, 2)]
+    [[row]] = [block.rows for block in compared(*began).blocks]
+    assert len(row.results) == 2
+
+
 def test_a_checkpoint_that_was_scored_twice_counts_once(compared: Any):
     same = result(checkpoint_sha256="weights", bleu4=20.0)
     copied = {**same, "checkpoint": "copies/best.ckpt"}

@@ -182,3 +182,12 @@ def test_the_format_is_told_by_the_suffix():
 def test_a_suffix_of_no_format_is_told(file: str):
     with pytest.raises(UserError, match=f"not written as {file}; give output a file with the suffix .md or .tex"):
         find_format(file)
+
+
+def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the_deviation_is_of():
+    models = tuple(Model("best.ckpt", "cd", seed, {}, {}) for seed in (1, 1, 2))
+    together = found("1.json", 1)._replace(models=models)
+    rows = (Row("one", {"bleu4": Figure(20)}, (together,)), Row("three", {"bleu4": Figure(20, 1.0)}, (together,) * 3))
+    table = markdown(Overview("test", ("bleu4",), (Block("Flickr8k", rows),), ()))
+    cells = [line.split("|") for line in table.splitlines() if line.startswith("|")]
+    assert [line[-2].strip() for line in cells if "one" in line[2] or "three" in line[2]] == ["2", "3"]

@@ -76,6 +76,8 @@ def describe(result: Result) -> Entry:
         for key, value in _common([_flat(model.config) for model in result.models]).items()
         if not any(key == name or key.startswith(f"{name}.") for name in NOT_COMPARED)
     }
+    if "initial_weights" in training:  # each seed of a second stage has a folder of its own
+        training["initial_weights"] = Path(training["initial_weights"]).name
     training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
     scoring = {
         **_flat(result.decoding, "decoding."),

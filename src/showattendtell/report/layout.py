@@ -111,8 +111,15 @@ def _cells(block: Block, columns: Sequence[str]) -> list[list[str]]:
     for row in block.rows:
         name = "" if rows else block.title
         figures = (str(row.figures.get(column, "-")) for column in columns)
-        rows.append([name, row.label, *figures, str(sum(len(result.models) for result in row.results) or "")])
+        rows.append([name, row.label, *figures, str(_num_seeds(row) or "")])
     return rows
+
+
+def _num_seeds(row: Row) -> int:
+    """Of the runs behind a row; of a single ensemble those of its models."""
+    if len(row.results) == 1:
+        return len({model.seed for model in row.results[0].models})
+    return len(row.results)
 
 
 def _tabulated(overview: Overview, rows: Sequence[Any], layout: str) -> str:

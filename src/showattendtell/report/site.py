@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from showattendtell.report.pages import DARKEST, Page, fill, gated_models, spell
+from showattendtell.report.filling import fill
+from showattendtell.report.pages import DARKEST, Page, gated_models, spell
 
 
 def render_site(overview: Mapping[str, Any], beams: int) -> str:

@@ -43,9 +43,11 @@ class Told(NamedTuple):
         return train_command(self.best[0]) if self.best else ""
 
     @property
-    def evaluation(self) -> str:
-        """The command that scores the best trial's checkpoint."""
+    def evaluation(self) -> str | None:
+        """The command that scores the best trial's checkpoint; None where that is not there."""
         checkpoint = self.folder / str(self.best[0].number) / "best.ckpt"
+        if not checkpoint.is_file():
+            return None
         return f"python -m showattendtell.evaluate {shlex.quote(f'checkpoint={checkpoint}')}"
 
     @property

@@ -17,12 +17,12 @@ def write_times(seconds: Sequence[float], folder: Path) -> None:
 
 
 def read_times(folder: Path) -> list[float]:
-    """The seconds of each epoch that has ended; none where the run has not kept them."""
-    file = folder / TIMES
-    if not file.is_file():
+    """The seconds of each epoch that has ended; none where the run has not kept them, or the file is another's."""
+    try:
+        text = (folder / TIMES).read_text(encoding="utf-8")
+        return [float(line["seconds"]) for line in csv.DictReader(text.splitlines())]
+    except (OSError, KeyError, ValueError, TypeError):
         return []
-    with file.open(encoding="utf-8", newline="") as lines:
-        return [float(line["seconds"]) for line in csv.DictReader(lines)]
 
 
 def duration(time: float) -> str:

@@ -87,20 +87,22 @@ def write_outcome(
     """The ensembles, the page of photographs and the table of what is finished; a sentence for what fails.
 
     The table has all of its runs, those too that this command does not ask for. An ensemble waits for those that it
-    asks for.
+    asks for; one that asks for none only writes the table.
     """
     faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
     unfinished = {run.recipe for run in runs if not run.is_finished}
-    runs = finished_runs(table, config, folder)
-    ensembles = make_ensembles(table, [run for run in runs if run.recipe not in unfinished], folder)
-    for ensemble in ensembles.values():
-        with _noting(faults, ensemble.title):
-            score(ensemble, commands, config)
-    photographs = None
-    with _noting(faults, "photographs"):
-        photographs = show_photographs(table, runs, folder, commands, config)
+    shown = finished_runs(table, config, folder)
+    ensembles = make_ensembles(table, [run for run in shown if run.recipe not in unfinished], folder)
+    page = page_of(table, folder)
+    photographs = page.name if page.is_file() else None
+    if runs:
+        for ensemble in ensembles.values():
+            with _noting(faults, ensemble.title):
+                score(ensemble, commands, config)
+        with _noting(faults, "photographs"):
+            photographs = show_photographs(table, shown, folder, commands, config)
     with _noting(faults, "the table"):
-        overview = tell(table, runs, ensembles, _notes(table, runs, ensembles.values(), config))
+        overview = tell(table, shown, ensembles, _notes(table, shown, ensembles.values(), config))
         if overview:
             write(overview._replace(photographs=photographs), folder, table.name)
         else:
@@ -186,6 +188,10 @@ def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
                 )
 
 
+def page_of(table: PaperTable, folder: Path) -> Path:
+    return folder / f"{table.name}-photographs.html"
+
+
 def show_photographs(
     table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
 ) -> str | None:
@@ -194,7 +200,7 @@ def show_photographs(
     first = {run.recipe: run for run in reversed(runs) if run.is_finished and run.recipe in table.pages}
     if not first or len(first) < len(table.pages):
         return None
-    page = folder / f"{table.name}-photographs.html"
+    page = page_of(table, folder)
     checkpoints = [first[recipe].folder / BEST for recipe in table.pages]
     if not all(file.is_file() for file in checkpoints):
         return page.name if page.is_file() else None

@@ -66,7 +66,7 @@ class ServedModel(BaseModel):
 
 class Overview(BaseModel):
     models: list[ServedModel]
-    beam_size: Annotated[int | None, Field(description="where none is sent; null where captions are drawn")]
+    beam_size: Annotated[int | None, Field(description="where none is sent; null where decoding is no beam search")]
     attention: Annotated[list[str], Field(description="what the field attention may be")]
     formats: list[str]
     limits: dict[str, float]

@@ -54,7 +54,7 @@ class Model:
 
     def _with_beams(self, beam_size: int) -> Decoding:
         if not isinstance(self.decoding, BeamSearch):
-            raise Refusal(422, "beam_size: this server draws its captions, and has no beams; leave it out")
+            raise Refusal(422, "beam_size: this server writes otherwise than by beams alone; leave it out")
         try:
             return dataclasses.replace(self.decoding, beam_size=beam_size)
         except ValueError as fault:
@@ -89,7 +89,7 @@ class Models:
 
     @property
     def beam_size(self) -> int | None:
-        """Where a request wishes no other; None where captions are drawn."""
+        """Where a request wishes no other; None where captions are not written by beams alone."""
         decoding = self.by_name[self.names[0]].decoding
         return decoding.beam_size if isinstance(decoding, BeamSearch) else None
 
