@@ -272,8 +272,9 @@ def test_a_storage_that_cannot_be_opened_is_told(tmp_path: Path, storage: str, s
         open_storage(storage, tmp_path)
 
 
-def test_where_less_is_better_the_study_minimises(tmp_path: Path):
-    own = study(tmp_path, "selection=nll", "decoder.dropout=0.1,0.2")
+@pytest.mark.parametrize("given", ["selection=nll", "variant=arctic"])
+def test_where_less_is_better_the_study_minimises(tmp_path: Path, given: str):
+    own = study(tmp_path, "dataset=shapes", given, "decoder.dropout=0.1,0.2")
     run_all(own, 2)
     assert own.study.best_trial.number == 0
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 from uuid import uuid4
 
 import optuna
@@ -17,6 +17,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.config.check import may_differ, shown
+from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
 from showattendtell.errors import UserError, listed
 from showattendtell.files import LOCK, alone, hold
@@ -88,13 +89,20 @@ class Study:
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
-                direction="minimize" if fixed.get("selection") == "nll" else "maximize",
+                direction=self._direction(arguments),
                 load_if_exists=True,
             )
             self._id = self._storage.get_study_id_from_name(name)
             self._refuse_other_space()
             self._refuse_strangers()
             write_card(folder, name, storage)
+
+    def _direction(self, arguments: list[str]) -> Literal["minimize", "maximize"]:
+        """By the figure that trials go by, which an experiment or a variant may choose."""
+        given = [argument for argument in arguments if argument.partition("=")[0].lstrip("+") not in self._keys]
+        with beside_a_command():
+            config, _ = compose("train", given)
+        return "minimize" if config.selection == "nll" else "maximize"
 
     def _refuse_other_space(self) -> None:
         """Ranges may change."""
