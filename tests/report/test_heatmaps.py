@@ -7,7 +7,7 @@ from PIL import Image
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.records import Box
-from showattendtell.report.heatmaps import draw_heatmaps, map_onto_photograph
+from showattendtell.report.heatmaps import draw_heatmaps, map_onto_photograph, titles
 
 WIDTH, HEIGHT = 300, 200
 
@@ -72,3 +72,8 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
             Box(0, 0, 8, 8),
             tmp_path / "file" / "wall.png",
         )
+
+
+def test_beta_stands_beside_words_where_there_is_a_gate():
+    assert titles(["a", "dog"], np.array([0.25, 1.0, 0.0])) == ["a  β 0.25", "dog  β 1.00"]
+    assert titles(["a", "dog"], np.array([1.0, 1.0, 0.0])) == ["a", "dog"]

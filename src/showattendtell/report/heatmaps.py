@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.records import Box
-from showattendtell.report.pages import DARKEST
+from showattendtell.report.pages import DARKEST, UNGATED
 from showattendtell.report.pictures import save_picture
 
 MOST_COLUMNS = 6
@@ -81,7 +81,14 @@ def heatmap_figure(
     for axis in axes.flat:
         axis.axis("off")
     axes.flat[0].imshow(small)
-    for axis, word, step, beta in zip(axes.flat[1:], words, weights, gates, strict=False):
+    for axis, title, step in zip(axes.flat[1:], titles(words, gates), weights, strict=False):
         axis.imshow(darken(small, step, seen))
-        axis.set_title(f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}", fontsize=10)
+        axis.set_title(title, fontsize=10)
     return figure
+
+
+def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
+    """Each word with its beta, but for a model that has no gate."""
+    if (gates[: len(words)] >= UNGATED).all():
+        return list(words)
+    return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]

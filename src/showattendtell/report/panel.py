@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from showattendtell.records import Box
-from showattendtell.report.heatmaps import DARKEST, map_onto_photograph
+from showattendtell.report.heatmaps import DARKEST, map_onto_photograph, titles
 
 WIDTH, LINE = 160, 20
 """Of a cell and of the line above it, in pixels."""
@@ -35,12 +35,11 @@ def draw_panel(
     height = LINE + small.height
     canvas = Image.new("RGB", (columns * WIDTH, math.ceil((len(words) + 1) / columns) * height), "white")
     canvas.paste(small, (0, LINE))
-    for cell, (word, step, beta) in enumerate(zip(words, weights, gates, strict=False), start=1):
+    for cell, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
         left, top = cell % columns * WIDTH, cell // columns * height
         light = map_onto_photograph(step, seen, small.width, small.height)[..., None]
         lit = Image.fromarray((pixels * (DARKEST + (1 - DARKEST) * light)).astype(np.uint8))
         canvas.paste(lit, (left, top + LINE))
-        title = f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}"
         ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", _font())
     return canvas
 
