@@ -191,6 +191,13 @@ def test_the_table_has_what_is_finished_whatever_is_run(made: Any, tmp_path: Pat
     assert finished_runs(TABLE, other, tmp_path) == []
 
 
+def test_a_setting_that_some_recipes_do_not_have_is_no_fault_where_others_are_run(made: Any, tmp_path: Path):
+    setting = "settings=[attention.estimator=rloo,attention.samples=2]"
+    [hard] = made("recipes=[hard]", "seeds=[1]", setting)
+    finish(hard)
+    assert [run.title for run in finished_runs(TABLE, configured(setting), tmp_path)] == ["hard, seed 1"]
+
+
 def test_the_time_of_a_second_stage_is_told_with_that_before_it(made: Any):
     first, second = made("recipes=soft_cider", "seeds=[1]")
     first.folder.mkdir(parents=True)

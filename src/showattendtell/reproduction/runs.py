@@ -1,6 +1,7 @@
 """The runs of a table: what each of them trains, and how far it is."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -91,12 +92,15 @@ def make_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
 
 
 def finished_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
-    """All of the table that are there with these settings, whichever the command asks for."""
-    seeds = dict.fromkeys([*table.seeds, *(config.seeds or [])])
-    recipes = [name for one in table.recipes for name in _with_beginnings(table.recipes, one)]
-    runs = _make_runs(table, config, folder, list(dict.fromkeys(recipes)), list(seeds))
-    rows = sorted(runs, key=lambda run: list(table.recipes).index(run.recipe))
-    return [run for run in rows if run.is_finished and not find_other_settings(run)]
+    """All of the table that are there with these settings, whichever the command asks for; recipes that cannot have the
+    settings have no runs with them."""
+    seeds = list(dict.fromkeys([*table.seeds, *(config.seeds or [])]))
+    runs: list[Run] = []
+    for recipe in table.recipes:
+        with suppress(UserError):
+            made = _make_runs(table, config, folder, list(_with_beginnings(table.recipes, recipe)), seeds)
+            runs += [run for run in made if run.recipe == recipe]
+    return [run for run in runs if run.is_finished and not find_other_settings(run)]
 
 
 def _make_runs(
