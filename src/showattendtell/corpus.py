@@ -1,6 +1,5 @@
 """Captions from files of any origin, put beside what people say of the same images."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.data.caption_forms import PLAIN, CaptionFile, Sentences, gather
 from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.files import sha256
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import split_sentences
 
@@ -175,7 +175,4 @@ def training_captions(files: Files) -> list[str]:
 
 def describe(files: Files) -> dict[str, dict[str, str]]:
     """The form and the SHA-256 of each file, by its path."""
-    return {
-        str(path): {"form": file.form, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path, file in files.items()
-    }
+    return {str(path): {"form": file.form, "sha256": sha256(path)} for path, file in files.items()}

@@ -1,6 +1,7 @@
-"""Files that are there with all their content, or not at all; and files that one process at a time holds."""
+"""Files that are there with all their content, or not at all; what tells them apart; and those that a process holds."""
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,12 @@ LOCK = ".lock"
 
 BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 """The checkpoints in a run's folder: the one that is scored, those that it goes on from."""
+
+
+def sha256(file: Path) -> str:
+    """Of its content, in hexadecimal."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def hold(path: Path, wait: bool = False) -> TextIO | None:

@@ -13,8 +13,9 @@ def run(config: DictConfig) -> None:
     from hydra.utils import instantiate
 
     from showattendtell.config.sweep import shown
+    from showattendtell.reproduction.plan import print_plan
     from showattendtell.reproduction.runs import make_runs
-    from showattendtell.reproduction.work import print_plan, reproduce
+    from showattendtell.reproduction.work import reproduce
 
     table = instantiate(config.table, _convert_="all")
     folder = shown(Path(config.output or f"runs/paper-{table.folder}").absolute())

@@ -1,6 +1,5 @@
 """Trained models before the images that they are scored on: what the commands that score share."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from showattendtell.corpus import Corpus, in_words
 from showattendtell.decode.decoding import Decoding
 from showattendtell.errors import UserError
 from showattendtell.evaluation import Writer, measure_gaze, measure_maps, measure_relations
+from showattendtell.files import sha256
 from showattendtell.likeness import Clip, measure_likeness
 from showattendtell.metrics.diversity import diversity
 from showattendtell.metrics.measured import corpus_figures
@@ -78,7 +78,7 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = restore_together(checkpoints, config.device, decoding, config.attention)
-    hashes = [hashlib.sha256(weights_file(find_model(path)).read_bytes()).hexdigest() for path in checkpoints]
+    hashes = [sha256(weights_file(find_model(path))) for path in checkpoints]
     first, *others = [settled(model.config, dataset=config.dataset, cache=config.cache) for model in models]
     raise_all(find_faults(first))
     dataset = build(first.dataset)

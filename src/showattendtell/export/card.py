@@ -1,6 +1,5 @@
 """captioner.json: what the graphs of an export mean."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from showattendtell import __version__
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.data.images import LONGEST
 from showattendtell.export.graphs import NEVER, Graph, Pixels
+from showattendtell.files import sha256
 from showattendtell.text.vocabulary import SPECIAL
 
 CARD = "captioner.json"
@@ -37,11 +37,6 @@ def card_of(model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: in
             "pixels": pixels,
         },
     }
-
-
-def sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:

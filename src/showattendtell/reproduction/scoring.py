@@ -1,12 +1,12 @@
 """The test results that models are to have, and which of them are there."""
 
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from showattendtell.config.compose import beside_a_command, compose
+from showattendtell.files import sha256
 
 BOXED = "pointing_game"
 """The figure that a result has where the boxes of things were known."""
@@ -105,8 +105,7 @@ def sha256_of(checkpoint: Path) -> str:
 
 @cache
 def _hash(checkpoint: Path, stamp: tuple[int, int]) -> str:
-    with checkpoint.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    return sha256(checkpoint)
 
 
 @cache

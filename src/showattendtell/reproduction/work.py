@@ -1,25 +1,21 @@
-"""What there is to do for a table: shown, and done as far as it is not yet."""
+"""What there is to do for a table, done as far as it is not yet."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.table import Table
 
 from showattendtell.config.entry import as_value
 from showattendtell.config.reproducing import PaperTable
 from showattendtell.errors import UserError
 from showattendtell.files import BEST, LOCK, alone, hold
-from showattendtell.report.times import duration, read_times
 from showattendtell.reproduction.commands import Commands
 from showattendtell.reproduction.outcome import tell, write
 from showattendtell.reproduction.runs import (
     Run,
     budget,
     data_settings,
-    expected_seconds,
     find_other_settings,
     finished_runs,
     given_settings,
@@ -30,42 +26,6 @@ from showattendtell.reproduction.runs import (
 from showattendtell.reproduction.scoring import Scoring, setting_of
 
 NUM_PHOTOGRAPHS = 20
-
-
-def print_plan(table: PaperTable, runs: Sequence[Run], config: DictConfig) -> None:
-    """A line for each run: how far it is, and how long its training takes yet; below them all together."""
-    shown = Table(
-        "recipe", "seed", "state", title=f"{table.name}: {len(runs)} run{'s' * (len(runs) > 1)}", title_justify="left"
-    )
-    shown.add_column("training left", justify="right")
-    left = []
-    for run in runs:
-        minutes = None if budget(config) else table.recipes[run.recipe].minutes
-        left.append(expected_seconds(run, runs, minutes))
-        shown.add_row(run.recipe, str(run.seed), _state(run), _told(left[-1]))
-    console = Console(highlight=False)
-    console.print(shown)
-    todo, unknown = sum(not run.is_finished for run in runs), left.count(None)
-    others = f" and {unknown} of unknown length" if unknown else ""
-    known = f"about {duration(sum(filter(None, left)))}{others}" if todo > unknown else "for an unknown time"
-    if todo:
-        console.print(f"{todo} to do: they train {known}; storing grids and scoring come on top", soft_wrap=True)
-    else:
-        console.print("nothing to train: all runs are finished")
-
-
-def _state(run: Run) -> str:
-    if run.is_finished:
-        return f"finished, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
-    if run.is_trained:
-        return f"trained, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}, to be scored"
-    if run.is_begun:
-        return f"{run.epochs} of {run.num_epochs or 'any number of'} epochs"
-    return "to be trained"
-
-
-def _told(seconds: float | None) -> str:
-    return "?" if seconds is None else duration(seconds) if seconds else ""
 
 
 def reproduce(table: PaperTable, runs: Sequence[Run], folder: Path, config: DictConfig) -> None:
