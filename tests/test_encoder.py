@@ -108,6 +108,55 @@ def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
     assert encoder.network.conv_stem.weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize(
+    ("network", "stride", "frozen", "first"),
+    [
+        ("tf_efficientnet_lite0", "last", 8, "blocks.3.0.conv_pw.weight"),
+        ("resnet18", 16, 8, "layer3.0.conv1.weight"),
+        ("vgg11", 16, 8, "features.16.weight"),
+        ("convnext_atto", 32, 16, "stages.3.downsample.0.weight"),
+    ],
+)
+def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
+    network: str, stride: int | str, frozen: int, first: str
+):
+    encoder = Encoder(network, stride, "random", size=64, trainable=True, frozen_stride=frozen)
+    encoder(pixels(64)).square().sum().backward()
+    names = [name for name, _ in encoder.network.named_parameters()]
+    learning = {name for name, parameter in encoder.network.named_parameters() if parameter.grad is not None}
+    assert learning == set(names[names.index(first) :])
+    whole = Encoder(network, stride, "random", size=64, trainable=True)
+    whole.load_state_dict(encoder.state_dict())
+    whole(pixels(64)).square().sum().backward()
+    theirs = dict(whole.network.named_parameters())
+    for name, parameter in encoder.network.named_parameters():
+        if name in learning:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"frozen_stride": 8}, "frozen_stride=8 is for encoder.trainable=true"),
+        (
+            {"trainable": True, "frozen_stride": 5},
+            "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32 and last",
+        ),
+        (
+            {"trainable": True, "stride": 16, "frozen_stride": 16},
+            "frozen_stride=16 leaves nothing of .* to train; take less",
+        ),
+        (
+            {"trainable": True, "stride": 16, "frozen_stride": 32},
+            "frozen_stride=32 leaves nothing of .* to train; take less",
+        ),
+    ],
+)
+def test_a_frozen_stride_that_cannot_be_is_told(settings: dict, told: str):
+    with pytest.raises(UserError, match=told):
+        small(**settings)
+
+
 def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
     """The regions, the bytes that were kept of them for the backward pass beside the weights, and its gradients."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}

@@ -31,7 +31,7 @@ class ImageCaptioner(nn.Module):
 
     def regions(self, images: Tensor) -> Tensor:
         """Stored grids (I, L, D) as they are, pixels (I, 3, H, W) through the encoder; with places, float32."""
-        return self.encoder.locate(self.encoder(images) if images.ndim == 4 else images.float())
+        return self.encoder.locate((self.encoder(images) if images.ndim == 4 else images).float())
 
     def trace(self, images: Tensor, owners: Tensor, tokens: Tensor) -> Trace:
         """Scores and attention of given captions, each word given the words before it."""

@@ -40,6 +40,8 @@ class Encoder(nn.Module):
             be about as large as the other channels; 0 adds none. Grids are stored without them.
         pool: average the grid over squares of so many regions each way, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids once.
+        frozen_stride: where it is trainable, the layers up to its grid of this stride keep their weights, which saves
+            about half of a step; 8 is the first three stages of most networks.
         learning_rate: the network's own rate where it is trainable.
         recompute: where it is trainable, keep few of the network's inner values for the backward pass, which computes
             the others again: a third to a half of the memory for up to half as much time again, and the same
@@ -60,14 +62,18 @@ class Encoder(nn.Module):
         positions: NonNegativeFloat = 0.0,
         pool: PositiveInt = 1,
         trainable: bool = False,
+        frozen_stride: PositiveInt | None = None,
         learning_rate: PositiveFloat = 1e-5,
         recompute: bool = False,
     ):
         super().__init__()
         if network not in timm.list_models():
             raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
-        if recompute and not trainable:
-            raise UserError("encoder.recompute=true is for encoder.trainable=true; set that too, or leave it out")
+        for name, value in (("recompute", recompute), ("frozen_stride", frozen_stride)):
+            if value and not trainable:
+                raise UserError(
+                    f"encoder.{name}={str(value).lower()} is for encoder.trainable=true; set that too, or leave it out"
+                )
         self.network_name, self.stride, self.weights = network, stride, weights
         self.positions, self.pool = positions, pool
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
@@ -86,16 +92,33 @@ class Encoder(nn.Module):
         self._index = None if stride == "last" else self._cut(stride)
         self._by_stages = recompute and self._recompute()
         self.requires_grad_(trainable)
+        if frozen_stride is not None:
+            self._freeze(frozen_stride)
         self.eval()
         self.grid, self.dim = self._measure()
 
-    def _cut(self, stride: int) -> int:
-        """Keep the network up to its deepest grid of that stride; the grid's index."""
+    def _level(self, stride: int, setting: str) -> int:
+        """The index of the network's deepest grid of that stride."""
         strides = [level["reduction"] for level in self.network.feature_info]
         if stride not in strides:
             known = ", ".join(map(str, sorted(set(strides))))
-            raise UserError(f"encoder.stride={stride} is not a grid of {self.network_name}; it has {known} and last")
-        index = len(strides) - 1 - strides[::-1].index(stride)
+            raise UserError(f"encoder.{setting}={stride} is not a grid of {self.network_name}; it has {known} and last")
+        return len(strides) - 1 - strides[::-1].index(stride)
+
+    def _freeze(self, stride: int) -> None:
+        """Keep the weights of all that comes up to the deepest grid of that stride."""
+        last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
+        modules = dict(self.network.named_modules())
+        within = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
+        for module in list(modules.values())[: max(within, default=len(modules)) + 1]:
+            for parameter in module.parameters(recurse=False):
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError(f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train; take less")
+
+    def _cut(self, stride: int) -> int:
+        """Keep the network up to its deepest grid of that stride; the grid's index."""
+        index = self._level(stride, "stride")
         self.network.prune_intermediate_layers([index], prune_head=True)
         return index
 

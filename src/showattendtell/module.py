@@ -19,6 +19,7 @@ from showattendtell.metrics.endings import judge_endings
 from showattendtell.metrics.measured import pair_up
 from showattendtell.metrics.overlap import measure_cider
 from showattendtell.model.captioner import Captioner
+from showattendtell.model.precision import without_autocast
 from showattendtell.optimize import Schedule, parameter_groups
 from showattendtell.processes import gather, mean_over_processes, rank
 from showattendtell.records import Batch, Part, Share
@@ -128,7 +129,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
         for name, term in step.terms.items():
             if term.requires_grad:
-                parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+                with without_autocast(self.device):  # where the step's own backward pass is, too
+                    parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
                 whole = [mean_over_processes(weight * part) for part in parts if part is not None]
                 self._trained.add(f"gradient_norm_{name}", torch.nn.utils.get_total_norm(whole))
 

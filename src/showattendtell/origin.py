@@ -18,7 +18,7 @@ from showattendtell.text.vocabulary import Vocabulary
 DRAWN = ("project", "released")
 """What `initial_weights` says where they are drawn."""
 
-HARMLESS = ("weights", "trainable", "learning_rate", "recompute", "dropout", "_target_")
+HARMLESS = ("weights", "trainable", "frozen_stride", "learning_rate", "recompute", "dropout", "_target_")
 """Settings of the model that may be otherwise than they were."""
 
 

@@ -252,16 +252,18 @@ def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepare
     assert_told(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
 
 
+@pytest.mark.parametrize("precision", [[], ["trainer.precision=bf16-mixed"]], ids=["single", "mixed"])
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
-    run: Run, checkpoint: Path, folder: Path
+    run: Run, checkpoint: Path, folder: Path, precision: list[str]
 ):
+    trained = f"runs/pixels-{len(precision)}"
     settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
-    settings += ["augment=crop_flip", "encoder.recompute=true"]
-    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/pixels"]
+    settings += ["augment=crop_flip", "encoder.recompute=true", *precision]
+    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
     assert_done(run("train", *settings))
     assert not (folder / "pixels/features").exists()
-    assert_done(run("evaluate", "checkpoint=runs/pixels/best.ckpt", WORDS_ONLY, first=ALONE))
-    tuned = torch.load(folder / "runs/pixels/best.ckpt", weights_only=True)["state_dict"]
+    assert_done(run("evaluate", f"checkpoint={trained}/best.ckpt", WORDS_ONLY, first=ALONE))
+    tuned = torch.load(folder / trained / "best.ckpt", weights_only=True)["state_dict"]
     frozen = torch.load(checkpoint, weights_only=True)["state_dict"]
     assert not torch.equal(tuned["encoder.network.conv_stem.weight"], frozen["encoder.network.conv_stem.weight"])
     assert torch.equal(tuned["encoder.network.bn1.running_mean"], frozen["encoder.network.bn1.running_mean"])
