@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.model import loops
-from showattendtell.model.additive import AdditiveScores, Keys, decay
+from showattendtell.model.additive import AdditiveScores, Keys, Pairs, decay
 from showattendtell.model.loops import Groups
 
 SHAPES = [(1, 1, 1, 1), (3, 2, 5, 7), (2, 5, 49, 64), (7, 1, 196, 33)]
@@ -31,8 +31,7 @@ def literally(p: Tensor, q: Tensor, u: Tensor, owners: Tensor) -> Tensor:
 
 
 def scores(p: Tensor, q: Tensor, u: Tensor, owners: Tensor) -> Tensor:
-    keys = Keys.of(p)
-    return AdditiveScores.apply(Groups(owners, len(p)), keys.values, keys.decayed, q, u) - u.sum()
+    return AdditiveScores.apply(Groups(owners, len(p)), Keys(p), p, q, u) - u.sum()
 
 
 def gradients(found: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -76,6 +75,21 @@ def test_large_sums_are_neither_infinite_nor_wrong(p: float, q: float, dtype: to
     slope = 1 - torch.tanh(torch.tensor(p + q, dtype=dtype)) ** 2
     for gradient in (to_keys, to_queries):
         torch.testing.assert_close(gradient.flatten(), slope.expand(8), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("furthest_p", "furthest_q", "taken"), [(42, 42, True), (1e6, 32, True), (44, 34, False)])
+def test_regions_that_saturate_are_taken_by_the_loops_all_the_same(furthest_p: float, furthest_q: float, taken: bool):
+    p, q, u = sums((2, 5, 49, 64))
+    p, q = furthest_p * p / p.abs().max(), furthest_q * q / q.abs().max()
+    exact = tuple(part.requires_grad_() for part in (p, q, u))
+    rounded = tuple(part.detach().float().requires_grad_() for part in exact)
+    owners = owners_of(2, 5)
+    pairs = Pairs(Groups(owners, 2), Keys(rounded[0]), rounded[2])
+    assert (pairs._decays(rounded[1]) is not None) == taken
+    found, expected = scores(*rounded, owners), literally(*exact, owners)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-4)
+    for got, want in zip(gradients(found, rounded), gradients(expected, exact), strict=True):
+        torch.testing.assert_close(got, want.float(), rtol=1e-4, atol=1e-3)
 
 
 def test_one_caption_far_away_does_not_change_the_others():

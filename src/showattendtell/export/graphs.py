@@ -90,7 +90,7 @@ class Step(nn.Module):
         """As `forward`, with regions and keys of each caption."""
         decoder = self.captioner.decoder
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
-        memory = Memory(regions, Keys(keys, False) if self._additive else keys, expected)
+        memory = Memory(regions, Keys(keys) if self._additive else keys, expected)
         glimpse = self.captioner.attention(memory, state)
         embedded = decoder.embed(words)
         hidden, cell = decoder.advance(decoder.word_gates(embedded), glimpse.context, state)

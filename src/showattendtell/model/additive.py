@@ -2,7 +2,8 @@
 
 On the processor they are compiled loops over tanh(p + q) = 2 / (1 + e^-2p e^-2q) - 1: one exponential an image and one
 a step, in between a product and a reciprocal. Nothing of size B x L x A is stored; the backward pass computes the
-reciprocals again. Elsewhere, in other precisions, and where an exponential would not be a number, it is plain torch.
+reciprocals again. Elsewhere, in other precisions, and where p and q are both so large that the exponentials lose which
+is larger, it is plain torch.
 """
 
 from dataclasses import dataclass
@@ -18,46 +19,34 @@ from showattendtell.model.loops import Groups, compilable
 FURTHEST = 43.0
 """The largest |p| and |q| of which e^-2p and e^-2q are numbers in single precision."""
 
+SATURATED = 10.0
+"""From here on tanh is 1 in single precision."""
+
 
 @dataclass(frozen=True)
 class Keys:
-    """Of images' regions (I, L, A): e^-2p where the compiled loops take it, or else p. Either has p's gradient."""
+    """Of images' regions: p, (I, L, A)."""
 
-    values: Tensor
-    decayed: bool
-
-    @classmethod
-    def of(cls, sums: Tensor) -> "Keys":
-        return cls(_Decayed.apply(sums), True) if within_reach(sums) else cls(sums, False)
+    sums: Tensor
 
     def __getitem__(self, rows: Tensor) -> "Keys":
-        return Keys(self.values[rows], self.decayed)
+        return Keys(self.sums[rows])
 
-    @property
-    def sums(self) -> Tensor:
-        """p."""
-        return self.values.log() / -2 if self.decayed else self.values
+    @cached_property
+    def decays(self) -> Tensor | None:
+        """e^-2p, with |p| taken for `FURTHEST` where it is more; None where the compiled loops do not take it."""
+        return decay(self.sums.detach().clamp(-FURTHEST, FURTHEST)) if compilable(self.sums) else None
 
-
-class _Decayed(torch.autograd.Function):
-    """e^-2p. What comes back to it is p's gradient already, as `Pairs.scores_back` gives it."""
-
-    @staticmethod
-    def forward(ctx: Any, sums: Tensor) -> Tensor:
-        return decay(sums.contiguous())
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
+    @cached_property
+    def reach(self) -> float:
+        """The largest |q| with which `decays` give the scores of p: where a p is taken for a nearer one, tanh(p + q) is
+        to be 1 or -1 with both."""
+        return FURTHEST if _furthest(self.sums) <= FURTHEST else FURTHEST - SATURATED
 
 
-def within_reach(sums: Tensor) -> bool:
-    """Whether the compiled loops take these p or q."""
-    if not compilable(sums):
-        return False
+def _furthest(sums: Tensor) -> float:
     least, most = sums.detach().aminmax()
-    return float(least) >= -FURTHEST and float(most) <= FURTHEST
+    return max(-float(least), float(most))
 
 
 def decay(sums: Tensor) -> Tensor:
@@ -80,7 +69,7 @@ class Pairs:
     def scores(self, queries: Tensor) -> Tensor:
         """e (b, L) of q (b, A)."""
         decays = self._decays(queries)
-        scores = queries.new_empty(len(queries), self.keys.values.shape[1])
+        scores = queries.new_empty(len(queries), self.keys.sums.shape[1])
         if decays is not None:
             self.groups.run(loops.score, len(queries), *decays, self.weights, scores)
             return scores
@@ -112,9 +101,9 @@ class Pairs:
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """e^-2p and e^-2q, where the compiled loops take them."""
-        if not self.keys.decayed or not within_reach(queries):
+        if self.keys.decays is None or not compilable(queries) or not _furthest(queries) <= self.keys.reach:
             return None
-        return self.keys.values, decay(queries)
+        return self.keys.decays, decay(queries)
 
     def _fit(self, images: slice | Tensor, queries: Tensor) -> Tensor:
         """sigmoid(2 (p + q)), (k, L, A)."""
@@ -129,16 +118,18 @@ class AdditiveScores(torch.autograd.Function):
     """The scores of one step."""
 
     @staticmethod
-    def forward(ctx: Any, groups: Groups, keys: Tensor, decayed: bool, queries: Tensor, weights: Tensor) -> Tensor:
-        ctx.groups, ctx.decayed = groups, decayed
-        ctx.save_for_backward(keys, queries, weights)
-        return Pairs(groups, Keys(keys, decayed), weights).scores(queries)
+    def forward(ctx: Any, groups: Groups, keys: Keys, sums: Tensor, queries: Tensor, weights: Tensor) -> Tensor:
+        """Args:
+        sums: the keys' own, for their gradient.
+        """
+        ctx.groups = groups
+        ctx.save_for_backward(sums, queries, weights)
+        return Pairs(groups, keys, weights).scores(queries)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        keys, queries, weights = ctx.saved_tensors
-        to_sums, to_weights = keys.new_zeros(keys.shape), weights.new_zeros(len(keys), len(weights))
-        pairs = Pairs(ctx.groups, Keys(keys, ctx.decayed), weights)
-        to_queries = pairs.scores_back(queries, gradient, to_sums, to_weights)
-        return None, to_sums, None, to_queries, to_weights.sum(dim=0)
+        sums, queries, weights = ctx.saved_tensors
+        to_sums, to_weights = sums.new_zeros(sums.shape), weights.new_zeros(len(sums), len(weights))
+        to_queries = Pairs(ctx.groups, Keys(sums), weights).scores_back(queries, gradient, to_sums, to_weights)
+        return None, None, to_sums, to_queries, to_weights.sum(dim=0)

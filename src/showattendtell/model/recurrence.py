@@ -35,14 +35,12 @@ class Plan(NamedTuple):
 
     packing   the words' order
     groups    the images of the captions in this order
-    decayed   whether the keys are e^-2p, or p
     look      from alpha (b, L) and the step's rows among the N words to where is looked
     expected  (B,) whether z is an expectation, through which a gradient reaches alpha; None: for all captions
     """
 
     packing: Packing
     groups: Groups
-    decayed: bool
     look: Callable[[Tensor, slice], Look] = at_all
     expected: Tensor | None = None
 
@@ -81,7 +79,7 @@ def recur(
         i, f, o, g = x + W_h h + W_z z        c' = sig(f) c + sig(i) tanh(g)  h' = sig(o) tanh(c')
 
     Args:
-        keys: p or e^-2p, (I, L, A), with p's gradient.
+        keys: p, (I, L, A).
         regions: a, (I, L, D).
         word_gates: x, (N, 4n).
         hidden: h before the first word, (B, n), in the packing's order.
@@ -136,7 +134,7 @@ class _Recurrence(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor | None, ...]:
         given = Weights(*weights)
-        pairs, reading = Pairs(plan.groups, Keys(keys, plan.decayed), given.score), Reading(plan.groups, regions)
+        pairs, reading = Pairs(plan.groups, Keys(keys), given.score), Reading(plan.groups, regions)
         hidden, cell, steps = first_hidden, first_cell, []
         for rows, size in zip(plan.packing.steps(), plan.packing.sizes, strict=True):
             step = _advance(plan, pairs, reading, given, word_gates[rows], hidden[:size], cell[:size], rows)
@@ -205,7 +203,7 @@ class _GoingBack:
         self.plan, self.stored = plan, stored
         self.to_hidden, self.to_context, self.to_scores, self.to_beta = to_hidden, to_context, to_scores, to_beta
         keys, weights = stored.keys, stored.weights
-        self.pairs = Pairs(plan.groups, Keys(keys, plan.decayed), weights.score)
+        self.pairs = Pairs(plan.groups, Keys(keys), weights.score)
         self.reading = Reading(plan.groups, stored.regions)
         self.to_sums, self.to_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         self.to_read, self.to_seen = torch.empty_like(stored.read), torch.empty_like(stored.seen)

@@ -64,7 +64,7 @@ class AdditiveScore(Score):
         sums = self.key(regions).to(regions.dtype)
         for layer in self.deeper:
             sums = torch.tanh(layer(sums)).to(regions.dtype)
-        return Keys.of(sums)
+        return Keys(sums)
 
     def forward(self, keys: Keys, hidden: Tensor) -> Tensor:
         if torch.compiler.is_exporting():  # the equation as it stands, which whatever runs the graph compiles itself
@@ -72,9 +72,9 @@ class AdditiveScore(Score):
             return self.score(torch.tanh(sums)).squeeze(3).unsqueeze(2)
         images, captions = hidden.shape[:2]
         groups = Groups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)
-        queries, weights = self.query(hidden).flatten(0, 1).to(keys.values.dtype), self.score.weight.squeeze(0)
+        queries, weights = self.query(hidden).flatten(0, 1).to(keys.sums.dtype), self.score.weight.squeeze(0)
         with without_autocast(hidden.device):
-            scores = AdditiveScores.apply(groups, keys.values, keys.decayed, queries, weights) - weights.sum()  # (B, L)
+            scores = AdditiveScores.apply(groups, keys, keys.sums, queries, weights) - weights.sum()  # (B, L)
         return scores.view(images, captions, 1, -1)
 
 
