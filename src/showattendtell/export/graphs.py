@@ -48,7 +48,7 @@ class Begin(nn.Module):
 
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         memory, state = self.captioner.begin(regions)
-        keys = memory.keys.sums if isinstance(memory.keys, Keys) else memory.keys
+        keys = memory.keys.values if isinstance(memory.keys, Keys) else memory.keys
         return keys.contiguous(), state.hidden, state.cell
 
 

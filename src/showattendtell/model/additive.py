@@ -6,6 +6,7 @@ reciprocals again. Elsewhere, in other precisions, and where p and q are both so
 is larger, it is plain torch.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,23 +26,29 @@ SATURATED = 10.0
 
 @dataclass(frozen=True)
 class Keys:
-    """Of images' regions: p, (I, L, A)."""
+    """Of images' regions (I, L, A): p, or e^-2p where all queries are known to be within reach of that."""
 
-    sums: Tensor
+    values: Tensor
+    decayed: bool = False
 
     def __getitem__(self, rows: Tensor) -> "Keys":
-        return Keys(self.sums[rows])
+        return Keys(self.values[rows], self.decayed)
 
     @cached_property
     def decays(self) -> Tensor | None:
-        """e^-2p, with |p| taken for `FURTHEST` where it is more; None where the compiled loops do not take it."""
-        return decay(self.sums.detach().clamp(-FURTHEST, FURTHEST)) if compilable(self.sums) else None
+        """As `decay` gives them; None where the compiled loops do not take them."""
+        if self.decayed:
+            return self.values
+        return decay(self.values.detach()) if compilable(self.values) else None
 
     @cached_property
     def reach(self) -> float:
         """The largest |q| with which `decays` give the scores of p: where a p is taken for a nearer one, tanh(p + q) is
-        to be 1 or -1 with both."""
-        return FURTHEST if _furthest(self.sums) <= FURTHEST else FURTHEST - SATURATED
+        to be 1 or -1 with both.
+        """
+        if self.decayed:
+            return math.inf
+        return FURTHEST if _furthest(self.values) <= FURTHEST else FURTHEST - SATURATED
 
 
 def _furthest(sums: Tensor) -> float:
@@ -50,12 +57,12 @@ def _furthest(sums: Tensor) -> float:
 
 
 def decay(sums: Tensor) -> Tensor:
-    """e^-2p."""
-    return (-2 * sums).exp_()
+    """e^-2p, with |p| taken for `FURTHEST` where it is more."""
+    return (-2 * sums).clamp_(-2 * FURTHEST, 2 * FURTHEST).exp_()
 
 
 class Pairs:
-    """All captions with all regions of their images. Both methods take the first b of the B captions.
+    """All captions with all regions of their images. The methods take the first b of the B captions.
 
     Scores lack the constant -sum_a u_a, of which a softmax knows nothing.
 
@@ -65,14 +72,21 @@ class Pairs:
 
     def __init__(self, groups: Groups, keys: Keys, weights: Tensor):
         self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
+        self._strayed = False
+
+    def kept(self) -> Keys:
+        """What is needed of the keys to go back over all that has been scored."""
+        decays = self.keys.decays
+        return self.keys if self._strayed or decays is None else Keys(decays, decayed=True)
 
     def scores(self, queries: Tensor) -> Tensor:
         """e (b, L) of q (b, A)."""
         decays = self._decays(queries)
-        scores = queries.new_empty(len(queries), self.keys.sums.shape[1])
+        scores = queries.new_empty(len(queries), self.keys.values.shape[1])
         if decays is not None:
             self.groups.run(loops.score, len(queries), *decays, self.weights, scores)
             return scores
+        self._strayed = True
         for images, rows in self.groups.pieces(len(queries)):
             scores[rows] = 2 * self._fit(images, queries[rows]) @ self.weights
         return scores
@@ -111,7 +125,7 @@ class Pairs:
 
     @cached_property
     def _doubled(self) -> Tensor:
-        return 2 * self.keys.sums
+        return 2 * self.keys.values
 
 
 class AdditiveScores(torch.autograd.Function):
@@ -122,14 +136,17 @@ class AdditiveScores(torch.autograd.Function):
         """Args:
         sums: the keys' own, for their gradient.
         """
-        ctx.groups = groups
-        ctx.save_for_backward(sums, queries, weights)
-        return Pairs(groups, keys, weights).scores(queries)
+        pairs = Pairs(groups, keys, weights)
+        scores, kept = pairs.scores(queries), pairs.kept()
+        ctx.groups, ctx.decayed = groups, kept.decayed
+        ctx.save_for_backward(kept.values, queries, weights)
+        return scores
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        sums, queries, weights = ctx.saved_tensors
-        to_sums, to_weights = sums.new_zeros(sums.shape), weights.new_zeros(len(sums), len(weights))
-        to_queries = Pairs(ctx.groups, Keys(sums), weights).scores_back(queries, gradient, to_sums, to_weights)
+        values, queries, weights = ctx.saved_tensors
+        to_sums, to_weights = values.new_zeros(values.shape), weights.new_zeros(len(values), len(weights))
+        pairs = Pairs(ctx.groups, Keys(values, ctx.decayed), weights)
+        to_queries = pairs.scores_back(queries, gradient, to_sums, to_weights)
         return None, None, to_sums, to_queries, to_weights.sum(dim=0)

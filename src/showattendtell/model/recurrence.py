@@ -107,7 +107,7 @@ class OneStep(NamedTuple):
 class Stored(NamedTuple):
     """What the backward pass starts from: the inputs, and of all words what their steps left."""
 
-    keys: Tensor
+    keys: Keys
     regions: Tensor
     first_hidden: Tensor
     first_cell: Tensor
@@ -142,8 +142,9 @@ class _Recurrence(torch.autograd.Function):
             steps.append(step)
         *parts, draws = zip(*steps, strict=True)
         hidden, cell, read, seen, context, scores, alpha, maps = (torch.cat(part) for part in parts)
-        ctx.plan = plan
-        before = (keys, regions, first_hidden, first_cell, *weights)
+        kept = pairs.kept()
+        ctx.plan, ctx.decayed = plan, kept.decayed
+        before = (kept.values, regions, first_hidden, first_cell, *weights)
         ctx.save_for_backward(*before, hidden, cell, read, seen, context, alpha, maps)
         drawn = None if draws[0] is None else torch.cat(draws)
         if drawn is not None:
@@ -154,7 +155,7 @@ class _Recurrence(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weights, left = ctx.saved_tensors[:4], ctx.saved_tensors[4:8], ctx.saved_tensors[8:]
-        stored = Stored._make([*inputs, Weights._make(weights), *left])
+        stored = Stored._make([Keys(inputs[0], ctx.decayed), *inputs[1:], Weights._make(weights), *left])
         going_back = _GoingBack(ctx.plan, stored, *gradients[:4])
         steps = zip(ctx.plan.packing.steps(), ctx.plan.packing.sizes, strict=True)
         for rows, size in reversed(list(steps)):
@@ -202,8 +203,8 @@ class _GoingBack:
     ):
         self.plan, self.stored = plan, stored
         self.to_hidden, self.to_context, self.to_scores, self.to_beta = to_hidden, to_context, to_scores, to_beta
-        keys, weights = stored.keys, stored.weights
-        self.pairs = Pairs(plan.groups, Keys(keys), weights.score)
+        keys, weights = stored.keys.values, stored.weights
+        self.pairs = Pairs(plan.groups, stored.keys, weights.score)
         self.reading = Reading(plan.groups, stored.regions)
         self.to_sums, self.to_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         self.to_read, self.to_seen = torch.empty_like(stored.read), torch.empty_like(stored.seen)

@@ -68,13 +68,13 @@ class AdditiveScore(Score):
 
     def forward(self, keys: Keys, hidden: Tensor) -> Tensor:
         if torch.compiler.is_exporting():  # the equation as it stands, which whatever runs the graph compiles itself
-            sums = keys.sums.unsqueeze(1) + self.query(hidden).unsqueeze(2)  # (R, K, L, A)
+            sums = keys.values.unsqueeze(1) + self.query(hidden).unsqueeze(2)  # (R, K, L, A)
             return self.score(torch.tanh(sums)).squeeze(3).unsqueeze(2)
         images, captions = hidden.shape[:2]
         groups = Groups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)
-        queries, weights = self.query(hidden).flatten(0, 1).to(keys.sums.dtype), self.score.weight.squeeze(0)
+        queries, weights = self.query(hidden).flatten(0, 1).to(keys.values.dtype), self.score.weight.squeeze(0)
         with without_autocast(hidden.device):
-            scores = AdditiveScores.apply(groups, keys, keys.sums, queries, weights) - weights.sum()  # (B, L)
+            scores = AdditiveScores.apply(groups, keys, keys.values, queries, weights) - weights.sum()  # (B, L)
         return scores.view(images, captions, 1, -1)
 
 

@@ -81,13 +81,13 @@ def all_steps(
     assert isinstance(decoder, LSTMDecoder)
     owners = owners[packing.order]
     keys, state = memory.keys, state.select(owners)
-    plan = Plan(packing, Groups(owners, len(keys.sums)))
+    plan = Plan(packing, Groups(owners, len(keys.values)))
     if isinstance(attention, HardAttention):
         expected = _expected(memory)[owners]
         chosen = None if locations is None else packing.pack(locations)
         plan = plan._replace(look=partial(_draw, attention, expected, chosen), expected=expected)
-    first = (state.hidden.to(keys.sums.dtype), state.cell.to(keys.sums.dtype))
-    passed = recur(plan, keys.sums, memory.regions, word_gates, *first, weights_of(attention, decoder))
+    first = (state.hidden.to(keys.values.dtype), state.cell.to(keys.values.dtype))
+    passed = recur(plan, keys.values, memory.regions, word_gates, *first, weights_of(attention, decoder))
     log_weights = passed.scores.log_softmax(dim=1)
     gates = passed.gates.mean(dim=1) if passed.gates.shape[1] else log_weights.new_ones(len(log_weights))
     course = Course(passed.hidden, passed.context, log_weights.exp(), gates)
