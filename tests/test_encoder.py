@@ -134,27 +134,24 @@ def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
             torch.testing.assert_close(parameter.grad, theirs[name].grad)
 
 
+NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less, or leave it out"
+
+
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("network", "settings", "told"),
     [
-        ({"frozen_stride": 8}, "frozen_stride=8 is for encoder.trainable=true"),
-        (
-            {"trainable": True, "frozen_stride": 5},
-            "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32 and last",
-        ),
-        (
-            {"trainable": True, "stride": 16, "frozen_stride": 16},
-            "frozen_stride=16 leaves nothing of .* to train; take less",
-        ),
-        (
-            {"trainable": True, "stride": 16, "frozen_stride": 32},
-            "frozen_stride=32 leaves nothing of .* to train; take less",
-        ),
+        (LITE0, {"trainable": False}, "frozen_stride=8 is for encoder.trainable=true"),
+        (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32 and last"),
+        (LITE0, {"stride": 16, "frozen_stride": 16}, NOTHING_LEFT),
+        (LITE0, {"stride": 16, "frozen_stride": 32}, NOTHING_LEFT),
+        ("vgg11", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
+        ("convnext_atto", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
+        ("twins_svt_small", {"stride": "last"}, NOTHING_LEFT),
     ],
 )
-def test_a_frozen_stride_that_cannot_be_is_told(settings: dict, told: str):
+def test_a_frozen_stride_that_cannot_be_is_told(network: str, settings: dict, told: str):
     with pytest.raises(UserError, match=told):
-        small(**settings)
+        Encoder(network, weights="random", size=64, **{"trainable": True, "frozen_stride": 8, **settings})
 
 
 def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:

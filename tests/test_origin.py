@@ -61,6 +61,11 @@ def test_another_captioner_is_told_with_the_setting_that_it_had(checkpoint: Path
         origin_of(checkpoint, setting).teach(build_captioner(config, 3, size))
 
 
+@pytest.mark.parametrize("settings", [["encoder.trainable=true", "encoder.frozen_stride=8"], ["decoder.dropout=0.1"]])
+def test_what_does_not_shape_the_model_is_no_difference(checkpoint: Path, settings: list[str]):
+    assert origin_of(checkpoint, *settings).differences == origin_of(checkpoint).differences == []
+
+
 def test_a_file_that_is_not_there_is_told():
     with pytest.raises(UserError, match="the checkpoint relased does not exist"):
         find_origin(small_config("initial_weights=relased"))

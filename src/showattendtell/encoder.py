@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         pool: average the grid over squares of so many regions each way, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids once.
         frozen_stride: where it is trainable, the layers up to its grid of this stride keep their weights, which saves
-            about half of a step; 8 is the first three stages of most networks.
+            time: with 8 half of a step of EfficientNet-lite2.
         learning_rate: the network's own rate where it is trainable.
         recompute: where it is trainable, keep few of the network's inner values for the backward pass, which computes
             the others again: a third to a half of the memory for up to half as much time again, and the same
@@ -92,10 +92,10 @@ class Encoder(nn.Module):
         self._index = None if stride == "last" else self._cut(stride)
         self._by_stages = recompute and self._recompute()
         self.requires_grad_(trainable)
-        if frozen_stride is not None:
-            self._freeze(frozen_stride)
         self.eval()
         self.grid, self.dim = self._measure()
+        if frozen_stride is not None:
+            self._freeze(frozen_stride)
 
     def _level(self, stride: int, setting: str) -> int:
         """The index of the network's deepest grid of that stride."""
@@ -110,11 +110,15 @@ class Encoder(nn.Module):
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
         modules = dict(self.network.named_modules())
         within = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
-        for module in list(modules.values())[: max(within, default=len(modules)) + 1]:
+        for module in list(modules.values())[: max(within, default=-1) + 1]:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
-        if not any(parameter.requires_grad for parameter in self.parameters()):
-            raise UserError(f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train; take less")
+        size = self.preprocessing.crop
+        if not within or not self._feature_map(torch.zeros(1, 3, size, size)).requires_grad:
+            raise UserError(
+                f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
+                "it; take less, or leave it out"
+            )
 
     def _cut(self, stride: int) -> int:
         """Keep the network up to its deepest grid of that stride; the grid's index."""

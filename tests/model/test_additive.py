@@ -64,7 +64,18 @@ def test_in_double_precision_the_gradient_is_that_of_small_differences():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("p", "q"),
-    [(30, 30), (42, -42.5), (-35, 35.5), (1e4, 3), (-1e4, -1e4), (39, 1e9), (0, -50), (60, -59.5), (-1e3, 1e3)],
+    [
+        (30, 30),
+        (42, -42.5),
+        (-35, 35.5),
+        (1e4, 3),
+        (-1e4, -1e4),
+        (39, 1e9),
+        (0, -50),
+        (60, -59.5),
+        (44.5, -42.9),
+        (-1e3, 1e3),
+    ],
 )
 def test_large_sums_are_neither_infinite_nor_wrong(p: float, q: float, dtype: torch.dtype):
     keys, queries = torch.full((1, 1, 8), p, dtype=dtype), torch.full((1, 8), q, dtype=dtype)
@@ -90,6 +101,23 @@ def test_regions_that_saturate_are_taken_by_the_loops_all_the_same(furthest_p: f
     torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-4)
     for got, want in zip(gradients(found, rounded), gradients(expected, exact), strict=True):
         torch.testing.assert_close(got, want.float(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("furthest", "decayed"), [(32, True), (44, False)])
+def test_either_the_keys_are_kept_for_the_backward_pass_or_what_the_loops_take_of_them(furthest: float, decayed: bool):
+    kept = []
+    p, q, u = (part.float().requires_grad_() for part in sums((2, 5, 49, 64)))
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor), lambda tensor: tensor):
+        AdditiveScores.apply(Groups(owners_of(2, 5), 2), Keys(20 * p), 20 * p, furthest * q / q.abs().max(), u)
+    [keys] = [tensor for tensor in kept if tensor.shape == p.shape]
+    torch.testing.assert_close(keys, decay(20 * p) if decayed else 20 * p)
+
+
+def test_keys_that_are_no_numbers_are_none_of_any_caption():
+    p, q, u = (part.float() for part in sums((2, 3, 5, 4)))
+    p[0, 2, 1] = torch.nan
+    owners = owners_of(2, 3)
+    torch.testing.assert_close(scores(p, q, u, owners), literally(p, q, u, owners), equal_nan=True)
 
 
 def test_one_caption_far_away_does_not_change_the_others():

@@ -2,8 +2,7 @@
 
 On the processor they are compiled loops over tanh(p + q) = 2 / (1 + e^-2p e^-2q) - 1: one exponential an image and one
 a step, in between a product and a reciprocal. Nothing of size B x L x A is stored; the backward pass computes the
-reciprocals again. Elsewhere, in other precisions, and where p and q are both so large that the exponentials lose which
-is larger, it is plain torch.
+reciprocals again. Elsewhere, in other precisions, and where exponentials of both are 0 or infinite, it is plain torch.
 """
 
 import math
@@ -36,19 +35,22 @@ class Keys:
 
     @cached_property
     def decays(self) -> Tensor | None:
-        """As `decay` gives them; None where the compiled loops do not take them."""
+        """e^-2p; None where the compiled loops do not take it."""
         if self.decayed:
             return self.values
         return decay(self.values.detach()) if compilable(self.values) else None
 
     @cached_property
     def reach(self) -> float:
-        """The largest |q| with which `decays` give the scores of p: where a p is taken for a nearer one, tanh(p + q) is
-        to be 1 or -1 with both.
+        """The largest |q| with which `decays` give the scores of p: where e^-2p is 0 or infinite, tanh(p + q) is to be
+        1 or -1 whatever q is.
         """
         if self.decayed:
             return math.inf
-        return FURTHEST if _furthest(self.values) <= FURTHEST else FURTHEST - SATURATED
+        furthest = _furthest(self.values)
+        if math.isnan(furthest):
+            return -math.inf
+        return FURTHEST if furthest <= FURTHEST else FURTHEST - SATURATED
 
 
 def _furthest(sums: Tensor) -> float:
@@ -57,8 +59,8 @@ def _furthest(sums: Tensor) -> float:
 
 
 def decay(sums: Tensor) -> Tensor:
-    """e^-2p, with |p| taken for `FURTHEST` where it is more."""
-    return (-2 * sums).clamp_(-2 * FURTHEST, 2 * FURTHEST).exp_()
+    """e^-2p."""
+    return (-2 * sums).exp_()
 
 
 class Pairs:
@@ -125,7 +127,7 @@ class Pairs:
 
     @cached_property
     def _doubled(self) -> Tensor:
-        return 2 * self.keys.values
+        return -self.keys.values.log() if self.keys.decayed else 2 * self.keys.values
 
 
 class AdditiveScores(torch.autograd.Function):
