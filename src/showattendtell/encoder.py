@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         pool: average the grid over squares of so many regions each way, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids once.
         frozen_stride: where it is trainable, the layers up to its grid of this stride keep their weights, which saves
-            time: with 8 half of a step of EfficientNet-lite2.
+            time: with 8 half of what a step of EfficientNet-lite2 takes.
         learning_rate: the network's own rate where it is trainable.
         recompute: where it is trainable, keep few of the network's inner values for the backward pass, which computes
             the others again: a third to a half of the memory for up to half as much time again, and the same
