@@ -10,6 +10,7 @@ def run(config: DictConfig) -> None:
 
     from showattendtell.config.build import build, build_source
     from showattendtell.data.checkup import check_up
+    from showattendtell.files import LOCK, alone
     from showattendtell.report.data_sheet import draw_data_sheet
     from showattendtell.report.tables import print_dataset, print_notes
 
@@ -18,7 +19,8 @@ def run(config: DictConfig) -> None:
     print_dataset(dataset, build(config.vocabulary, captions=sentences))
     print_notes(check_up(dataset))
     picture = Path(config.cache).expanduser() / "data_sets" / f"{dataset.name}.png"
-    draw_data_sheet(dataset, picture)
+    with alone(picture.parent / LOCK):
+        draw_data_sheet(dataset, picture)
     print(f"a picture of the data is {picture}")
     if encoder.trainable:
         print("encoder.trainable=true trains from pixels, so no grids are stored")

@@ -1,23 +1,19 @@
 """Which runs a table has, how far each is, and what is refused before any begins."""
 
-import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from small_table import TABLE, begin, configured, finish, hash_of, written
 
-from showattendtell.config.compose import compose
-from showattendtell.config.reproducing import PaperTable, Recipe, quote_settings
+from showattendtell.config.reproducing import Recipe, quote_settings
 from showattendtell.errors import UserError
 from showattendtell.report.times import write_times
 from showattendtell.reproduction.runs import (
-    Run,
     budget,
     expected_seconds,
     finished_runs,
@@ -26,56 +22,6 @@ from showattendtell.reproduction.runs import (
     note_beginning,
 )
 from showattendtell.reproduction.scoring import setting_of, title_of
-
-TABLE = PaperTable(
-    name="small",
-    folder="small",
-    recipes={
-        "soft": Recipe(["dataset=shapes", "trainer.max_epochs=4"], minutes=8),
-        "hard": Recipe(["dataset=shapes", "attention=hard"]),
-        "soft_cider": Recipe(["dataset=shapes", "reward=cider"], begins_with="soft"),
-    },
-    base="soft",
-    pages=["soft", "hard"],
-    seeds=[1, 2],
-    decodings=[1, 3],
-    ensembles={"soft_ensemble": "soft"},
-)
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Callable[..., list[Run]]:
-    """The runs of the table in a folder, as the command's settings ask for them."""
-    return lambda *settings: make_runs(TABLE, configured(*settings), tmp_path)
-
-
-def configured(*settings: str) -> DictConfig:
-    config, _ = compose("reproduce", quote_settings(["table=shapes", *settings]))
-    return config
-
-
-def begin(run: Run) -> None:
-    """What a training that was interrupted leaves, of what is looked at here."""
-    (run.folder / "config").mkdir(parents=True)
-    OmegaConf.save(run.config, run.folder / "config/config.yaml")
-    (run.folder / "last.ckpt").touch()
-
-
-def hash_of(run: Run) -> str:
-    return hashlib.sha256((run.folder / "best.ckpt").read_bytes()).hexdigest()
-
-
-def written(beam: int) -> dict[str, Any]:
-    return {"tokenizer": "plain", "decoding": {"method": "BeamSearch", "beam_size": beam}}
-
-
-def finish(run: Run, **figures: float) -> None:
-    begin(run)
-    (run.folder / "best.ckpt").write_text(run.title)
-    for beam in run.scoring.decodings:
-        run.scoring.result_file(beam).write_text(
-            json.dumps({"bleu4": 20.0, **written(beam), "checkpoint_sha256": hash_of(run), **figures})
-        )
 
 
 def test_each_recipe_is_run_with_each_seed_in_a_folder_of_its_own(made: Any, tmp_path: Path):

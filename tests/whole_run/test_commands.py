@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 import shutil
+import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -17,9 +18,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import SIZES, TINY, Run, assert_done, assert_told, held_out, validated
+from runs import SIZES, TINY, Run, Start, assert_done, assert_told, held_out, validated
 
 from showattendtell.data.flickr import SPLIT_LISTS
+from showattendtell.files import LOCK, alone
 from showattendtell.records import Example, fingerprint
 
 DOCUMENTED = {
@@ -86,6 +88,20 @@ def printed_evaluation(training: Any) -> list[str]:
     [line] = [line for line in training.out.splitlines() if "showattendtell.evaluate" in line]
     assert shlex.split(line)[:3] == ["python", "-m", "showattendtell.evaluate"]
     return shlex.split(line)[3:]
+
+
+def test_prepare_draws_the_data_when_no_other_one_does(start: Start, prepared: Any, folder: Path):
+    pictures = folder / "cache/data_sets"
+    [picture] = pictures.glob("*.png")
+    drawn = picture.stat().st_mtime_ns
+    with alone(pictures / LOCK):
+        waiting = start("prepare", *TINY)
+        while "vocabulary" not in waiting.out.read_text():
+            time.sleep(0.1)
+        time.sleep(2)
+        assert picture.stat().st_mtime_ns == drawn
+    assert_done(waiting.finish())
+    assert picture.stat().st_mtime_ns > drawn
 
 
 def test_the_printed_command_survives_a_folder_with_spaces_and_equals_signs(run: Run, prepared: Any):

@@ -89,23 +89,34 @@ def carry_out(runs: Sequence[Run], folder: Path, commands: Commands, config: Dic
     """Train what is not trained, and score on the test images what is; a sentence for each run that fails.
 
     Before the first of all, data and encoder are checked: a fault in them would be one of every run. What another
-    worker has is left to it, and with it the second stages that begin with it.
+    worker has is left to it, and so is a second stage that begins with it, unless that is finished meanwhile.
     """
-    todo = [run for run in runs if not run.is_finished]
-    if todo and not any(run.is_begun for run in runs):
+    left = [run for run in runs if not run.is_finished]
+    if left and not any(run.is_begun for run in runs):
         with alone(folder / LOCK):
-            commands.run("prepare", *todo[0].arguments)
+            commands.run("prepare", *left[0].arguments)
     faults: list[str] = []
-    for run in todo:
-        held = hold(run.folder.with_suffix(LOCK))
-        if held is None:
-            print(f"{run.title} is with another worker")
-            continue
-        with held, _noting(faults, run.title):
-            refuse_other_settings([run])  # of another worker since
-            if run.can_begin and not run.is_finished:
-                _carry_out(run, commands, config)
+    took_any = True
+    while took_any:
+        passed_over = [run for run in left if not _take(run, commands, config, faults)]
+        took_any = len(passed_over) < len(left)
+        left = passed_over
     return faults
+
+
+def _take(run: Run, commands: Commands, config: DictConfig, faults: list[str]) -> bool:
+    """Carry out a run, or note its fault; False for one that another worker has or that cannot begin yet."""
+    held = hold(run.folder.with_suffix(LOCK))
+    if held is None:
+        print(f"{run.title} is with another worker")
+        return False
+    with held, _noting(faults, run.title):
+        refuse_other_settings([run])  # of another worker since
+        if not run.can_begin:
+            return False
+        if not run.is_finished:
+            _carry_out(run, commands, config)
+    return True
 
 
 @contextmanager
