@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -51,7 +53,7 @@ NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less
     ("network", "settings", "told"),
     [
         (LITE0, {"trainable": False}, "frozen_stride=8 is for encoder.trainable=true"),
-        (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32 and last"),
+        (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32$"),
         (LITE0, {"stride": 16, "frozen_stride": 16}, NOTHING_LEFT),
         (LITE0, {"stride": 16, "frozen_stride": 32}, NOTHING_LEFT),
         ("vgg11", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
@@ -62,6 +64,14 @@ NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less
 def test_a_frozen_stride_that_cannot_be_is_told(network: str, settings: dict, told: str):
     with pytest.raises(UserError, match=told):
         Encoder(network, weights="random", size=64, **{"trainable": True, "frozen_stride": 8, **settings})
+
+
+@pytest.mark.parametrize("restoring", [torch.no_grad, torch.inference_mode])
+def test_an_encoder_is_restored_where_no_gradients_are_computed(restoring: Any):
+    with restoring():
+        encoder = Encoder("resnet18", 16, "random", size=64, trainable=True, frozen_stride=8)
+    assert not encoder.network.layer2[0].conv1.weight.requires_grad
+    assert encoder.network.layer3[0].conv1.weight.requires_grad
 
 
 def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:

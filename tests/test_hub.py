@@ -77,6 +77,12 @@ def test_weights_come_from_a_mirror_and_later_from_the_cache(tmp_path: Path, wei
     assert offline.stdout == fetched.stdout, offline.stderr
 
 
+@pytest.mark.parametrize("endpoint", ["mirror.example", "http://two words"])
+def test_a_mirror_that_is_no_address_is_told(tmp_path: Path, endpoint: str):
+    failed = run_python(PRINT_HASH, tmp_path / "home", endpoint)
+    assert failed.stderr.strip().endswith(f"HF_ENDPOINT={endpoint} is no address; give it as https://HOST")
+
+
 def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path):
     failed = run_python(PRINT_HASH, tmp_path / "home", "http://127.0.0.1:9")
     last = failed.stderr.strip().splitlines()[-1]

@@ -33,8 +33,8 @@ class Encoder(nn.Module):
             be about as large as the other channels; 0 adds none. Grids are stored without them.
         pool: average the grid over squares of so many regions each way, for fewer and coarser regions.
         trainable: fine-tune the network from pixels instead of storing its grids once.
-        frozen_stride: where it is trainable, the layers up to its grid of this stride keep their weights, which saves
-            time: with 8 half of what a step of EfficientNet-lite2 takes.
+        frozen_stride: where it is trainable, the layers up to its deepest grid of this stride keep their weights, which
+            saves time: with 8 half of what a step of EfficientNet-lite2 takes.
         learning_rate: the network's own rate where it is trainable.
         recompute: where it is trainable, keep few of the network's inner values for the backward pass, which computes
             the others again: a third to a half of the memory for up to half as much time again, and the same
@@ -94,12 +94,15 @@ class Encoder(nn.Module):
         """The index of the network's deepest grid of that stride."""
         strides = [level["reduction"] for level in self.network.feature_info]
         if stride not in strides:
-            known = ", ".join(map(str, sorted(set(strides))))
-            raise UserError(f"encoder.{setting}={stride} is not a grid of {self.network_name}; it has {known} and last")
+            known = ", ".join(map(str, sorted(set(strides)))) + " and last" * (setting == "stride")
+            raise UserError(f"encoder.{setting}={stride} is not a grid of {self.network_name}; it has {known}")
         return len(strides) - 1 - strides[::-1].index(stride)
 
     def _freeze(self, stride: int) -> None:
-        """Keep the weights of all that comes up to the deepest grid of that stride."""
+        """Keep the weights of all that comes up to the deepest grid of that stride.
+
+        Where no gradients are computed, a trained model is restored, whose stride has been looked at before.
+        """
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
         modules = dict(self.network.named_modules())
         within = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
@@ -107,7 +110,8 @@ class Encoder(nn.Module):
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
         size = self.preprocessing.crop
-        if not within or not self._feature_map(torch.zeros(1, 3, size, size)).requires_grad:
+        pixels = torch.zeros(1, 3, size, size)
+        if not within or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
             raise UserError(
                 f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
                 "it; take less, or leave it out"

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from functools import partial
+from http.client import InvalidURL
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,15 @@ def _load_from_hub(name: str, size: int) -> Any:
 
 
 def reach_hub() -> None:
-    """Leave the hub's client to its cache where the hub cannot be reached, for which it would try for minutes."""
-    huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(huggingface_hub.constants.ENDPOINT)
+    """Leave the hub's client to its cache where the hub cannot be reached, for which it would try for minutes.
+
+    Raises `UserError` where the environment names a mirror by what is no address.
+    """
+    address = huggingface_hub.constants.ENDPOINT
+    try:
+        huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(address)
+    except (ValueError, InvalidURL):
+        raise UserError(f"HF_ENDPOINT={address} is no address; give it as https://HOST") from None
 
 
 def _answers(address: str) -> bool:

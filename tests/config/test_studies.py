@@ -95,7 +95,7 @@ def test_what_is_proposed_depends_on_the_seed_and_the_trials_and_not_on_who_goes
 
 @pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])
 def test_few_values_are_each_tried_once_and_then_there_is_nothing_left(tmp_path: Path, sampler: Any):
-    own = study(tmp_path, "seed=1,2,3", "decoder.tie_embeddings=true,false", sampler=sampler)
+    own = study(tmp_path, "seed=1,2,3", "++decoder.tie_embeddings=true,false", sampler=sampler)
     run_all(own, 99, lambda trial: 1.0)
     tried = {(trial.params["seed"], trial.params["decoder.tie_embeddings"]) for trial in own.trials()}
     assert tried == {(seed, tied) for seed in (1, 2, 3) for tied in (True, False)}
@@ -237,7 +237,7 @@ def test_a_folder_that_is_no_trial_of_the_study_is_not_written_over(tmp_path: Pa
         [*MIXED[:-1], "decoder.hidden_dim=32"],
         [*MIXED, "trainer.max_epochs=1"],
         ["dataset=shapes", "optimizer=adam", *MIXED[2:]],
-        ["dataset=custom", *MIXED[1:]],
+        ["dataset=custom", *MIXED[1:-1], f"++{MIXED[-1]}"],
     ],
 )
 def test_a_study_of_another_space_is_refused(tmp_path: Path, arguments: list[str]):
@@ -272,11 +272,35 @@ def test_a_storage_that_cannot_be_opened_is_told(tmp_path: Path, storage: str, s
         open_storage(storage, tmp_path)
 
 
-@pytest.mark.parametrize("given", ["selection=nll", "variant=arctic"])
-def test_where_less_is_better_the_study_minimises(tmp_path: Path, given: str):
-    own = study(tmp_path, "dataset=shapes", given, "decoder.dropout=0.1,0.2")
-    run_all(own, 2)
-    assert own.study.best_trial.number == 0
+STAGES = "stages={words: [], reward: ['reward=cider']}"
+
+
+@pytest.mark.parametrize(
+    ("given", "direction"),
+    [
+        (["selection=nll", "seed=1,2"], "MINIMIZE"),
+        (["variant=arctic", "seed=1,2"], "MINIMIZE"),
+        (["experiment=paper/flickr8k_soft,paper/flickr8k_hard", "features.views=1"], "MINIMIZE"),
+        (["experiment=paper/flickr8k_soft", STAGES, "seed=1,2"], "MAXIMIZE"),
+        (["variant=arctic,paper", "selection=bleu4"], "MAXIMIZE"),
+        (["variant=arctic,paper", STAGES], "MAXIMIZE"),
+        (["dataset=shapes", "decoder.dropout=interval(0.1, 0.2)"], "MAXIMIZE"),
+    ],
+)
+def test_the_best_is_where_the_figure_that_trials_go_by_is_best(tmp_path: Path, given: list[str], direction: str):
+    assert study(tmp_path, *given).study.direction.name == direction
+
+
+def test_trials_of_different_figures_are_refused(tmp_path: Path):
+    told = "figures, nll with variant=arctic and bleu4 with variant=paper, and none were the best; give selection=NAME"
+    with pytest.raises(UserError, match=told):
+        study(tmp_path, "dataset=shapes", "seed=1,2", "variant=arctic,paper")
+
+
+def test_a_study_keeps_to_the_figure_that_it_began_with(tmp_path: Path):
+    run_all(study(tmp_path, "dataset=shapes", "seed=1,2,3"), 1)
+    with pytest.raises(UserError, match="the study own was begun with other values of selection; give what it had"):
+        study(tmp_path, "dataset=shapes", "seed=1,2,3", "selection=nll")
 
 
 def test_a_folder_may_have_any_name_and_its_card_says_where_the_study_is(tmp_path: Path):

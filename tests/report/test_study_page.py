@@ -31,9 +31,15 @@ def trial(state: TrialState, value: float | None, rate: float, **attributes: obj
     )
 
 
+def by_bleu() -> optuna.Study:
+    study = optuna.create_study(study_name="mine", direction="maximize")
+    study.set_user_attr("space", {"selection": "bleu4"})
+    return study
+
+
 @pytest.fixture
 def study() -> optuna.Study:
-    study = optuna.create_study(study_name="mine", direction="maximize")
+    study = by_bleu()
     study.add_trial(trial(TrialState.COMPLETE, 20.0, 0.001, seconds=60.0))
     study.add_trial(trial(TrialState.COMPLETE, 30.0, 0.01, seconds=7200.0))
     study.add_trial(trial(TrialState.PRUNED, 4.0, 0.0001, seconds=12.0))
@@ -92,7 +98,7 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
-    study = optuna.create_study(study_name="mine", direction="maximize")
+    study = by_bleu()
     study.add_trials([trial(TrialState.COMPLETE, 20.0, 0.001)] * number)
     told = tell(study, tmp_path)
     print_study(told)

@@ -20,6 +20,7 @@ from showattendtell.reproduction.runs import (
     make_ensembles,
     make_runs,
     note_beginning,
+    runs_with_other_settings,
 )
 from showattendtell.reproduction.scoring import setting_of, title_of
 
@@ -142,6 +143,19 @@ def test_a_setting_that_some_recipes_do_not_have_is_no_fault_where_others_are_ru
     [hard] = made("recipes=[hard]", "seeds=[1]", setting)
     finish(hard)
     assert [run.title for run in finished_runs(TABLE, configured(setting), tmp_path)] == ["hard, seed 1"]
+
+
+def test_a_setting_that_no_recipe_has_is_told_where_nothing_is_run(tmp_path: Path):
+    with pytest.raises(UserError, match="there is no setting trainer.max_epoch; did you mean 'max_epochs'"):
+        finished_runs(TABLE, configured("settings=[trainer.max_epoch=1]"), tmp_path)
+
+
+def test_runs_with_other_settings_than_those_that_are_asked_for_are_told(made: Any, tmp_path: Path):
+    [soft] = made("recipes=[soft]", "seeds=[1]", "settings=[trainer.precision=bf16-mixed]")
+    finish(soft)
+    assert finished_runs(TABLE, configured(), tmp_path) == []
+    [told] = runs_with_other_settings(TABLE, configured(), tmp_path)
+    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give its own" in told
 
 
 def test_the_time_of_a_second_stage_is_told_with_that_before_it(made: Any):

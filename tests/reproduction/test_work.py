@@ -1,19 +1,22 @@
 """Who carries out which runs."""
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from small_table import configured, finish
+from small_table import TABLE, configured, finish
 
 from showattendtell.errors import UserError
 from showattendtell.reproduction.commands import Commands
 from showattendtell.reproduction.runs import Run
-from showattendtell.reproduction.work import carry_out
+from showattendtell.reproduction.work import carry_out, score_ensembles
 
 
 class Told(Commands):
-    """What is trained, and what happens meanwhile."""
+    """What is trained and scored, and what happens meanwhile."""
 
     def __init__(self, meanwhile: Callable[[str], None]):
         super().__init__()
@@ -24,7 +27,11 @@ class Told(Commands):
         for setting in settings:
             if setting.startswith("hydra.run.dir="):
                 self.told.append("/".join([command, *Path(setting).parts[-2:]]))
-                self.meanwhile(self.told[-1])
+            elif setting.startswith("output="):
+                self.told.append("/".join([command, *Path(setting).parts[-3:]]))
+            else:
+                continue
+            self.meanwhile(self.told[-1])
 
 
 def stages(made: Any) -> tuple[list[Run], list[Run]]:
@@ -57,3 +64,47 @@ def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begu
     commands = Told(meanwhile)
     assert carry_out([*firsts, *seconds], tmp_path, commands, configured()) == ["soft, seed 1: it fails"]
     assert commands.told == ["train/soft/1", "train/soft/2", "train/soft_cider/2"]
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from showattendtell.files import hold
+file = hold(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_worker(path: Path) -> Iterator[None]:
+    """A process that holds the file."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    with process:
+        process.stdout.readline()
+        yield
+        process.stdin.close()
+
+
+def test_an_ensemble_that_another_worker_has_is_left_to_it(made: Any, tmp_path: Path, capsys: Any):
+    runs = made("recipes=soft")
+    for run in runs:
+        finish(run)
+    with another_worker(tmp_path / "soft_ensemble/1-2.lock"):
+        assert score_ensembles(TABLE, runs, tmp_path, Told(print), configured()) == []
+    assert "soft_ensemble is with another worker" in capsys.readouterr().out
+
+    commands = Told(print)
+    [fault] = score_ensembles(TABLE, runs, tmp_path, commands, configured())
+    assert commands.told == ["evaluate/soft_ensemble/1-2/results-test-beam1.json"]
+    assert fault.startswith("soft_ensemble: ")  # there is no result, since nothing was run
+
+
+def test_an_ensemble_waits_for_all_runs_that_are_asked_for(made: Any, tmp_path: Path):
+    runs = made("recipes=soft", "seeds=[1,2,3]")
+    for run in runs[:2]:
+        finish(run)
+    commands = Told(print)
+    assert score_ensembles(TABLE, runs, tmp_path, commands, configured("seeds=[1,2,3]")) == []
+    assert commands.told == []

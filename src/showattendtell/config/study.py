@@ -5,7 +5,7 @@ import socket
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 from uuid import uuid4
 
 import optuna
@@ -17,6 +17,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.config.check import may_differ, shown
+from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
 from showattendtell.errors import UserError, listed
@@ -61,8 +62,8 @@ class Study:
         seed: decides what is proposed, together with the trials that there are.
         arguments: what the runs are given; a setting with several values or a range is searched.
 
-    Raises `UserError` where the study was begun with another search space or other settings, or where the folder has
-    trials that the study does not have.
+    Raises `UserError` where the study was begun with another search space or other settings, where the folder has
+    trials that the study does not have, or where trials would go by different figures.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Study:
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
+        self._selection = _selection(searched, fixed)
         self._sampler, self._pruner, self._seed = sampler, build_pruner(pruner), seed
         self._folder = folder
         self._held: dict[int, TextIO] = {}
@@ -89,7 +91,7 @@ class Study:
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
-                direction=self._direction(arguments),
+                direction="minimize" if self._selection == "nll" else "maximize",
                 load_if_exists=True,
             )
             self._id = self._storage.get_study_id_from_name(name)
@@ -97,20 +99,13 @@ class Study:
             self._refuse_strangers()
             write_card(folder, name, storage)
 
-    def _direction(self, arguments: list[str]) -> Literal["minimize", "maximize"]:
-        """By the figure that trials go by, which an experiment or a variant may choose."""
-        given = [argument for argument in arguments if argument.partition("=")[0].lstrip("+") not in self._keys]
-        with beside_a_command():
-            config, _ = compose("train", given)
-        return "minimize" if config.selection == "nll" else "maximize"
-
     def _refuse_other_space(self) -> None:
         """Ranges may change."""
         settings = {key.lstrip("+"): str(value) for key, value in self._given.items()}
         own: dict[str, Any] = {
             name: value for name, value in settings.items() if name != "sweep" and not may_differ(name)
         }
-        own |= {name: _kind(space) for name, space in self._space.items()}
+        own |= {name: _kind(space) for name, space in self._space.items()} | {"selection": self._selection}
         known = self.study.user_attrs.get("space")
         if known is None:
             self.study.set_user_attr("space", own)
@@ -247,6 +242,39 @@ class Study:
     def _remember(self, number: int, name: str, value: Any) -> None:
         trial = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         self._storage.set_trial_user_attr(trial, name, value)
+
+
+def _selection(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
+    """The figure that all trials go by; an experiment, a variant, a reward or the last stage may choose it, and no
+    setting of a part."""
+    first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
+    for key in [key for key in searched if "." not in key]:
+        found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
+        if len(found) > 1:
+            told = " and ".join(f"{selection} with {choice}" for selection, choice in found.items())
+            raise UserError(
+                f"trials would go by different figures, {told}, and none were the best; give selection=NAME"
+            )
+    return _selection_of(first)
+
+
+def _selection_of(settings: Mapping[str, Any]) -> str:
+    """That of one run, or of the last of its stages."""
+    arguments = [f"{key}={value}" for key, value in settings.items()]
+    with beside_a_command():
+        config, _ = compose("train", arguments)
+        if config.stages:
+            *_, last = config.stages.values()
+            config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
+    return str(config.selection)
+
+
+def _values(space: BaseDistribution) -> list[str]:
+    """All that are choices, or one of a range."""
+    if isinstance(space, CategoricalDistribution):
+        return [shown(choice) for choice in space.choices]
+    assert isinstance(space, IntDistribution | FloatDistribution)
+    return [shown(space.low)]
 
 
 def _kind(space: BaseDistribution) -> str | list[str]:

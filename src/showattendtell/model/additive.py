@@ -2,7 +2,7 @@
 
 On the processor they are compiled loops over tanh(p + q) = 2 / (1 + e^-2p e^-2q) - 1: one exponential an image and one
 a step, in between a product and a reciprocal. Nothing of size B x L x A is stored; the backward pass computes the
-reciprocals again. Elsewhere, in other precisions, and where exponentials of both are 0 or infinite, it is plain torch.
+reciprocals again. Elsewhere, in other precisions, and where |q| is beyond what the keys reach, it is plain torch.
 """
 
 import math

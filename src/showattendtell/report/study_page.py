@@ -26,6 +26,9 @@ PAGE = "report.html"
 NUM_BEST = 10
 """Trials that are shown as the best."""
 
+FIGURES = {"bleu4": "BLEU-4 in validation", "cider": "CIDEr in validation", "nll": "-log p per word in validation"}
+"""What trials may go by, as `selection` names it and as people read it."""
+
 
 class Told(NamedTuple):
     """A study as people read it; times are in seconds."""
@@ -137,7 +140,7 @@ def render(told: Told) -> str:
 def _figures(told: Told) -> list[tuple[str, plotly.Figure]]:
     """What there are enough trials for, each below its title."""
     study, drawn = told.study, []
-    name = "BLEU-4 in validation" if study.direction == StudyDirection.MAXIMIZE else "-log p per word in validation"
+    name = FIGURES[study.user_attrs["space"]["selection"]]
     if told.best:
         drawn.append(("The best so far", draw.plot_optimization_history(study, target_name=name)))
     if len({trial.value for trial in told.best}) > 1:

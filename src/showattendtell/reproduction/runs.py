@@ -1,7 +1,6 @@
 """The runs of a table: what each of them trains, and how far it is."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -92,15 +91,30 @@ def make_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
 
 
 def finished_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
-    """All of the table that are there with these settings, whichever the command asks for; recipes that cannot have the
-    settings have no runs with them."""
+    """All of the table that are there with these settings, whichever the command asks for."""
+    return [run for run in _all_runs(table, config, folder) if run.is_finished and not find_other_settings(run)]
+
+
+def runs_with_other_settings(table: PaperTable, config: DictConfig, folder: Path) -> list[str]:
+    """A sentence for each run of the table that is there with other settings than these."""
+    return [fault for run in _all_runs(table, config, folder) for fault in find_other_settings(run)]
+
+
+def _all_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
+    """Recipes that cannot have the settings have no runs with them; `UserError` where none can."""
     seeds = list(dict.fromkeys([*table.seeds, *(config.seeds or [])]))
     runs: list[Run] = []
+    faults = []
     for recipe in table.recipes:
-        with suppress(UserError):
+        try:
             made = _make_runs(table, config, folder, list(_with_beginnings(table.recipes, recipe)), seeds)
+        except UserError as fault:
+            faults.append(str(fault))
+        else:
             runs += [run for run in made if run.recipe == recipe]
-    return [run for run in runs if run.is_finished and not find_other_settings(run)]
+    if len(faults) == len(table.recipes):
+        raise_all(faults[:1])
+    return runs
 
 
 def _make_runs(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from omegaconf import DictConfig
 
@@ -22,6 +23,7 @@ from showattendtell.reproduction.runs import (
     make_ensembles,
     note_beginning,
     refuse_other_settings,
+    runs_with_other_settings,
 )
 from showattendtell.reproduction.scoring import Scoring, setting_of
 
@@ -35,30 +37,59 @@ def reproduce(table: PaperTable, runs: Sequence[Run], folder: Path, config: Dict
     """
     with Commands() as commands:
         faults = carry_out(runs, folder, commands, config)
+        faults += score_ensembles(table, runs, folder, commands, config)
         with alone(folder / LOCK):
             faults += write_outcome(table, runs, folder, commands, config)
     if faults:
         raise UserError("\n  ".join([f"{len(faults)} of the table's rows failed:", *faults]))
 
 
+def score_ensembles(
+    table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
+) -> list[str]:
+    """Score those of which all models are there, and that no other worker has; a sentence for each that fails.
+
+    A command that asks for no runs scores none.
+    """
+    faults: list[str] = []
+    ensembles = _ensembles(table, runs, finished_runs(table, config, folder), folder) if runs else {}
+    for ensemble in ensembles.values():
+        held = _hold(ensemble)
+        if held:
+            with held, _noting(faults, ensemble.title):
+                score(ensemble, commands, config)
+    return faults
+
+
+def _ensembles(table: PaperTable, runs: Sequence[Run], finished: Sequence[Run], folder: Path) -> dict[str, Scoring]:
+    """Of the finished runs; an ensemble waits for all those of its recipe that the command asks for."""
+    unfinished = {run.recipe for run in runs if not run.is_finished}
+    return make_ensembles(table, [run for run in finished if run.recipe not in unfinished], folder)
+
+
+def _hold(scoring: Scoring) -> TextIO | None:
+    """The file that the worker holds which trains or scores these models; None where another worker is that, which is
+    told."""
+    held = hold(scoring.folder.with_suffix(LOCK))
+    if held is None:
+        print(f"{scoring.title} is with another worker")
+    return held
+
+
 def write_outcome(
     table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
 ) -> list[str]:
-    """The ensembles, the page of photographs and the table of what is finished; a sentence for what fails.
+    """The page of photographs and the table of what is finished; a sentence for what fails.
 
-    The table has all of its runs, those too that this command does not ask for. An ensemble waits for those that it
-    asks for; one that asks for none only writes the table.
+    The table has all of its runs, those too that this command does not ask for; one that asks for none only writes the
+    table.
     """
     faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
-    unfinished = {run.recipe for run in runs if not run.is_finished}
     shown = finished_runs(table, config, folder)
-    ensembles = make_ensembles(table, [run for run in shown if run.recipe not in unfinished], folder)
+    ensembles = _ensembles(table, runs, shown, folder)
     page = page_of(table, folder)
     photographs = page.name if page.is_file() else None
     if runs:
-        for ensemble in ensembles.values():
-            with _noting(faults, ensemble.title):
-                score(ensemble, commands, config)
         with _noting(faults, "photographs"):
             photographs = show_photographs(table, shown, folder, commands, config)
     with _noting(faults, "the table"):
@@ -66,7 +97,8 @@ def write_outcome(
         if overview:
             write(overview._replace(photographs=photographs), folder, table.name)
         else:
-            print(f"no run of table={table.name} is finished in {folder}, so there is no table yet")
+            print(f"no run of table={table.name} is finished with these settings in {folder}, so there is no table yet")
+            print("\n".join(runs_with_other_settings(table, config, folder)))
     return faults
 
 
@@ -106,9 +138,8 @@ def carry_out(runs: Sequence[Run], folder: Path, commands: Commands, config: Dic
 
 def _take(run: Run, commands: Commands, config: DictConfig, faults: list[str]) -> bool:
     """Carry out a run, or note its fault; False for one that another worker has or that cannot begin yet."""
-    held = hold(run.folder.with_suffix(LOCK))
+    held = _hold(run.scoring)
     if held is None:
-        print(f"{run.title} is with another worker")
         return False
     with held, _noting(faults, run.title):
         refuse_other_settings([run])  # of another worker since
