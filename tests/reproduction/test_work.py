@@ -80,7 +80,8 @@ sys.stdin.read()
 def another_worker(path: Path) -> Iterator[None]:
     """A process that holds the file."""
     process = subprocess.Popen([sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin and process.stdout
+    assert process.stdin
+    assert process.stdout
     with process:
         process.stdout.readline()
         yield
