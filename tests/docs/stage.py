@@ -13,6 +13,9 @@ from documentation import ROOT, Command, blocks
 from PIL import Image, ImageDraw
 
 SPLITS = {"train": 24, "dev": 6, "test": 6}
+SHOWN = "3385593926_d3e9c21170.jpg"
+"""A photograph that the documentation shows."""
+
 SENTENCES = [
     "Two dogs run over the green grass.",
     "A man holds a red ball.",
@@ -45,7 +48,8 @@ def furnish(folder: Path, run: Run) -> None:
     for number in range(20):
         _draw(folder / f"named/a-dog-runs-over-{number}-balls.jpg", rng)
     write_module(folder)
-    shutil.copytree(ROOT / "docs/figures", folder / "docs/figures")
+    for name in ("figures", "studies"):
+        shutil.copytree(ROOT / "docs" / name, folder / "docs" / name)
     _write_scored(folder)
     _train(folder, run)
 
@@ -81,7 +85,7 @@ def _draw(path: Path, rng: random.Random) -> None:
 
 def _write_flickr8k(folder: Path, rng: random.Random) -> None:
     """As it is distributed, with the boxes of Flickr30k Entities."""
-    names = [f"{number}_ab.jpg" for number in range(1000, 1000 + sum(SPLITS.values()))]
+    names = [SHOWN, *(f"{number}_ab.jpg" for number in range(1001, 1000 + sum(SPLITS.values())))]
     captions = []
     for name in names:
         _draw(folder / "images" / name, rng)
@@ -131,6 +135,12 @@ def _train(folder: Path, run: Run) -> None:
         shutil.copytree(folder / "runs/soft", folder / "runs" / copy)
     for copy, name in (("SOFT", "soft"), ("HARD", "hard")):
         shutil.copytree(folder / "runs" / name, folder / copy)
+    shutil.copytree(folder / "runs/soft", folder / "runs/soft-cider-2")
+    for recipe, name in (("soft", "soft"), ("hard", "hard"), ("soft_cider", "soft"), ("hard_cider", "hard")):
+        for seed in range(1, 4):
+            finished = folder / f"runs/paper-flickr8k/{recipe}/{seed}"
+            shutil.copytree(folder / "runs" / name, finished)
+            (finished / "results-test.json").rename(finished / "results-test-beam3.json")
 
 
 def _do(run: Run, *arguments: str) -> None:

@@ -106,6 +106,15 @@ def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
     assert (tmp_path / "report.html").read_text().count("Plotly.newPlot(") == 2 * number
 
 
+def test_trials_that_are_all_but_the_same_have_a_page(tmp_path: Path):
+    study = by_bleu()
+    study.add_trials([trial(TrialState.COMPLETE, value, rate) for value, rate in ((0.0, 0.001), (1e-300, 0.01))])
+    write_page(tell(study, tmp_path), tmp_path / "report.html")
+    headings = re.findall("<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    assert "The best so far" in headings
+    assert "Which settings matter (fANOVA)" not in headings
+
+
 def test_where_less_is_better_the_least_is_the_best():
     study = optuna.create_study(direction="minimize")
     study.add_trials([trial(TrialState.COMPLETE, value, 0.001) for value in (3.0, 2.0)])

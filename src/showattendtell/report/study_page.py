@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -144,9 +145,10 @@ def _figures(told: Told) -> list[tuple[str, plotly.Figure]]:
     if told.best:
         drawn.append(("The best so far", draw.plot_optimization_history(study, target_name=name)))
     if len({trial.value for trial in told.best}) > 1:
-        evaluator = FanovaImportanceEvaluator(seed=0)
-        importances = draw.plot_param_importances(study, evaluator=evaluator, target_name=name)
-        drawn.append(("Which settings matter (fANOVA)", importances))
+        with suppress(RuntimeError):  # figures that are all but the same have no variance to explain
+            evaluator = FanovaImportanceEvaluator(seed=0)
+            importances = draw.plot_param_importances(study, evaluator=evaluator, target_name=name)
+            drawn.append(("Which settings matter (fANOVA)", importances))
         drawn.append(("All trials, a line each", draw.plot_parallel_coordinate(study, target_name=name)))
     if any(trial.intermediate_values for trial in (*told.best, *told.pruned)):
         drawn.append(("Learning curves, by validations", draw.plot_intermediate_values(study).update_yaxes(title=name)))
