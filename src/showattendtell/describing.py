@@ -232,13 +232,13 @@ def load(
     >>> captioner = load()
     >>> told = captioner("docs/figures/skater.jpg")
     >>> told.caption
-    'a man is doing a trick on a ramp'
+    'a man in a white shirt is doing a trick on a ramp'
     >>> told.maps.shape == (len(told.words), told.photograph.height, told.photograph.width)
     True
     >>> [word for word, log_p in zip(told.words, told.log_probabilities) if log_p > -0.1]
-    ['a', 'is', 'a', 'on', 'a']
+    ['a', 'man', 'a', 'white', 'shirt', 'is', 'a', 'a']
     >>> load(beam_size=1, max_length=3)("docs/figures/skater.jpg").words
-    ('a', 'man', 'is')
+    ('a', 'man', 'in')
 
     Args:
         checkpoint: a `best.ckpt` of training, a folder that `save_pretrained` wrote, the name of a model that comes
