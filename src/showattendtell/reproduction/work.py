@@ -98,7 +98,8 @@ def write_outcome(
             write(overview._replace(photographs=photographs), folder, table.name)
         else:
             print(f"no run of table={table.name} is finished with these settings in {folder}, so there is no table yet")
-            print("\n".join(runs_with_other_settings(table, config, folder)))
+            for fault in runs_with_other_settings(table, config, folder):
+                print(fault)
     return faults
 
 
