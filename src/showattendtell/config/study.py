@@ -17,8 +17,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.config.check import may_differ, shown
-from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import beside_a_command, compose
+from showattendtell.config.selection import common_selection
 from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
 from showattendtell.errors import UserError, listed
 from showattendtell.files import LOCK, alone, hold
@@ -82,7 +81,7 @@ class Study:
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
-        self._selection = _selection(searched, fixed)
+        self._selection = common_selection(searched, fixed)
         self._sampler, self._pruner, self._seed = sampler, build_pruner(pruner), seed
         self._folder = folder
         self._held: dict[int, TextIO] = {}
@@ -242,39 +241,6 @@ class Study:
     def _remember(self, number: int, name: str, value: Any) -> None:
         trial = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         self._storage.set_trial_user_attr(trial, name, value)
-
-
-def _selection(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
-    """The figure that all trials go by; an experiment, a variant, a reward or the last stage may choose it, and no
-    setting of a part."""
-    first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
-    for key in [key for key in searched if "." not in key]:
-        found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
-        if len(found) > 1:
-            told = " and ".join(f"{selection} with {choice}" for selection, choice in found.items())
-            raise UserError(
-                f"trials would go by different figures, {told}, and none were the best; give selection=NAME"
-            )
-    return _selection_of(first)
-
-
-def _selection_of(settings: Mapping[str, Any]) -> str:
-    """That of one run, or of the last of its stages."""
-    arguments = [f"{key}={value}" for key, value in settings.items()]
-    with beside_a_command():
-        config, _ = compose("train", arguments)
-        if config.stages:
-            *_, last = config.stages.values()
-            config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
-    return str(config.selection)
-
-
-def _values(space: BaseDistribution) -> list[str]:
-    """All that are choices, or one of a range."""
-    if isinstance(space, CategoricalDistribution):
-        return [shown(choice) for choice in space.choices]
-    assert isinstance(space, IntDistribution | FloatDistribution)
-    return [shown(space.low)]
 
 
 def _kind(space: BaseDistribution) -> str | list[str]:
