@@ -25,9 +25,11 @@ def test_it_is_torchs_cross_entropy_whatever_is_computed_at_once(
 ):
     monkeypatch.setattr(module, "TOGETHER", {"cpu": together})
     values, matrix, bias = parts(torch.float64, scale)
-    found = cross_entropy(Answers(values, matrix, bias), TARGETS, smoothing)
-    expected = F.cross_entropy(values @ matrix.T + bias, TARGETS, reduction="none", label_smoothing=smoothing)
+    found, nll = cross_entropy(Answers(values, matrix, bias), TARGETS, smoothing)
+    scores = values @ matrix.T + bias
+    expected = F.cross_entropy(scores, TARGETS, reduction="none", label_smoothing=smoothing)
     torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(nll, F.cross_entropy(scores, TARGETS, reduction="none").detach())
     pull = torch.linspace(-1, 2, WORDS).double()
     ours, theirs = (torch.autograd.grad((loss * pull).sum(), (values, matrix, bias)) for loss in (found, expected))
     torch.testing.assert_close(ours, theirs)
@@ -35,7 +37,7 @@ def test_it_is_torchs_cross_entropy_whatever_is_computed_at_once(
 
 def test_the_gradient_is_that_of_small_differences():
     assert torch.autograd.gradcheck(
-        lambda *given: cross_entropy(Answers(*given), TARGETS, label_smoothing=0.2), parts(torch.float64)
+        lambda *given: cross_entropy(Answers(*given), TARGETS, label_smoothing=0.2).learned, parts(torch.float64)
     )
 
 
@@ -48,9 +50,9 @@ def test_of_what_is_kept_only_the_scores_have_their_size():
 
 def test_under_autocast_products_are_in_half_the_precision_and_sums_are_not():
     values, matrix, bias = parts(torch.float32)
-    expected = cross_entropy(Answers(values, matrix, bias), TARGETS)
+    expected, _ = cross_entropy(Answers(values, matrix, bias), TARGETS)
     with torch.autocast("cpu", torch.bfloat16):
-        found = cross_entropy(Answers(values, matrix, bias), TARGETS)
+        found, _ = cross_entropy(Answers(values, matrix, bias), TARGETS)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
     found.sum().backward()

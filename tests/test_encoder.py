@@ -68,6 +68,11 @@ def test_settings_replace_what_the_network_was_published_with():
     assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
 
 
+def test_a_square_larger_than_what_it_is_cut_from_is_told():
+    with pytest.raises(UserError, match=r"encoder\.resize=60 .* encoder\.size=64 .*; give encoder\.resize=64 or more"):
+        small(resize=60)
+
+
 def test_frozen_parameters_get_no_gradient_and_normalisation_stays_as_it_was():
     encoder = small()
     before = state_hash(encoder.state_dict())

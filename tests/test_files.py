@@ -1,10 +1,11 @@
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from showattendtell.files import whole_file
+from showattendtell.files import announce, reserve, whole_file
 
 
 def names(folder: Path) -> list[str]:
@@ -64,3 +65,16 @@ def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path):
     assert told.value.filename == str(tmp_path / "a.txt")
     assert names(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "before"
+
+
+@pytest.mark.parametrize("call", [None, "posix_fallocate", "posix_fadvise"])
+def test_a_file_has_its_room_and_is_read_where_a_system_lacks_calls(
+    call: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if call:
+        monkeypatch.delattr(os, call)
+    with (tmp_path / "a").open("w+b") as file:
+        reserve(file.fileno(), 5000)
+        announce(file.fileno(), "WILLNEED", 100, 200)
+        announce(file.fileno(), "SEQUENTIAL")
+        assert file.read() == bytes(5000)

@@ -1,7 +1,9 @@
 """Weights from timm's hub, fetched for real: from a mirror on this machine."""
 
+import contextlib
 import hashlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -9,11 +11,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import timm
 from safetensors.torch import save_file
 
-from showattendtell.pretrained import state_hash
+from showattendtell.pretrained import reach_hub, state_hash
 
 NETWORK = "lcnet_050"
 PRINT_HASH = f"""
@@ -88,3 +91,38 @@ def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path):
     last = failed.stderr.strip().splitlines()[-1]
     assert f"the weights of {NETWORK} could not be fetched" in last
     assert "encoder=efficientnet_lite0" in last
+
+
+@pytest.fixture
+def garbage() -> Iterator[str]:
+    """The address of a server that answers in no protocol of the web."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"SSH-2.0-none\r\n")
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    server.close()
+
+
+def test_a_server_that_is_no_hub_is_as_good_as_none(tmp_path: Path, garbage: str):
+    failed = run_python(PRINT_HASH, tmp_path / "home", garbage)
+    assert f"the weights of {NETWORK} could not be fetched" in failed.stderr.strip().splitlines()[-1]
+
+
+def test_a_hub_that_answers_again_is_asked_again(mirror: str, monkeypatch: pytest.MonkeyPatch):
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    for endpoint, is_offline in (("http://127.0.0.1:9", True), (mirror, False)):
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        reach_hub()
+        assert constants.HF_HUB_OFFLINE is is_offline
+    monkeypatch.setattr("showattendtell.pretrained.OFFLINE", True)
+    reach_hub()
+    assert constants.HF_HUB_OFFLINE is True

@@ -3,7 +3,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from showattendtell.loss import Loss, SoftLoss, doubly_stochastic_penalty, negative_log_likelihood, total
+from showattendtell.loss import (
+    Loss,
+    SoftLoss,
+    cost_of_captions,
+    doubly_stochastic_penalty,
+    negative_log_likelihood,
+    total,
+)
 from showattendtell.records import Trace
 from showattendtell.text.vocabulary import EOS, PAD
 from traces import trace_of
@@ -25,7 +32,9 @@ def test_label_smoothing_mixes_the_word_with_the_uniform_distribution():
     logits, tokens = torch.randn(1, 1, 6), torch.tensor([[4]])
     log_p = logits.log_softmax(dim=-1)[0, 0]
     expected = -(0.9 * log_p[4] + 0.1 * log_p.mean())
-    torch.testing.assert_close(negative_log_likelihood(saying(logits), tokens, label_smoothing=0.1)[0], expected)
+    cost = cost_of_captions(saying(logits), tokens, label_smoothing=0.1)
+    torch.testing.assert_close(cost.learned[0], expected)
+    torch.testing.assert_close(cost.nll[0], -log_p[4])
 
 
 def test_doubly_stochastic_penalty_worked_by_hand():

@@ -61,6 +61,24 @@ def test_another_captioner_is_told_with_the_setting_that_it_had(checkpoint: Path
         origin_of(checkpoint, setting).teach(build_captioner(config, 3, size))
 
 
+def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_told(checkpoint: Path):
+    """Soft attention's gate, which its YAML does not name and that of hard attention does not have."""
+    settings = ["attention=hard", "attention.test=expectation"]
+    size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
+    with pytest.raises(UserError, match=r"trained with attention\.gate=scalar: give the same$"):
+        origin_of(checkpoint, *settings).teach(build_captioner(small_config(*settings), 3, size))
+    settings.append("attention.gate=scalar")
+    origin_of(checkpoint, *settings).teach(build_captioner(small_config(*settings), 3, size))
+
+
+def test_another_kind_of_model_is_told_by_its_choices(checkpoint: Path):
+    origin = origin_of(checkpoint)
+    choices = {"dataset": "shapes", "attention": "soft", "attention/score": "additive", "decoder": "lstm"}
+    origin = origin._replace(card={**origin.card, "choices": choices})
+    with pytest.raises(UserError, match=r"trained with attention=soft, attention/score=additive.*lstm: give the same$"):
+        origin.teach(build_captioner(small_config("attention=adaptive"), 3, 5))
+
+
 @pytest.mark.parametrize("settings", [["encoder.trainable=true", "encoder.frozen_stride=8"], ["decoder.dropout=0.1"]])
 def test_what_does_not_shape_the_model_is_no_difference(checkpoint: Path, settings: list[str]):
     assert origin_of(checkpoint, *settings).differences == origin_of(checkpoint).differences == []

@@ -1,5 +1,6 @@
 """Models as folders: what is written, where they are found, and a hub on this machine from which they are fetched."""
 
+import errno
 import hashlib
 import json
 import os
@@ -51,6 +52,20 @@ def test_matrices_are_written_in_half_precision_and_all_else_as_it_is(tmp_path: 
     )
     assert torch.equal(state["captioner.word.bias"], STATE["captioner.word.bias"])
     assert torch.equal(state["encoder.norm.steps"], STATE["encoder.norm.steps"])
+
+
+def full_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_a_model_that_cannot_be_written_leaves_the_one_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_portable(tmp_path, CARD, STATE, with_encoder=True)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    other = {name: value + 1 for name, value in STATE.items()}
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="full"):
+        write_portable(tmp_path, CARD, other, with_encoder=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_weights_that_are_published_elsewhere_are_left_out(tmp_path: Path):

@@ -176,6 +176,17 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
         assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
 
 
+@pytest.mark.parametrize("settings", [[], ["decoding=sample"], ["attention=hard"]])
+def test_weights_that_are_no_numbers_are_neither_saved_nor_captioned_with(tmp_path: Path, settings: list[str]):
+    """The loss of the epoch's only step is finite; the step is not."""
+    config = small_config(
+        "trainer.limit_train_batches=1", "optimizer.lr=1e30", "optimizer.weight_decay=1e30", *settings
+    )
+    with pytest.raises(UserError, match=r"step 1 has left weights that are no numbers; lower optimizer\.lr"):
+        small_run(config, tmp_path)
+    assert not list(tmp_path.glob("*.ckpt"))
+
+
 class Event:
     """Stands for a GPU's: the number is there when it is waited for."""
 

@@ -7,7 +7,9 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from showattendtell.config.compose import compose
+from showattendtell.errors import UserError
 from showattendtell.training import build_trainer
+from small import small_config, small_run
 
 VALIDATIONS = {
     "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],
@@ -98,3 +100,42 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
     assert (
         "the attention maps stand still: from word to word 0.4 % of alpha moves" in capsys.readouterr().out
     ) == warned
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("trainer.limit_val_batches=0", "leaves nothing to choose the best checkpoint by"),
+        ("trainer.overfit_batches=2", r"take trainer\.limit_train_batches"),
+        ("trainer.log_every_n_steps=0", "is no number of steps"),
+        ("trainer.precision=bf16-true", "take 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.precision=64-true", "take 32-true, bf16-mixed or 16-mixed"),
+    ],
+)
+def test_settings_with_which_nothing_is_trained_are_told(setting: str, told: str, tmp_path: Path):
+    with pytest.raises(UserError, match=f"{setting.partition('=')[0]}.*{told}"):
+        build_trainer(small_config(f"++{setting}"), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["trainer.val_check_interval=2000"], "trainer: `val_check_interval` .2000. must be less than"),
+        (["trainer.limit_val_batches=0.001"], "trainer: .*limit_val_batches"),
+        (["trainer.max_epochs=-1", "trainer.max_time=00:00:01:00"], r"no last step.*set trainer\.max_epochs or"),
+    ],
+)
+def test_what_lightning_refuses_later_is_told_without_its_traceback(settings: list[str], told: str, tmp_path: Path):
+    with pytest.raises(UserError, match=told):
+        small_run(small_config(*(f"++{setting}" for setting in settings)), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_within_a_step_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise ValueError("in the middle")
+
+    monkeypatch.setattr("showattendtell.module.CaptioningModule.training_step", fail)
+    with pytest.raises(ValueError, match="in the middle"):
+        small_run(small_config(), tmp_path)

@@ -12,11 +12,12 @@ def run(config: DictConfig) -> float:
     from showattendtell.decode.search import BeamSearch
     from showattendtell.errors import UserError
     from showattendtell.evaluation import measure_gaze
-    from showattendtell.report.results import gaze_figures, write_json
+    from showattendtell.report.results import gaze_figures, writable, write_json
     from showattendtell.report.tables import print_gaze, print_notes
     from showattendtell.scoring import open_trial
 
     trial = open_trial(config, BeamSearch())
+    path = writable(Path(config.output or trial.result_file("attention")))
     gaze = measure_gaze(*trial.writers[0], trial.examples)
     if not gaze:
         raise UserError(
@@ -27,7 +28,6 @@ def run(config: DictConfig) -> float:
     print_gaze(gaze, trial.title(), with_kinds=True)
     print_notes(trial.dataset.notes)
 
-    path = Path(config.output or trial.result_file("attention"))
     write_json({**gaze_figures(gaze), **trial.origin()}, path)
     print(f"written to {path}")
     return 100 * gaze.model.correctness

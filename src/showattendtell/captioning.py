@@ -52,6 +52,7 @@ class Choir:
         self._models, self._decoding = tuple(models), models[0].decoding
         self._speaker = Speaker([model.captioner for model in models], self._decoding.precision)
 
+    @torch.no_grad()
     def write(self, images: Sequence[Tensor]) -> list[list[Generated]]:
         """Captions of the same images as each of the models takes them, of each image the best first."""
         regions = [model.regions(seen) for model, seen in zip(self._models, images, strict=True)]

@@ -20,6 +20,7 @@ from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.portable import CONFIG, ENCODER, Portable, find_model, read_portable, write_portable
 from showattendtell.pretrained import state_hash
+from showattendtell.processes import own_device
 from showattendtell.records import Dataset, fingerprint
 from showattendtell.text.vocabulary import Vocabulary
 
@@ -64,7 +65,7 @@ def restore(path: str, device: str, decoding: Decoding, attention: DictConfig | 
 
     Args:
         path: a checkpoint, a folder that `write_portable` made, or a name that `find_model` knows.
-        device: `cpu`, `cuda`, or `auto` for the GPU if there is one.
+        device: `cpu`, `cuda`, or `auto` for the process's own GPU if there is one.
         decoding: how it is to write captions.
         attention: settings of the attention that are to be other than in training, where they are not null.
 
@@ -150,7 +151,7 @@ def restore_together(
 
 def _device(name: str) -> torch.device:
     try:
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        device = torch.device(own_device() if name == "auto" else name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError):
         raise UserError(f"device={name} is none of this machine; take cpu, cuda, cuda:1, ... or auto") from None

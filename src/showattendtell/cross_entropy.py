@@ -1,7 +1,7 @@
 """-log p of words from what their scores are computed from, a piece of the N x V scores at a time."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,21 +14,30 @@ TOGETHER = {"cpu": 2**21, "cuda": 2**27}
 """The scores that are turned into probabilities at once."""
 
 
-def cross_entropy(answers: Answers, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """-log p of the words `targets` (N,), under label smoothing s against 1 - s on the word plus s / V on every word.
+class CrossEntropy(NamedTuple):
+    """What a model's answers cost by the words that were said, (N,) each.
 
-    The scores are kept for the backward pass, but neither their probabilities nor their gradient as a whole.
+    learned  against a target of 1 - s on the word plus s / V on every word, s the label smoothing
+    nll      -log p of the word, as a figure without a gradient
     """
+
+    learned: Tensor
+    nll: Tensor
+
+
+def cross_entropy(answers: Answers, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+    """Of the words `targets` (N,). The scores are kept for the backward pass, but neither their probabilities nor their
+    gradient as a whole."""
     given = to_multiply(*answers)
     with without_autocast(targets.device):
-        return _CrossEntropy.apply(*given, targets, label_smoothing)
+        return CrossEntropy(*_CrossEntropy.apply(*given, targets, label_smoothing))
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, values: Tensor, matrix: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         logits = F.linear(values, matrix, bias)
         full = torch.promote_types(logits.dtype, torch.float32)
         largest = logits.amax(dim=1, keepdim=True).to(full)
@@ -40,12 +49,13 @@ class _CrossEntropy(torch.autograd.Function):
             normaliser[rows] = powers.sum(dim=1, keepdim=True).log_().add_(largest[rows])
         ctx.save_for_backward(values, matrix, logits, normaliser, targets)
         ctx.label_smoothing = label_smoothing
-        nll = normaliser - logits.gather(1, targets.unsqueeze(1))
-        return (torch.lerp(nll, normaliser - mean, label_smoothing) if label_smoothing else nll).squeeze(1)
+        nll = (normaliser - logits.gather(1, targets.unsqueeze(1))).squeeze(1)
+        ctx.mark_non_differentiable(nll)
+        return torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing) if label_smoothing else nll.clone(), nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         values, matrix, logits, normaliser, targets = ctx.saved_tensors
         to_values, to_matrix = torch.empty_like(values), torch.empty_like(matrix)
         to_bias, kept = matrix.new_zeros(len(matrix)), 0

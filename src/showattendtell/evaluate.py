@@ -13,14 +13,15 @@ def run(config: DictConfig) -> float:
     from showattendtell.evaluation import people_said, write_captions
     from showattendtell.likeness import load_clip
     from showattendtell.portable import find_model
-    from showattendtell.processes import rank, together
-    from showattendtell.report.results import time_figures, write_json
+    from showattendtell.processes import agree, rank, together
+    from showattendtell.report.results import time_figures, writable, write_json
     from showattendtell.report.tables import print_scores
     from showattendtell.scoring import look, open_trial, score
 
     clip = load_clip(config.clip) if config.clip else None
     with together():
         trial = open_trial(config, build(config.decoding))
+        path = agree(lambda: writable(Path(config.output or trial.result_file("results"))))
         written = write_captions(trial.writers, trial.examples, config.seed)
         if rank():
             return 0.0
@@ -29,7 +30,6 @@ def run(config: DictConfig) -> float:
     print_scores(scores.figures, scores.missing, trial.title())
     seen = look(trial)
 
-    path = Path(config.output or trial.result_file("results"))
     write_json(
         {
             **scores.figures,

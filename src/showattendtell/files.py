@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, Literal, TextIO
 
 UNFINISHED = ".tmp"
 """Behind the name of a file that is being written."""
@@ -48,6 +48,22 @@ def alone(path: Path) -> Iterator[None]:
     assert file
     with file:
         yield
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Give a file its size, with room on the disk for all of it where the system can promise that."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+
+
+def announce(
+    descriptor: int, reading: Literal["RANDOM", "SEQUENTIAL", "WILLNEED"], start: int = 0, size: int = 0
+) -> None:
+    """Tell a system that listens how a file will be read: `size` bytes from `start`, all of them where it is 0."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, size, getattr(os, f"POSIX_FADV_{reading}"))
 
 
 @contextmanager

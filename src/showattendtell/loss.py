@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.arguments import Fraction, NonNegativeFloat, Probability
-from showattendtell.cross_entropy import cross_entropy
+from showattendtell.cross_entropy import CrossEntropy, cross_entropy
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.hard import HardAttention
 from showattendtell.processes import mean_over_processes
@@ -72,12 +72,12 @@ class SoftLoss(nn.Module):
         """
         share = share or Share(1.0, len(tokens))
         trace = captioner(regions, owners, tokens, mix_words(captioner, regions, owners, tokens, self.own_words))
-        nll = negative_log_likelihood(trace, tokens, self.label_smoothing).mean()
+        learned, nll = cost_of_captions(trace, tokens, self.label_smoothing)
         penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
         penalty = self.over_batch(penalties, regions.shape[1], share.whole)
         return Loss(
-            nll,
-            {"likelihood": nll, "attention": self.attention_weight * penalty},
+            nll.mean(),
+            {"likelihood": learned.mean(), "attention": self.attention_weight * penalty},
             {"attention_penalty": penalty.detach()},
             trace,
         )
@@ -150,15 +150,14 @@ class HardLoss(SoftLoss):
         if attention.estimator == "exact":
             return self._try_all_regions(captioner, regions, owners, tokens, num_samples)
         trace = captioner(regions, owners, tokens, mix_words(captioner, regions, owners, tokens, self.own_words))
-        nll = negative_log_likelihood(trace, tokens, self.label_smoothing)
+        cost = cost_of_captions(trace, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
         penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1], num_samples)
         if attention.estimator == "gumbel_st":
-            return self._loss(trace, nll, penalty, entropy.mean())
+            return self._loss(trace, cost, penalty, entropy.mean())
         released = attention.estimator == "reinforce_arctic"
-        log_p = -negative_log_likelihood(trace, tokens).detach() if self.label_smoothing else -nll.detach()
-        reward = log_p / mask.sum(dim=1) if released else log_p
+        reward = -cost.nll / mask.sum(dim=1) if released else -cost.nll
         advantage = self._advantage(reward, attention)
         figures = {
             "baseline": self.baseline.clone(),
@@ -168,7 +167,7 @@ class HardLoss(SoftLoss):
         if self.training:
             self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
         of = num_samples if released else 1
-        return self._loss(trace, nll, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
+        return self._loss(trace, cost, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
 
     def _advantage(self, reward: Tensor, attention: HardAttention) -> Tensor:
         """How much better than expected each sample did (N * B,)."""
@@ -196,7 +195,7 @@ class HardLoss(SoftLoss):
         read = None if read is None else read[rows]
         trace = captioner.unroll(memory, state, owners[rows], tokens[rows], locations, read)
 
-        nll = negative_log_likelihood(trace, tokens[rows], self.label_smoothing).view(-1, num_regions)
+        learned, nll = cost_of_captions(trace, tokens[rows], self.label_smoothing)
         weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_i, (B, L)
         _, entropy = _of_captions(trace, mask[rows])
         penalties = doubly_stochastic_penalty(trace.weights, mask[rows])
@@ -204,27 +203,28 @@ class HardLoss(SoftLoss):
         def expected(values: Tensor) -> Tensor:
             return (weights.detach() * values.view_as(weights)).sum(dim=1)
 
-        reinforce = mask.sum(dim=1) * (weights * nll.detach()).sum(dim=1)
+        reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
         penalty = self.over_batch(expected(penalties), num_regions, num_captions)
-        return self._loss(trace, expected(nll), penalty, expected(entropy).mean(), reinforce.mean())
+        cost = CrossEntropy(expected(learned), expected(nll))
+        return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean())
 
     def _loss(
         self,
         trace: Trace,
-        nll: Tensor,
+        cost: CrossEntropy,
         penalty: Tensor,
         entropy: Tensor,
         reinforce: Tensor | None = None,
         figures: dict[str, Tensor] | None = None,
     ) -> Loss:
         terms = {
-            "likelihood": nll.mean(),
+            "likelihood": cost.learned.mean(),
             "attention": self.attention_weight * (penalty if self.penalty_gradient else penalty.detach()),
             "entropy": -self.entropy_weight * entropy,
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
-        return Loss(nll.mean(), terms, {"attention_penalty": penalty.detach(), **(figures or {})}, trace)
+        return Loss(cost.nll.mean(), terms, {"attention_penalty": penalty.detach(), **(figures or {})}, trace)
 
 
 def _of_captions(trace: Trace, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,14 +241,16 @@ def _fork(locations: Tensor, step: Tensor, tried: Tensor) -> Tensor:
     return locations.where(number < step, torch.where(number == step, tried, -1))
 
 
-def negative_log_likelihood(trace: Trace, tokens: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """-log p of each caption (B,), summed over its words, the targets `tokens` (B, T).
+def negative_log_likelihood(trace: Trace, tokens: Tensor) -> Tensor:
+    """-log p of each caption (B,), summed over its words, the targets `tokens` (B, T)."""
+    return cost_of_captions(trace, tokens).learned
 
-    With label smoothing s the target is 1 - s on the word plus s / V on every word.
-    """
+
+def cost_of_captions(trace: Trace, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+    """What each caption costs (B,), summed over its words, the targets `tokens` (B, T)."""
     targets = tokens.flatten()[trace.places]
-    words = cross_entropy(trace.answers, targets, label_smoothing) * (targets != PAD)
-    return trace.at_steps(words).sum(dim=1)
+    words = cross_entropy(trace.answers, targets, label_smoothing)
+    return CrossEntropy(*(trace.at_steps(part.masked_fill(targets == PAD, 0.0)).sum(dim=1) for part in words))
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, tau: float = 1.0) -> Tensor:

@@ -1,5 +1,6 @@
 """The LightningModule: the one file where model, loss, decoding and metrics meet."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from showattendtell.captioning import ImageCaptioner
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
+from showattendtell.errors import UserError
 from showattendtell.loss import Loss, SoftLoss, negative_log_likelihood, total
 from showattendtell.metrics.bleu import bleu
 from showattendtell.metrics.endings import judge_endings
@@ -179,6 +181,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # Lightning unscales, as it clips
+        if math.isinf(self.trainer.estimated_stepping_batches):
+            raise UserError(
+                "trainer: training has no last step, by which rates go; set trainer.max_epochs or trainer.max_steps, "
+                "and trainer.max_time to end it earlier"
+            )
         self._num_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, self._num_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -1,6 +1,8 @@
 """The checkpoint with whose weights, words and encoder a training begins."""
 
+import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from showattendtell.checkpoint import plain_settings, read_checkpoint
 from showattendtell.config.check import leaves, shown
+from showattendtell.config.signature import read_signature
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError, listed
 from showattendtell.model.captioner import Captioner
@@ -17,6 +20,9 @@ from showattendtell.text.vocabulary import Vocabulary
 
 DRAWN = ("project", "released")
 """What `initial_weights` says where they are drawn."""
+
+PARTS = ("encoder", "attention", "decoder")
+"""The groups of settings that shape the model."""
 
 HARMLESS = ("weights", "trainable", "frozen_stride", "learning_rate", "recompute", "dropout", "_target_")
 """Settings of the model that may be otherwise than they were."""
@@ -58,7 +64,9 @@ class Origin(NamedTuple):
         return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
 
     def _misfit(self) -> UserError:
-        told = listed(self.differences, shown=6) or "another encoder"
+        choices = self.card.get("choices", {}).items()
+        groups = [f"{group}={option}" for group, option in choices if group.partition("/")[0] in PARTS]
+        told = listed(self.differences or groups, shown=6) or "another encoder"
         return UserError(f"{self.file} does not fit this model; it was trained with {told}: give the same")
 
 
@@ -75,10 +83,23 @@ def find_origin(config: DictConfig) -> Origin | None:
 
 
 def _differences(config: DictConfig, theirs: Mapping[str, Any]) -> list[str]:
+    """Of the settings that both models have, those that both leave to the code among them."""
     ours, others = _of_the_model(plain_settings(config)), _of_the_model(theirs)
-    names = [name for name in {**others, **ours} if name.rpartition(".")[2] not in HARMLESS]
-    return [f"{name}={shown(others.get(name, 'its default'))}" for name in names if ours.get(name) != others.get(name)]
+    names = [name for name in others if name in ours and name.rpartition(".")[2] not in HARMLESS]
+    return [f"{name}={shown(others[name])}" for name in names if ours[name] != others[name]]
 
 
 def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for part in ("encoder", "attention", "decoder") for name, value in leaves(part, settings[part])}
+    return {
+        name: value for part in PARTS for name, value in leaves(part, {**_defaults(settings[part]), **settings[part]})
+    }
+
+
+def _defaults(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the part's class that are plain values."""
+    values = {}
+    for name, parameter in read_signature(part["_target_"]).parameters.items():
+        if parameter.default is not None:
+            with suppress(ValueError):
+                values[name] = ast.literal_eval(parameter.default)
+    return values

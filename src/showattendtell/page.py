@@ -15,8 +15,11 @@ def run(config: DictConfig) -> None:
     from showattendtell.evaluation import people_said
     from showattendtell.portable import beside
     from showattendtell.report.pages import Page, make_entry, write_page
+    from showattendtell.report.results import writable
     from showattendtell.report.tables import print_notes
 
+    first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
+    path = writable(Path(config.output or beside(first, f"page-{config.split}.html")))
     captioners = restore_captioners(config)
     settings = settle_dataset(captioners[0].config, config)
     dataset = build(settings)
@@ -30,8 +33,6 @@ def run(config: DictConfig) -> None:
         name, accounts = examples[number].image, [description.as_account() for description in descriptions]
         entries.append(make_entry(name, descriptions[0].photograph, accounts, people[name]))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
-    first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    path = Path(config.output or beside(first, f"page-{config.split}.html"))
     write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
     print(f"written to {path}")
     if settings.get("skip_unreadable"):

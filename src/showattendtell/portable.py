@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.files import whole_file
 from showattendtell.pretrained import reach_hub
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -52,8 +53,10 @@ def write_portable(folder: Path, card: Mapping[str, Any], state: Mapping[str, Te
     }
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"library_name": "showattendtell", **told, "config": config}, indent=1, ensure_ascii=False)
-    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
-    (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+    content = {WEIGHTS: save(weights, metadata={"format": "pt"}), CONFIG: f"{text}\n".encode()}
+    for name, written in content.items():
+        with whole_file(folder / name) as stream:
+            stream.write(written)
 
 
 def without_places(settings: Any) -> Any:

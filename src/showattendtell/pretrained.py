@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from functools import partial
-from http.client import InvalidURL
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from showattendtell.errors import UserError
+
+OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE
+"""Whether the user wants the hub left alone (`HF_HUB_OFFLINE=1`)."""
 
 
 def state_hash(state: Mapping[str, Tensor]) -> str:
@@ -71,7 +74,7 @@ def reach_hub() -> None:
     """
     address = huggingface_hub.constants.ENDPOINT
     try:
-        huggingface_hub.constants.HF_HUB_OFFLINE |= not _answers(address)
+        huggingface_hub.constants.HF_HUB_OFFLINE = OFFLINE or not _answers(address)
     except (ValueError, InvalidURL):
         raise UserError(f"HF_ENDPOINT={address} is no address; give it as https://HOST") from None
 
@@ -82,7 +85,9 @@ def _answers(address: str) -> bool:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5).close()
     except urllib.error.HTTPError:
         return True
-    except OSError:
+    except InvalidURL:
+        raise
+    except (OSError, HTTPException):
         return False
     return True
 

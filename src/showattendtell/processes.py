@@ -36,6 +36,14 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def own_device() -> str:
+    """The GPU that is this process's among those of the machine, as torchrun has numbered its processes; without a GPU
+    the processor."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+
+
 def own_share(number: int) -> range:
     """Which of `number` pieces of work are this process's: each is some process's, and no two processes share one."""
     return range(rank(), number, world_size())

@@ -15,9 +15,10 @@ def run(config: DictConfig) -> None:
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.measured import corpus_figures
     from showattendtell.metrics.panel import measure
-    from showattendtell.report.results import versions, write_json
+    from showattendtell.report.results import versions, writable, write_json
     from showattendtell.report.tables import print_columns, print_comparison, print_notes
 
+    path = writable(Path(config.output))
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)
@@ -56,9 +57,9 @@ def run(config: DictConfig) -> None:
             "notes": corpus.notes,
             "versions": versions(),
         },
-        Path(config.output),
+        path,
     )
-    print(f"written to {config.output}")
+    print(f"written to {path}")
 
 
 main = entry_point("score", run)

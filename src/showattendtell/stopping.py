@@ -104,7 +104,8 @@ class Watched(NamedTuple):
 
 class FiniteLoss(Callback):
     """Ends the run where the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json`; the
-    second process does in `2-not-finite.json`.
+    second process does in `2-not-finite.json`. Weights that are, behind a loss that was not, end it before they are
+    saved or write captions.
 
     A GPU is not waited for: its loss is looked at in the next step, and before anything is saved.
 
@@ -131,12 +132,21 @@ class FiniteLoss(Callback):
                 self._check(trainer)
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._check(trainer)
+        self._check_all(trainer, module)
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        self._check_all(trainer, module)
+
+    def _check_all(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         self._check(trainer)
+        learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not torch.stack([parameter.isfinite().all() for parameter in learned]).all():
+            raise UserError(
+                f"step {trainer.global_step} has left weights that are no numbers; lower optimizer.lr or set "
+                "trainer.gradient_clip_val=5, and train again"
+            )
 
     def _check(self, trainer: lightning.Trainer) -> None:
         watched, self._watched = self._watched, None

@@ -104,11 +104,24 @@ def build_self_critical(
     return SelfCritical(reward, vocabulary, people)
 
 
+def refuse(settings: DictConfig) -> None:
+    """Raises `UserError` for settings of Lightning's Trainer with which nothing could be trained here."""
+    if settings.get("limit_val_batches") == 0:
+        raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
+    if settings.get("overfit_batches"):
+        raise UserError("trainer.overfit_batches: each epoch draws its batches anew; take trainer.limit_train_batches")
+    if settings.get("log_every_n_steps") == 0:
+        raise UserError("trainer.log_every_n_steps=0 is no number of steps; take 1 or more")
+    if str(precision := settings.get("precision")) in ("bf16-true", "16-true", "64-true"):
+        raise UserError(
+            f"trainer.precision={precision}: sums and weights are in float32 here; take 32-true, bf16-mixed or 16-mixed"
+        )
+
+
 def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:
     """A Trainer that keeps `best.ckpt`, `last.ckpt`, a CSV log and its curve in `folder`; and what knows the best value
     of the figure that the run selects by."""
-    if config.trainer.get("limit_val_batches") == 0:
-        raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
+    refuse(config.trainer)
     csv, monitor, dashboards = MetricsFile(folder), build_monitor(config), chosen_loggers(config, folder)
     best = BestCheckpoint(folder, Path(BEST).stem, monitor.metric, mode=monitor.mode, enable_version_counter=False)
     with telling_refusals(config.early_stopping):
@@ -150,7 +163,7 @@ def telling_refusals(node: DictConfig) -> Iterator[None]:
     try:
         yield
     except (MisconfigurationException, ValueError) as fault:
-        raise UserError(f"{node._get_full_key('')}: {str(fault).strip().splitlines()[0]}") from None
+        raise UserError(f"{node._get_full_key('')}: {first_line(fault)}") from None
 
 
 def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData, checkpoint: Path | None) -> None:
@@ -160,8 +173,33 @@ def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData,
     """
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
+    begun = Begun()
+    trainer.callbacks.append(begun)  # type: ignore[attr-defined]
     try:
         with telling_lost_workers():
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
+    except MisconfigurationException as fault:
+        raise UserError(f"trainer: {first_line(fault)}") from None
+    except ValueError as fault:
+        if begun:
+            raise
+        raise UserError(f"trainer: {first_line(fault)}") from None
+
+
+class Begun(Callback):
+    """Whether training has come to its first step: what Lightning refuses, it refuses before."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def on_train_start(self, *_: Any) -> None:
+        self._has_begun = True
+
+    def __bool__(self) -> bool:
+        return self._has_begun
+
+
+def first_line(fault: Exception) -> str:
+    return str(fault).strip().splitlines()[0]

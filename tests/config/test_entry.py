@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.config.entry import as_argument, name_positional
+from showattendtell.config.entry import as_argument, at_home, name_positional, without_dashes
 from showattendtell.errors import UserError
 
 ANSWER = "the class that the user named was built"
@@ -95,3 +95,20 @@ def test_places_given_by_name_as_well_are_told(named: str):
 def test_a_printed_argument_is_read_as_the_value_that_it_stands_for(path: str):
     [argument] = shlex.split(as_argument("checkpoint", path))
     assert settings_of("evaluate", [argument]).checkpoint == path
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("images=~/a.jpg", "HOME/a.jpg"),
+        ("images=~", "HOME"),
+        ("--images=~/a.jpg", "HOME/a.jpg"),
+        ("images=[~/a.jpg,b.jpg]", ["HOME/a.jpg", "b.jpg"]),
+        ("images='~/a.jpg'", "~/a.jpg"),
+        ("images='a~b.jpg'", "a~b.jpg"),
+    ],
+)
+def test_the_home_folder_is_known_by_its_sign_where_no_shell_looks(typed: str, value: str | list[str]):
+    images = settings_of("caption", without_dashes([at_home(typed)])).images
+    expected = OmegaConf.create({"images": value}).images
+    assert str(images) == str(expected).replace("HOME", str(Path.home()))

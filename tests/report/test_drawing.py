@@ -71,3 +71,5 @@ def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], t
 def test_pictures_of_equal_names_do_not_overwrite_each_other():
     files = [Path("a/photo.jpg"), Path("b/photo.png"), Path("other.jpg")]
     assert picture_names(files) == ["photo", "photo-2", "other"]
+    files = [Path("photo-2.jpg"), Path("photo.jpg"), Path("photo.png"), Path("a/photo.png"), Path("b/photo-2.jpg")]
+    assert picture_names(files) == ["photo-2", "photo", "photo-3", "photo-4", "photo-2-2"]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def test_maps_lie_on_the_pixels_of_the_photograph(captioner: PhotoCaptioner, tmp
     assert told.maps.max(axis=(1, 2)) == pytest.approx(1)
     assert (told.maps[:, :, :99] == 0).all()
     assert (told.maps[:, :, 201:] == 0).all()
+    assert replace(told, captions=(told.best._replace(words=()),)).maps.shape == (0, 100, 300)
     first = map_onto_photograph(told.weights[0], told.seen.scaled(300, 100), 300, 100)
     np.testing.assert_array_equal(told.maps[0], first)
 

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ GARBAGE = 50_000
 million that stay, and to look at them again and again takes a second."""
 
 
-PLAIN = r"[\w./~-]+"
+PLAIN = r"[\w./-]+"
 """A value that neither the shell nor Hydra takes for anything else."""
 
 
@@ -69,7 +69,7 @@ def entry_point(
         gc.set_threshold(GARBAGE)
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra prints no traceback of its own
         with telling_errors():
-            arguments = without_dashes(sys.argv[1:])
+            arguments = without_dashes(map(at_home, sys.argv[1:]))
             arguments = name_positional(arguments, positional) if positional else arguments
             if {"-h", "--help"} & set(arguments):
                 settings = [argument for argument in arguments if not argument.startswith("-")]
@@ -98,7 +98,13 @@ def leave() -> None:
     os._exit(0)
 
 
-def without_dashes(arguments: Sequence[str]) -> list[str]:
+def at_home(argument: str) -> str:
+    """An argument in which `~` is the home folder where a path begins with it behind `=`, or within a list; shells look
+    for it in none of these places, or not behind every name."""
+    return re.sub(r"(?<=[=\[,])~(?=[/,\]]|$)", lambda _: str(Path.home()), argument)
+
+
+def without_dashes(arguments: Iterable[str]) -> list[str]:
     """The arguments, with `name=value` for `--name value` and `--name=value` where that is no option of Hydra's."""
     known, settings = get_args_parser()._option_string_actions, []
     rest = iter(arguments)

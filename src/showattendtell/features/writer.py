@@ -32,6 +32,7 @@ from showattendtell.features.layout import (
 )
 from showattendtell.features.plan import Encode, Plan, telling_faults
 from showattendtell.features.shard import Shard
+from showattendtell.files import reserve
 
 
 def write_store(path: Path, plan: Plan, work: Callable[[], None]) -> None:
@@ -122,7 +123,7 @@ def _lay_out(path: Path, plan: Plan) -> None:
     try:
         for number, images in enumerate(plan.shards):
             with shard_file(path, number).open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, shard_bytes(plan.settings, len(images)))
+                reserve(file.fileno(), shard_bytes(plan.settings, len(images)))
                 file.write(shard_header(plan.settings, len(images)))
         write_whole(path / PLAN, plan.describe())
     except OSError:

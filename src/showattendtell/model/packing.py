@@ -28,15 +28,23 @@ class Packing(NamedTuple):
     def of(cls, tokens: Tensor) -> "Packing":
         """Of captions (B, T) with `<pad>` behind them. Only on the processor is their padding left out: a shape that
         depends on data would make a GPU wait."""
+        return cls.without_padding(tokens) if tokens.device.type == "cpu" else cls.with_padding(tokens)
+
+    @classmethod
+    def with_padding(cls, tokens: Tensor) -> "Packing":
+        """Of captions (B, T) as if each had T words."""
         captions, steps = shape = (len(tokens), tokens.shape[1])
         number = torch.arange(captions, device=tokens.device)
-        if tokens.device.type != "cpu":
-            places = torch.arange(steps, device=tokens.device).unsqueeze(1) + steps * number
-            return cls(number, (captions,) * steps, places.flatten(), shape)
+        places = torch.arange(steps, device=tokens.device).unsqueeze(1) + steps * number
+        return cls(number, (captions,) * steps, places.flatten(), shape)
+
+    @classmethod
+    def without_padding(cls, tokens: Tensor) -> "Packing":
+        """Of captions (B, T), each up to its `<pad>`."""
         lengths, order = (tokens != PAD).sum(dim=1).sort(descending=True, stable=True)
         spoken = lengths > torch.arange(int(lengths.max())).unsqueeze(1)  # (T, B)
-        places = torch.arange(len(spoken)).unsqueeze(1) + steps * order
-        return cls(order, tuple(spoken.sum(dim=1).tolist()), places[spoken], shape)
+        places = torch.arange(len(spoken)).unsqueeze(1) + tokens.shape[1] * order
+        return cls(order, tuple(spoken.sum(dim=1).tolist()), places[spoken], (len(tokens), tokens.shape[1]))
 
     def pack(self, padded: Tensor) -> Tensor:
         """(B, T, ...) to (N, ...)."""

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from showattendtell.errors import UserError
+from showattendtell.files import whole_file
 from showattendtell.records import Box
 from showattendtell.report.heatmaps import darken, shrink
 
@@ -43,7 +44,9 @@ def draw_animation(
         frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        frames[0].save(path, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
+        with whole_file(path) as stream:
+            kind = path.suffix.removeprefix(".")
+            frames[0].save(stream, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
     except OSError as fault:
         raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another folder") from None
 

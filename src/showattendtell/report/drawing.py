@@ -1,11 +1,12 @@
 """Pictures drawn by a process of their own, so that neither matplotlib nor its pictures are waited for."""
 
 import signal
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,12 @@ def draw_picture(*what: Any) -> None:
 
 
 def picture_names(files: Sequence[Path]) -> list[str]:
-    """A name without suffix for each image file, `photo` for `photo.jpg`; the second of that name is `photo-2`."""
-    counts: Counter[str] = Counter()
-    names = []
+    """A name without suffix for each image file, `photo` for `photo.jpg`; the second of that name is `photo-2`, or with
+    the next number that no file has."""
+    stems = {file.stem for file in files}
+    names: list[str] = []
     for file in files:
-        counts[file.stem] += 1
-        names.append(file.stem if counts[file.stem] == 1 else f"{file.stem}-{counts[file.stem]}")
+        numbered = (f"{file.stem}-{number}" for number in count(2))
+        free = (name for name in numbered if name not in stems and name not in names)
+        names.append(next(free) if file.stem in names else file.stem)
     return names

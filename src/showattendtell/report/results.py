@@ -2,12 +2,15 @@
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from showattendtell.errors import UserError
+from showattendtell.files import whole_file
 from showattendtell.metrics.gaze import Gaze, Score
 from showattendtell.metrics.relations import Relations
 from showattendtell.report.times import read_times
@@ -58,10 +61,20 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 def write_text(text: str, path: Path) -> None:
     """Write a file whole or not at all; a `UserError` where that cannot be done."""
-    unfinished = path.with_name(f"{path.name}.part")
+    with _telling_place(path), whole_file(path) as stream:
+        stream.write(text.encode())
+
+
+def writable(path: Path) -> Path:
+    """A place for what is still to be computed; a `UserError` where it could not be written."""
+    with _telling_place(path), NamedTemporaryFile(dir=path.parent):
+        return path
+
+
+@contextmanager
+def _telling_place(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        yield
     except OSError as fault:
         raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another place") from None

@@ -1,0 +1,83 @@
+"""Padding is left out on the processor and computed along on a GPU: losses and gradients are the same."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from showattendtell.loss import HardLoss, SoftLoss, total
+from showattendtell.model.attention import AdaptiveAttention, MeanAttention, SoftAttention
+from showattendtell.model.baselines import LogBilinearDecoder, NICDecoder
+from showattendtell.model.captioner import Captioner
+from showattendtell.model.decoder import LSTMDecoder
+from showattendtell.model.hard import HardAttention
+from showattendtell.model.packing import Packing
+from showattendtell.self_critical import Samples, log_probability
+from showattendtell.text.vocabulary import EOS, PAD
+
+D, N, V = 5, 4, 9
+REGIONS = torch.randn(2, 6, D, generator=torch.Generator().manual_seed(1)).double()
+OWNERS = torch.tensor([0, 0, 1, 1])
+TOKENS = torch.tensor([[5, EOS, PAD, PAD], [4, 5, 6, EOS], [7, 8, EOS, PAD], [EOS, PAD, PAD, PAD]])
+
+MODELS = {
+    "soft": (SoftAttention, LSTMDecoder, SoftLoss),
+    "hard": (partial(HardAttention, expectation=1.0), LSTMDecoder, HardLoss),
+    "adaptive": (AdaptiveAttention, LSTMDecoder, SoftLoss),
+    "none": (MeanAttention, LSTMDecoder, SoftLoss),
+    "nic": (MeanAttention, NICDecoder, SoftLoss),
+    "log_bilinear": (MeanAttention, LogBilinearDecoder, SoftLoss),
+}
+
+
+def captioner_of(attention: Callable[..., nn.Module], decoder: Callable[..., nn.Module]) -> Captioner:
+    torch.manual_seed(0)
+    return Captioner(attention(D, N), decoder(V, D, embedding_dim=3, hidden_dim=N, dropout=0.0)).double().train()
+
+
+def with_gradient(value: Tensor, captioner: Captioner) -> tuple[Tensor, ...]:
+    gradient = torch.autograd.grad(value.sum(), list(captioner.parameters()), allow_unused=True, materialize_grads=True)
+    return value.detach(), *gradient
+
+
+@pytest.fixture
+def on_both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], tuple[Tensor, ...]]], None]:
+    """Holds what a function gives as on the processor against what it gives as on a GPU."""
+
+    def compare(work: Callable[[], tuple[Tensor, ...]]) -> None:
+        expected = work()
+        with monkeypatch.context() as patched:
+            patched.setattr(Packing, "of", Packing.with_padding)
+            found = work()
+        assert all(part.isfinite().all() for part in found)
+        torch.testing.assert_close(found, expected)
+
+    return compare
+
+
+@pytest.mark.parametrize(("attention", "decoder", "loss"), MODELS.values(), ids=MODELS)
+def test_people_s_captions(attention, decoder, loss, on_both):
+    captioner = captioner_of(attention, decoder)
+    of = {"attention_weight": 0.5, "label_smoothing": 0.1}
+
+    def work() -> tuple[Tensor, ...]:
+        return with_gradient(total(loss(**of)(captioner, REGIONS, OWNERS, TOKENS).terms), captioner)
+
+    on_both(work)
+
+
+@pytest.mark.parametrize(("attention", "decoder", "loss"), list(MODELS.values())[:2], ids=list(MODELS)[:2])
+def test_captions_that_are_rewarded_and_never_say_padding(attention, decoder, loss, on_both):
+    captioner = captioner_of(attention, decoder)
+    on_both(lambda: with_gradient(log_probability(captioner, REGIONS, Samples(TOKENS, None)), captioner))
+
+
+def test_words_stand_where_they_stood():
+    values = torch.randn(4, 4, 2) * (TOKENS != PAD).unsqueeze(-1)
+    for packing in (Packing.with_padding(TOKENS), Packing.without_padding(TOKENS)):
+        torch.testing.assert_close(packing.pad(packing.pack(values)), values)
+        assert sum(packing.sizes) == len(packing.places)
+        assert [step.stop - step.start for step in packing.steps()] == list(packing.sizes)
+    assert sum(Packing.without_padding(TOKENS).sizes) == int((TOKENS != PAD).sum())
