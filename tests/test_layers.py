@@ -12,7 +12,7 @@ import showattendtell
 PACKAGE = Path(showattendtell.__file__).parent
 
 LAYERS = [
-    {"errors", "arguments", "files", "random_states"},
+    {"errors", "arguments", "files", "random_states", "same_training"},
     {"records", "processes"},
     {"text"},
     {"data", "downloads", "tracing", "pretrained"},

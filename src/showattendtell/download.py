@@ -20,7 +20,7 @@ def run(config: DictConfig) -> None:
     with depot.claimed():
         plan = make_plan(publication, depot, config.parts, config.mirror)
         print_plan(plan, publication)
-        refuse_without_room(depot.root, needed_room(plan), "the archives and what is in them")
+        refuse_without_room(depot.root, needed_room(plan, depot), "the archives and what is in them")
         for step in to_do(plan):
             acquire(step, depot, config.retries)
         refuse_requests(plan, publication)

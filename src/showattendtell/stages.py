@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig
 
-from showattendtell.config.check import may_differ
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command
 from showattendtell.config.entry import chosen, quoted, run_folder, search_root
@@ -17,6 +16,10 @@ from showattendtell.config.subcommands import Subcommands
 from showattendtell.errors import UserError
 from showattendtell.files import BEST, whole_file
 from showattendtell.resuming import STAGES, arguments_of, checkpoints_in, discard, is_trained, peek
+from showattendtell.same_training import may_differ
+
+SIGNALLED = 128
+"""The exit status of a program that a signal ends is more, as shells tell it."""
 
 
 class Stage(NamedTuple):
@@ -104,12 +107,14 @@ def _check(stage: Stage) -> None:
 
 
 def _train(stage: Stage) -> None:
-    """Raises `SystemExit` with the status of a training that did not come to its end, and `UserError` where it has no
-    best checkpoint."""
+    """Raises `SystemExit` with the status of a training that a signal stopped, and `UserError` where it failed or has
+    left no best checkpoint."""
     goes_on = ["resume=true"] if checkpoints_in(stage.folder) else []
     with Subcommands() as commands:
         status = commands.status_of("train", *stage.arguments, *goes_on)
-    if status:
+    if status > SIGNALLED:
         sys.exit(status)
+    if status:
+        raise UserError(f"stage {stage.name} failed as told above; when that is mended, resume=true goes on from there")
     if not (stage.folder / BEST).is_file():
         raise UserError(f"stage {stage.name} has left no {BEST} for the next; let it validate after an epoch at least")

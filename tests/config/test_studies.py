@@ -366,3 +366,26 @@ def test_what_is_reported_twice_counts_once_and_the_time_goes_on(tmp_path: Path)
     [trial] = own.trials()
     assert trial.intermediate_values == {1: 1.5, 2: 2.0}
     assert 100 <= trial.user_attrs["seconds"] < 200
+
+
+@pytest.mark.parametrize(
+    ("searched", "number"),
+    [
+        (["seed=1,2,2"], 2),
+        (["decoder.dropout=interval(0.1, 0.1)"], 1),
+        (["decoder.dropout=interval(0.10001, 0.10003)"], 3),
+    ],
+)
+def test_a_search_ends_when_all_that_can_be_told_apart_was_tried(tmp_path: Path, searched: list[str], number: int):
+    """Values are rounded to four digits, but not beyond an interval's ends."""
+    own = study(tmp_path, "dataset=shapes", *searched)
+    run_all(own, total=9)
+    assert 1 <= len(own.trials()) <= number
+    assert len({str(trial.params) for trial in own.trials()}) == len(own.trials())
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:secret@localhost:1/none", "nonsense://me:secret@x/y"])
+def test_a_password_is_not_told(url: str, tmp_path: Path):
+    with pytest.raises(UserError, match=r"//me:\*\*\*@") as told:
+        open_storage(url, tmp_path)
+    assert "secret" not in str(told.value)

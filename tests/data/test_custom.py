@@ -251,3 +251,10 @@ def test_the_examples_of_the_documentation_are_read(tmp_path: Path, file: str):
     assert names(dataset) == {"train": ["beach.jpg"], "val": ["dog.jpg"], "test": ["street.jpg"]}
     beach: Example = dataset.split("train")[0]
     assert [caption.written for caption in beach.captions] == ["Two people walk on a beach.", "A couple, at sunset."]
+
+
+def test_lists_may_lie_among_images_with_texts(root: Path):
+    """All in one folder: the lists are no texts of images."""
+    write_texts(root, SAID, SPLITS)
+    (root / "lists").rename(root / "images/lists")
+    assert names(read_custom(str(root / "images"), splits="lists")) == SPLITS

@@ -129,12 +129,14 @@ def test_what_was_unpacked_in_part_is_not_what_the_user_put_there(depot: Depot):
 def test_the_room_is_that_of_the_files_and_of_one_archive_at_a_time(depot: Depot):
     larger = IMAGES._replace(file="larger.zip", num_bytes=3000)
     publication = Publication("root", "free", {"a": IMAGES, "b": larger, "c": TEXT})
-    assert needed_room(make_plan(publication, depot, None, None)) == 1000 + 2 * 3000
+    assert needed_room(make_plan(publication, depot, None, None), depot) == 1000 + 2 * 3000
     write(depot.fetched(larger).with_name("larger.zip.part"), 2900 * "x")
-    assert needed_room(make_plan(publication, depot, None, None)) == 1000 + 3000 + 100
+    assert needed_room(make_plan(publication, depot, None, None), depot) == 1000 + 3000 + 100
     write(depot.fetched(larger), 3000 * "x")
-    assert needed_room(make_plan(publication, depot, None, None)) == 1000 + 3000 + 2 * 50
-    assert needed_room([]) == 0
+    assert needed_room(make_plan(publication, depot, None, None), depot) == 1000 + 3000 + 2 * 50
+    assert needed_room([], depot) == 0
+    depot.begin(larger)
+    assert needed_room(make_plan(publication, depot, None, None), depot) == 2 * 1000
 
 
 def test_licence_sizes_and_places_are_shown(depot: Depot, capsys: pytest.CaptureFixture[str]):

@@ -22,7 +22,7 @@ def unpacked(content: bytes, folder: Path, *patterns: str) -> dict[str, bytes]:
     archive, root = folder / "archive", folder / "root"
     archive.write_bytes(content)
     root.mkdir(exist_ok=True)
-    names = unpack(archive, root, patterns or ("train2014/*.jpg",), lambda *_: None)
+    names = unpack(archive, root, patterns or ("train2014/*.jpg",), lambda *_: None, lambda: None)
     assert set(names) <= set(files_in(root))
     return files_in(root)
 
@@ -49,8 +49,8 @@ def test_what_is_there_is_not_written_again_but_where_its_size_differs(packed: C
 def test_it_is_told_how_much_is_there(tmp_path: Path):
     (tmp_path / "a.zip").write_bytes(zipped(MEMBERS))
     told: list[tuple[int, int]] = []
-    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda done, total: told.append((done, total)))
-    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda done, total: told.append((done, total)))
+    for _ in range(2):
+        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *sizes: told.append(sizes), lambda: None)
     assert told == [(0, 9), (3, 9), (9, 9), (9, 9)]
 
 
@@ -70,7 +70,7 @@ def test_a_link_in_a_zip_leads_nowhere(tmp_path: Path):
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr(link, str(tmp_path / "elsewhere"))
-    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None)
+    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None, lambda: None)
     assert not (tmp_path / "train2014" / "out").is_symlink()
 
 
@@ -113,3 +113,12 @@ def test_files_for_which_there_is_no_room_are_told_before_the_first_is_written(
     with pytest.raises(UserError, match=r"archive need 9 bytes, and the disk of .* has 8 bytes free; make room"):
         unpacked(zipped(MEMBERS), tmp_path)
     assert files_in(tmp_path / "root") == {}
+
+
+@pytest.mark.parametrize("content", [b"no archive", zipped({"notes/a.txt": b"text"})])
+def test_what_cannot_be_unpacked_has_not_begun(content: bytes, tmp_path: Path):
+    begun: list[int] = []
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(DamagedError):
+        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None, lambda: begun.append(1))
+    assert begun == []

@@ -73,11 +73,13 @@ def photograph(folder: Path, kind: str) -> Path:
     exif = Image.Exif()
     if kind == "turned":
         exif[0x0112] = 6
+    if kind == "16 bits":
+        image = Image.fromarray((200 * across).astype(np.uint16))
     image.save(path, exif=exif)
     return path
 
 
-@pytest.mark.parametrize("kind", ["plain", "small", "odd", "strip", "wide", "transparent", "grey", "turned"])
+@pytest.mark.parametrize("kind", ["plain", "small", "odd", "strip", "wide", "transparent", "grey", "turned", "16 bits"])
 @pytest.mark.parametrize(("resize", "crop"), [(73, 64), (64, 64), (50, 64)])
 def test_the_script_sees_the_pixels_of_the_package(kind: str, resize: int, crop: int, tmp_path: Path):
     """Pillow's and torch's resampling round some pixels in other directions, twice: across, then down."""

@@ -54,6 +54,8 @@ def test_one_seed_has_no_deviation(compared: Any):
         {"dataset.root": "/disk/flickr8k"},
         {"dataset.entities": "boxes.zip"},
         {"logger": {"project": "captions"}},
+        {"data": {"num_workers": 4}},
+        {"trainer": {"accelerator": "gpu"}},
     ],
     ids=str,
 )

@@ -30,3 +30,10 @@ def test_a_place_that_cannot_be_written_is_told(dataset: Dataset, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="own.png cannot be written"):
         draw_data_sheet(dataset, tmp_path / "file/own.png")
+
+
+def test_captions_are_no_formulas(dataset: Dataset, tmp_path: Path):
+    said = Caption(("a",), written="a $5% off and $10 coupon")
+    examples = tuple(example._replace(captions=(said,), image="$x^$.png") for example in dataset.splits["train"])
+    draw_data_sheet(Dataset("own", {"train": examples, "val": (), "test": ()}), tmp_path / "own.png")
+    assert (tmp_path / "own.png").is_file()

@@ -63,6 +63,21 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
     assert f"  {train_command(study.trials[1])}\n" in told
 
 
+def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
+    study = optuna.create_study(study_name="mine [red]")
+    choices = optuna.distributions.CategoricalDistribution(["[start,hidden]", "[output]"])
+    found = optuna.trial.create_trial(
+        value=1.0,
+        params={"places": "[output]"},
+        distributions={"places": choices},
+        user_attrs={"settings": {"places": "[output]"}},
+    )
+    study.add_trial(found)
+    print_study(tell(study, Path("runs/[bold]")))
+    told = capsys.readouterr().out
+    assert all(text in told for text in ("mine [red]", "places=[output]", "runs/[bold]/0"))
+
+
 def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
     assert train_command(study.trials[1]) == (
         """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""

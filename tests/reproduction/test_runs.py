@@ -190,6 +190,9 @@ def test_a_run_of_another_budget_is_told_and_not_mixed_in(made: Any, settings: l
         (["recipes=[sof]"], "no recipe sof; did you mean 'soft'"),
         (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
+        (["settings=[seed=7]"], r"seed is for each run another; leave it out, and choose seeds by seeds=\[1\]"),
+        (["settings=[initial_weights=a.ckpt]"], "initial_weights is for each run another; leave it out"),
+        (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is for each run another"),
     ],
 )
 def test_a_fault_is_told_before_anything_runs(made: Any, settings: list[str], words: str):

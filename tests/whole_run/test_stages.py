@@ -63,6 +63,17 @@ def test_a_fault_in_a_later_stage_is_told_before_the_first_begins(run: Run, fold
 
 
 @pytest.mark.slow
+def test_a_stage_that_fails_ends_no_other_run_of_a_sweep(run: Run, folder: Path):
+    stages = """stages={one: [], two: ["loss.label_smoothing=0.1"]}"""
+    places = ["dataset=flickr8k", "dataset.root=nowhere", "hydra.sweep.dir=runs/failing"]
+    done = run("train", "-m", *places, stages, "seed=1,2")
+    assert done.status
+    assert "Traceback" not in done.err
+    for number in (0, 1):
+        assert "stage one failed" in (folder / f"runs/failing/{number}/train.log").read_text()
+
+
+@pytest.mark.slow
 def test_stages_that_were_killed_go_on_with_the_same_command(start: Start, run: Run, staged: Path, folder: Path):
     """Killed in the second stage: told to stop, the training saves; killed at once, it does so all the same."""
     for number in (signal.SIGTERM, signal.SIGKILL):

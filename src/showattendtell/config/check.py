@@ -13,17 +13,6 @@ from showattendtell.errors import UserError, did_you_mean
 
 TARGET = "_target_"
 
-MAY_DIFFER = {
-    *("cache", "dataset.root", "data.num_workers", "features.workers", "logger", "checkpoint_every"),
-    *("trainer.accelerator", "encoder.recompute"),
-}
-"""Settings that say where things are, who works on them and who is told, with all that is in them."""
-
-
-def may_differ(setting: str) -> bool:
-    """Whether a run that goes on may have it otherwise than it had."""
-    return any(setting == name or setting.startswith(f"{name}.") for name in MAY_DIFFER)
-
 
 def find_faults(config: DictConfig, complete: bool = True) -> list[str]:
     """A sentence for every setting that is missing, unknown to what it configures, or of the wrong type or range.

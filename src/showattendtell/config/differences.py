@@ -5,7 +5,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.check import leaves, may_differ, shown
+from showattendtell.config.check import leaves, shown
+from showattendtell.same_training import may_differ
 
 DEFAULT = "its default"
 """Stands for a setting that a configuration does not state."""

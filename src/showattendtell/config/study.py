@@ -3,7 +3,6 @@
 import math
 import socket
 from collections.abc import Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 from uuid import uuid4
@@ -16,17 +15,21 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from showattendtell.config.check import may_differ, shown
+from showattendtell.config.check import shown
 from showattendtell.config.selection import common_selection
 from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
 from showattendtell.errors import UserError, listed
 from showattendtell.files import LOCK, alone, hold
+from showattendtell.same_training import may_differ
 
 HELD = ".worker"
 """Held in a trial's folder by the sweep that runs it."""
 
 PROPOSALS = 3
 """How often a sampler may propose what has been tried, before chance does."""
+
+DRAWS = 500
+"""How often chance may, before all is taken for tried."""
 
 ATTEMPTS = 3
 """How often a trial is begun that is cut off each time."""
@@ -181,7 +184,10 @@ class Study:
             if len(counted) >= min(total, _size(self._space)):
                 return None
             token = uuid4().hex
-            self.study.add_trial(self._propose(token))
+            proposed = self._propose(token)
+            if not proposed:
+                return None
+            self.study.add_trial(proposed)
             trials = self.trials()
             own = next(trial for trial in trials if trial.user_attrs.get("token") == token)
             before = [trial for trial in trials[: own.number] if is_counted(trial)]
@@ -189,8 +195,8 @@ class Study:
                 return own
             self.study.tell(own.number, state=TrialState.FAIL)  # a worker elsewhere was as fast
 
-    def _propose(self, token: str) -> FrozenTrial:
-        """A trial with values that no other one has."""
+    def _propose(self, token: str) -> FrozenTrial | None:
+        """A trial with values that no other one has; None where none is found."""
         trials = self.trials()
         tried = [trial.params for trial in trials if is_counted(trial)]
         seed = None if self._seed is None else self._seed + len(trials)
@@ -201,13 +207,15 @@ class Study:
             pruner=self._pruner,
         )
         draft.add_trials(trials)
-        for attempt in count():
+        for attempt in range(PROPOSALS + DRAWS):
             if attempt == PROPOSALS:
                 draft.sampler = RandomSampler(seed)
             proposed = draft.ask(self._space)
             params = {name: _rounded(value, self._space[name]) for name, value in proposed.params.items()}
             if params not in tried:
                 break
+        else:
+            return None
         system = draft.trials[proposed.number].system_attrs
         given = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
         settings = {**given, **{name: shown(value) for name, value in params.items()}}
@@ -257,7 +265,7 @@ def _size(space: Mapping[str, BaseDistribution]) -> float:
 
 def _num_values(space: BaseDistribution) -> float:
     if isinstance(space, CategoricalDistribution):
-        return len(space.choices)
+        return len(set(space.choices))
     if isinstance(space, IntDistribution | FloatDistribution) and space.step:
         return round((space.high - space.low) / space.step) + 1
     return math.inf

@@ -1,6 +1,7 @@
 """A trial of a study in Optuna, as its run sees it: what it reports, and whether it goes on."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from optuna.pruners import BasePruner
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from showattendtell.errors import UserError
@@ -52,17 +53,23 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
             return RDBStorage(template, engine_kwargs=waiting)
         except ImportError:
             raise UserError(
-                f"the storage {url} needs a package; for PostgreSQL run pip install 'showattendtell[postgresql]'"
+                f"the storage {_shown(place)} needs a package; for PostgreSQL run "
+                "pip install 'showattendtell[postgresql]'"
             ) from None
         except (ArgumentError, DBAPIError) as fault:
             if not left:
                 reason = str(getattr(fault, "orig", fault)).strip().splitlines()[0]
-                raise UserError(f"the storage {place} cannot be opened: {reason}") from None
+                raise UserError(f"the storage {_shown(place)} cannot be opened: {reason}") from None
     raise AssertionError
 
 
+def _shown(url: str) -> str:
+    """Without its password."""
+    return re.sub(r"(?<=://)([^/@]*):[^/]*@", r"\1:***@", url)
+
+
 def write_card(folder: Path, name: str, url: str | None) -> None:
-    place = make_url(url).render_as_string(hide_password=True) if url and "://" in url else url
+    place = _shown(url) if url and "://" in url else url
     with whole_file(folder / CARD) as stream:
         stream.write(json.dumps({"study": name, "storage": place}).encode())
 

@@ -10,8 +10,11 @@ from showattendtell.errors import UserError
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
-def read_caption_folder(folder: Path) -> CaptionFile:
+def read_caption_folder(folder: Path, lists: Path | None = None) -> CaptionFile:
     """A folder, and what is below it, of images whose captions stand in a `.txt` of the same name, a caption a line.
+
+    Args:
+        lists: a folder of other texts, which may lie there as well.
 
     Raises `UserError` for an image without its text, a text without its image, and two images of one name.
     """
@@ -20,7 +23,7 @@ def read_caption_folder(folder: Path) -> CaptionFile:
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         suffix = place.suffix.lower()
-        if suffix == ".txt":
+        if suffix == ".txt" and path.parent != lists:
             texts.add(place.with_suffix(""))
         elif suffix in SUFFIXES and not place.name.startswith("."):
             images[place.with_suffix("")].append(_checked(place.as_posix()))

@@ -54,10 +54,11 @@ def read_custom(
     folder = open_folder(root, "your images")
     place = _find_images(folder, images)
     texts = _find_captions(folder, captions)
-    file = _read_named(texts) if texts else read_caption_folder(place)
+    lists = look_in([folder], splits) if splits else None
+    file = _read_named(texts) if texts else read_caption_folder(place, lists)
     notes: tuple[str, ...] = ()
-    if splits:
-        file, notes = _listed(file, look_in([folder], splits))
+    if lists:
+        file, notes = _listed(file, lists)
     elif not file.splits:
         file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
         counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())

@@ -1,7 +1,7 @@
 """Does a step of the plan: an archive is fetched, verified and unpacked."""
 
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 
 from rich.console import Console
 from rich.progress import (
@@ -30,8 +30,7 @@ def acquire(step: Step, depot: Depot, retries: int) -> None:
             if step.state is State.FETCH:
                 _fetch(step, retries, progress)
             _verify(step, progress)
-            depot.begin(step.archive)
-            depot.finish(step.archive, _unpack(step, depot.root, progress))
+            depot.finish(step.archive, _unpack(step, depot, progress))
     except DamagedError as fault:
         raise UserError(f"{step.source} {fault}; {_set_aside(step, depot)}") from None
     except OSError as fault:
@@ -65,8 +64,9 @@ def _verify(step: Step, progress: Progress) -> None:
     tell(step.num_bytes, step.num_bytes)
 
 
-def _unpack(step: Step, root: Path, progress: Progress) -> list[str]:
-    return unpack(step.source, root, step.archive.members, _bar(progress, f"unpacking {step.archive.file}"))
+def _unpack(step: Step, depot: Depot, progress: Progress) -> list[str]:
+    tell, begin = _bar(progress, f"unpacking {step.archive.file}"), partial(depot.begin, step.archive)
+    return unpack(step.source, depot.root, step.archive.members, tell, begin)
 
 
 def _set_aside(step: Step, depot: Depot) -> str:

@@ -52,8 +52,11 @@ class Depot:
 
     def is_placed(self, archive: Archive) -> bool:
         """Whether the user has put there what an archive holds."""
-        begun = self._record(archive, "unpacking").exists()
-        return not begun and any((self.root / place).exists() for place in archive.places)
+        return not self.has_begun(archive) and any((self.root / place).exists() for place in archive.places)
+
+    def has_begun(self, archive: Archive) -> bool:
+        """Whether an archive is unpacked in part."""
+        return self._record(archive, "unpacking").exists()
 
     def begin(self, archive: Archive) -> None:
         self._record(archive, "unpacking").touch()

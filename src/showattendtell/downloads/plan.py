@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from showattendtell.downloads.depot import Depot
 from showattendtell.downloads.publication import Archive, Part, Publication
@@ -99,7 +100,7 @@ def print_plan(plan: Sequence[Step], publication: Publication) -> None:
     table.add_column("from", overflow="fold")
     for step in plan:
         size = decimal(step.num_bytes) if step.num_bytes else "unknown"
-        table.add_row(step.archive.file, step.archive.part, size, step.state, _origin(step))
+        table.add_row(step.archive.file, step.archive.part, size, step.state, Text(_origin(step)))
     console.print(table)
 
 
@@ -110,14 +111,15 @@ def _origin(step: Step) -> str:
     return urlsplit(step.addresses[0]).netloc if step.addresses else ""
 
 
-def needed_room(plan: Sequence[Step]) -> int:
+def needed_room(plan: Sequence[Step], depot: Depot) -> int:
     """The bytes that are taken at the most on the way, where files are as large in their archive as outside it.
 
-    A fetched archive is removed before the next is fetched.
+    A fetched archive is removed before the next is fetched. What is left of one that is unpacked in part is known when
+    that goes on.
     """
     taken = most = 0
     for step in plan:
-        if step.state in (State.FETCH, State.UNPACK):
+        if not depot.has_begun(step.archive) and step.state in (State.FETCH, State.UNPACK):
             archive = _missing_bytes(step) if step.state is State.FETCH else 0
             most = max(most, taken + archive + step.num_bytes)
             taken += step.num_bytes

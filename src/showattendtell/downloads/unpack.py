@@ -34,10 +34,13 @@ class Member(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-def unpack(path: Path, root: Path, patterns: Sequence[str], tell: Callable[[int, int], None]) -> list[str]:
+def unpack(
+    path: Path, root: Path, patterns: Sequence[str], tell: Callable[[int, int], None], begin: Callable[[], None]
+) -> list[str]:
     """Write the members of an archive that fit a pattern into `root`, but for those that are there in their size.
 
-    `tell` takes the number of bytes that are there, and that of all. Returns the members' names.
+    `begin` is called before anything is written; `tell` takes the number of bytes that are there, and that of all.
+    Returns the members' names.
     Raises `DamagedError`, and `UserError` for a member outside the root and where there is no room.
     """
     try:
@@ -47,6 +50,7 @@ def unpack(path: Path, root: Path, patterns: Sequence[str], tell: Callable[[int,
             missing = [member for member in chosen if not _is_there(member, root)]
             total, needed = (sum(member.size for member in some) for some in (chosen, missing))
             refuse_without_room(root, needed, f"the files in {path}")
+            begin()
             tell(total - needed, total)
             for member in missing:
                 _write(member, root)

@@ -50,6 +50,8 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
     """Its pixels (1, 3, S, S), uint8: shortest side to `resize`, the central square cut out."""
     settings = card["preprocessing"]
     upright = ImageOps.exif_transpose(photograph)
+    if upright.mode.startswith(("I", "F")):
+        upright = _eight_bits(upright)
     if upright.has_transparency_data:
         picture = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
@@ -58,6 +60,14 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
     size = [settings["resize"] * side // shortest for side in strip.size]
     resized = strip.resize(size, Image.Resampling[settings["interpolation"].upper()])
     return np.asarray(_centre(resized, settings["crop"], settings["crop"])).transpose(2, 0, 1)[np.newaxis]
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 or 32 bits scaled to 8. White is 65535, of floats 1 or 255; or the largest value if that is larger."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
+    whites = (1, 255, 65535) if image.mode == "F" else (65535,)
+    white = next((white for white in whites if values.max() <= white), values.max())
+    return Image.fromarray((values * 255 / white).astype(np.uint8))
 
 
 def _centre(image: Image.Image, width: int, height: int) -> Image.Image:

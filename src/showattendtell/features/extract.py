@@ -119,7 +119,7 @@ def write_features(
     if settings["dtype"] != "float16":
         console.print(f"  {settings['dtype']} loses {100 * store.relative_error:.2f} % of the grids' norm")
     for reason in store.skipped.values():
-        console.print(f"skipped: {reason}", style="yellow", soft_wrap=True)
+        console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
 
 
 def _announce(console: Console, path: Path, plan: Plan) -> None:
@@ -131,7 +131,8 @@ def _announce(console: Console, path: Path, plan: Plan) -> None:
         f"{plan.settings['dtype']}, {decimal(plan.num_bytes)}"
     )
     there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
-    console.print(f"  to {path} ({decimal(shutil.disk_usage(there).free)} free)", soft_wrap=True, highlight=False)
+    free = decimal(shutil.disk_usage(there).free)
+    console.print(f"  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
     former = Path(f"{path}.safetensors")
     if former.is_file():
         console.print(f"  {former} is of an earlier version and is not read; it may be removed", soft_wrap=True)

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 from showattendtell.report import paper
 from showattendtell.report.overview import DIGITS, HEADINGS, Block, Figure, Overview, Row
 from showattendtell.report.result_files import Model, Result
+from showattendtell.same_training import may_differ
 
 DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
 """The data sets of the paper in its order, and how it writes them."""
 
-NOT_COMPARED = ("seed", "cache", "logger", "dataset.root", "dataset.entities", "dataset.instances")
-"""Settings of training in which runs of one row may differ: the seed, places on a disk, and where figures go."""
+NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
+"""Settings of training in which runs of one row may differ, besides those in which a run may that goes on."""
 
 INCOMPARABLE = {
     "tokenizer": "words were split in different ways",
@@ -74,7 +75,7 @@ def describe(result: Result) -> Entry:
     training = {
         ("validation." if key.startswith("decoding.") else "") + key: value
         for key, value in _common([_flat(model.config) for model in result.models]).items()
-        if not any(key == name or key.startswith(f"{name}.") for name in NOT_COMPARED)
+        if key not in NOT_COMPARED and not may_differ(key)
     }
     if "initial_weights" in training:  # each seed of a second stage has a folder of its own
         training["initial_weights"] = Path(training["initial_weights"]).name

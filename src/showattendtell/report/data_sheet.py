@@ -50,4 +50,4 @@ def _draw_sample(example: Example, axis: Axes) -> None:
         axis.text(0.5, 0.5, "cannot be read", ha="center")
     said = [caption.written or " ".join(caption.words) for caption in example.captions[:SAID]]
     told = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in said)
-    axis.set_title(f"{example.image}\n{told}", fontsize=8, loc="left")
+    axis.set_title(f"{example.image}\n{told}", fontsize=8, loc="left", parse_math=False)

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from plotly.offline import get_plotlyjs
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from showattendtell.files import whole_file
 from showattendtell.report.filling import fill
@@ -93,11 +94,11 @@ def train_command(trial: FrozenTrial) -> str:
 def print_study(told: Told) -> None:
     """The best trials, what was ended early, what failed, and the command of the best."""
     console = Console(highlight=False)
-    title = f"{told.study.study_name}: {_counts(told)}"
+    title = Text(f"{told.study.study_name}: {_counts(told)}")
     table = Table("trial", "figure", "time", "settings searched", title=title, title_justify="left")
     for trial in told.best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), searched)
+        table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
     console.print(table)
     if told.pruned:
         early = duration(median(map(seconds, told.pruned)))
@@ -109,7 +110,8 @@ def print_study(told: Told) -> None:
         numbers = ", ".join(str(trial.number) for trial in told.running)
         console.print(f"not at their end: trials {numbers}, which other workers run", soft_wrap=True)
     if told.best:
-        console.print(f"the best, {told.folder / str(told.best[0].number)}, is trained by itself with")
+        best = told.folder / str(told.best[0].number)
+        console.print(f"the best, {best}, is trained by itself with", markup=False, soft_wrap=True)
         console.print(f"  {told.command}", markup=False, soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.check import may_differ, raise_all
+from showattendtell.config.check import raise_all
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.differences import find_differences, plain_settings
@@ -17,9 +17,13 @@ from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.files import BEST, LAST, PREVIOUS
 from showattendtell.report.times import read_times
 from showattendtell.reproduction.scoring import Scoring, setting_of, sha256_of
+from showattendtell.same_training import may_differ
 
 BEGINNING = "initial_weights.sha256"
 """The file of a second stage that tells the weights with which it began."""
+
+OWN = {"seed": ", and choose seeds by seeds=[1]", "initial_weights": "", "resume": "", "stages": ""}
+"""Settings of training that each run of a table has of its own, and what to do instead."""
 
 
 class Run(NamedTuple):
@@ -193,7 +197,13 @@ def make_ensembles(table: PaperTable, runs: Sequence[Run], folder: Path) -> dict
 
 
 def given_settings(config: DictConfig) -> list[str]:
-    return [config.settings] if isinstance(config.settings, str) else list(config.settings)
+    """Raises `UserError` for one that each run has of its own."""
+    given = [config.settings] if isinstance(config.settings, str) else list(config.settings)
+    for setting in given:
+        name = setting.partition("=")[0].lstrip("+")
+        if name in OWN or name.startswith("hydra."):
+            raise UserError(f"settings=[{setting}]: {name} is for each run another; leave it out{OWN.get(name, '')}")
+    return given
 
 
 def budget(config: DictConfig) -> list[str]:

@@ -42,7 +42,7 @@ def read_wishes(fields: Mapping[str, list[str]]) -> Wishes:
 
 
 def _sentence(place: tuple[int | str, ...], message: str) -> str:
-    name = clean(str(place[0]))
+    name = clean(str(place[0])) if place else "a field"  # whose name is no text
     if message.startswith("Extra inputs"):
         return f"there is no field '{name}'; known are photograph, {', '.join(Wishes.model_fields)}"
     return f"{name}: {message[0].lower()}{message[1:]}"
