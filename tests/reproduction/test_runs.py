@@ -61,6 +61,15 @@ def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_pa
     assert not make_ensembles(TABLE, made("recipes=hard"), tmp_path)
 
 
+def test_an_ensemble_of_several_recipes_needs_all_of_them(made: Any, tmp_path: Path):
+    table = TABLE._replace(ensembles={"both": ["soft", "hard"]})
+    both = make_ensembles(table, made("seeds=[4,2]"), tmp_path)["both"]
+    assert both.models == tuple(tmp_path / f"{name}/best.ckpt" for name in ("soft/4", "soft/2", "hard/4", "hard/2"))
+    assert both.result_file(3) == tmp_path / "both/4-2_4-2/results-test-beam3.json"
+    assert len(make_ensembles(table, made("seeds=[4]"), tmp_path)["both"].models) == 2
+    assert not make_ensembles(table, made("recipes=soft"), tmp_path)
+
+
 def test_a_run_is_finished_when_it_was_scored_with_every_width(made: Any):
     run = made()[0]
     assert (run.is_begun, run.is_finished) == (False, False)

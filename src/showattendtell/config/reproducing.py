@@ -38,7 +38,7 @@ class PaperTable(NamedTuple):
     seeds: with which each recipe is trained.
     decodings: how the test images are captioned: a number is a beam of so many captions, a word an option of decoding.
     decoding: the one with which recipes are compared, among decodings.
-    ensembles: rows of all seeds of a recipe that write as one model, by name.
+    ensembles: rows of all seeds of a recipe, or of several, that write as one model, by name.
     """
 
     name: Text
@@ -49,7 +49,12 @@ class PaperTable(NamedTuple):
     seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] = (1, 2, 3)
     decodings: Annotated[Sequence[PositiveInt | Text], Field(min_length=1)] = (1, 3, 5, "consensus")
     decoding: PositiveInt | Text = 3
-    ensembles: Mapping[str, Text] = MappingProxyType({})
+    ensembles: Mapping[str, Text | Sequence[Text]] = MappingProxyType({})
+
+    def members(self, ensemble: str) -> list[str]:
+        """The recipes whose models write as one."""
+        named = self.ensembles[ensemble]
+        return [named] if isinstance(named, str) else list(named)
 
 
 class ScoredData(NamedTuple):

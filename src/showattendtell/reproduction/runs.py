@@ -151,7 +151,8 @@ def refuse_other_settings(runs: Iterable[Run]) -> None:
 def _check(table: PaperTable) -> None:
     """All that it names has to be there before hours are spent on it."""
     beginnings = (recipe.begins_with for recipe in table.recipes.values() if recipe.begins_with)
-    for name in [table.base, *table.pages, *table.ensembles.values(), *beginnings]:
+    members = (recipe for name in table.ensembles for recipe in table.members(name))
+    for name in [table.base, *table.pages, *members, *beginnings]:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
     if table.decoding not in table.decodings:
@@ -182,15 +183,16 @@ def _with_beginnings(recipes: Mapping[str, Recipe], name: str) -> Iterator[str]:
 
 
 def make_ensembles(table: PaperTable, runs: Sequence[Run], folder: Path) -> dict[str, Scoring]:
-    """The table's ensembles by name, of those recipes that are run with several seeds. They have no maps in common, and
-    no figures of them."""
+    """The table's ensembles by name, where there are runs of each of its recipes, and several in all. They have no maps
+    in common, and no figures of them."""
     ensembles = {}
-    for name, recipe in table.ensembles.items():
-        members = [run for run in runs if run.recipe == recipe]
-        if len(members) > 1:
-            seeds = "-".join(str(run.seed) for run in members)
-            models = tuple(run.folder / BEST for run in members)
-            ensembles[name] = members[0].scoring._replace(
+    for name in table.ensembles:
+        members = [[run for run in runs if run.recipe == recipe] for recipe in table.members(name)]
+        together = [run for own in members for run in own]
+        if all(members) and len(together) > 1:
+            seeds = "_".join("-".join(str(run.seed) for run in own) for own in members)
+            models = tuple(run.folder / BEST for run in together)
+            ensembles[name] = together[0].scoring._replace(
                 title=name, folder=folder / name / seeds, models=models, boxed=False
             )
     return ensembles

@@ -62,7 +62,7 @@ def score_ensembles(
 
 
 def _ensembles(table: PaperTable, runs: Sequence[Run], finished: Sequence[Run], folder: Path) -> dict[str, Scoring]:
-    """Of the finished runs; an ensemble waits for all those of its recipe that the command asks for."""
+    """Of the finished runs; an ensemble waits for all those of its recipes that the command asks for."""
     unfinished = {run.recipe for run in runs if not run.is_finished}
     return make_ensembles(table, [run for run in finished if run.recipe not in unfinished], folder)
 
