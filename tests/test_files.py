@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.files import announce, reserve, whole_file
+from showattendtell.files import advise, reserve, whole_file
 
 
 def names(folder: Path) -> list[str]:
@@ -75,6 +75,6 @@ def test_a_file_has_its_room_and_is_read_where_a_system_lacks_calls(
         monkeypatch.delattr(os, call)
     with (tmp_path / "a").open("w+b") as file:
         reserve(file.fileno(), 5000)
-        announce(file.fileno(), "WILLNEED", 100, 200)
-        announce(file.fileno(), "SEQUENTIAL")
+        advise(file.fileno(), "WILLNEED", 100, 200)
+        advise(file.fileno(), "SEQUENTIAL")
         assert file.read() == bytes(5000)

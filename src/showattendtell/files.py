@@ -58,7 +58,7 @@ def reserve(descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
 
-def announce(
+def advise(
     descriptor: int, reading: Literal["RANDOM", "SEQUENTIAL", "WILLNEED"], start: int = 0, size: int = 0
 ) -> None:
     """Tell a system that listens how a file will be read: `size` bytes from `start`, all of them where it is 0."""

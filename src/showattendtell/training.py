@@ -180,10 +180,8 @@ def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionData,
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
-    except MisconfigurationException as fault:
-        raise UserError(f"trainer: {first_line(fault)}") from None
-    except ValueError as fault:
-        if begun:
+    except (MisconfigurationException, ValueError) as fault:
+        if begun and isinstance(fault, ValueError):
             raise
         raise UserError(f"trainer: {first_line(fault)}") from None
 

@@ -17,6 +17,9 @@ from showattendtell.model.packing import Packing
 from showattendtell.self_critical import Samples, log_probability
 from showattendtell.text.vocabulary import EOS, PAD
 
+Parts = tuple[Tensor, ...]
+"""A value, and its gradient by each parameter."""
+
 D, N, V = 5, 4, 9
 REGIONS = torch.randn(2, 6, D, generator=torch.Generator().manual_seed(1)).double()
 OWNERS = torch.tensor([0, 0, 1, 1])
@@ -37,41 +40,46 @@ def captioner_of(attention: Callable[..., nn.Module], decoder: Callable[..., nn.
     return Captioner(attention(D, N), decoder(V, D, embedding_dim=3, hidden_dim=N, dropout=0.0)).double().train()
 
 
-def with_gradient(value: Tensor, captioner: Captioner) -> tuple[Tensor, ...]:
+def with_gradient(value: Tensor, captioner: Captioner) -> Parts:
     gradient = torch.autograd.grad(value.sum(), list(captioner.parameters()), allow_unused=True, materialize_grads=True)
     return value.detach(), *gradient
 
 
 @pytest.fixture
-def on_both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], tuple[Tensor, ...]]], None]:
-    """Holds what a function gives as on the processor against what it gives as on a GPU."""
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Parts]], Parts]:
+    """Gives what a function gives where padding is computed along."""
 
-    def compare(work: Callable[[], tuple[Tensor, ...]]) -> None:
-        expected = work()
+    def work_with_padding(work: Callable[[], Parts]) -> Parts:
         with monkeypatch.context() as patched:
             patched.setattr(Packing, "of", Packing.with_padding)
-            found = work()
-        assert all(part.isfinite().all() for part in found)
-        torch.testing.assert_close(found, expected)
+            return work()
 
-    return compare
+    return work_with_padding
 
 
 @pytest.mark.parametrize(("attention", "decoder", "loss"), MODELS.values(), ids=MODELS)
-def test_people_s_captions(attention, decoder, loss, on_both):
+def test_people_s_captions(attention, decoder, loss, as_on_a_gpu):
     captioner = captioner_of(attention, decoder)
     of = {"attention_weight": 0.5, "label_smoothing": 0.1}
 
-    def work() -> tuple[Tensor, ...]:
+    def work() -> Parts:
         return with_gradient(total(loss(**of)(captioner, REGIONS, OWNERS, TOKENS).terms), captioner)
 
-    on_both(work)
+    found = as_on_a_gpu(work)
+    assert all(part.isfinite().all() for part in found)
+    torch.testing.assert_close(found, work())
 
 
 @pytest.mark.parametrize(("attention", "decoder", "loss"), list(MODELS.values())[:2], ids=list(MODELS)[:2])
-def test_captions_that_are_rewarded_and_never_say_padding(attention, decoder, loss, on_both):
+def test_captions_that_are_rewarded_and_never_say_padding(attention, decoder, loss, as_on_a_gpu):
     captioner = captioner_of(attention, decoder)
-    on_both(lambda: with_gradient(log_probability(captioner, REGIONS, Samples(TOKENS, None)), captioner))
+
+    def work() -> Parts:
+        return with_gradient(log_probability(captioner, REGIONS, Samples(TOKENS, None)), captioner)
+
+    found = as_on_a_gpu(work)
+    assert all(part.isfinite().all() for part in found)
+    torch.testing.assert_close(found, work())
 
 
 def test_words_stand_where_they_stood():

@@ -1,7 +1,6 @@
 """A trial of a study in Optuna, as its run sees it: what it reports, and whether it goes on."""
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from optuna.pruners import BasePruner
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from showattendtell.errors import UserError
@@ -64,8 +63,11 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
 
 
 def _shown(url: str) -> str:
-    """Without its password."""
-    return re.sub(r"(?<=://)([^/@]*):[^/]*@", r"\1:***@", url)
+    """Without its password; of what is no address of a database no more than its beginning."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return f"{url.partition('://')[0]}://..."
 
 
 def write_card(folder: Path, name: str, url: str | None) -> None:

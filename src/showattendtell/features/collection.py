@@ -30,7 +30,7 @@ from showattendtell.features.layout import (
 from showattendtell.features.numbers import NUMBERS
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import seal
-from showattendtell.files import announce
+from showattendtell.files import advise
 
 
 class Found(NamedTuple):
@@ -76,7 +76,7 @@ def verify(path: Path) -> Iterator[int]:
     for number in range(manifest.shards):
         record = read_record(path, number)
         with shard_file(path, number).open("rb", buffering=0) as file:
-            announce(file.fileno(), "SEQUENTIAL")
+            advise(file.fileno(), "SEQUENTIAL")
             if file.read(len(header := shard_header(manifest.settings, len(record.images)))) != header:
                 raise damaged(path, f"the head of {shard_file(path, number).name}")
             for batch, checksum in enumerate(record.checksums):

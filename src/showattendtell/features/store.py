@@ -24,7 +24,7 @@ from showattendtell.features.layout import (
     shard_header,
 )
 from showattendtell.features.numbers import NUMBERS
-from showattendtell.files import announce
+from showattendtell.files import advise
 
 
 class FeatureStore:
@@ -92,7 +92,7 @@ class FeatureStore:
         with self._telling_faults():
             files = [self._open(number) for number in numbers.tolist()]
             for file, offset in zip(files, offsets, strict=True):  # the disk knows of all before the first is read
-                announce(file, "WILLNEED", offset, self._grid.itemsize)
+                advise(file, "WILLNEED", offset, self._grid.itemsize)
             for file, offset, number, own in zip(files, offsets, numbers, content, strict=True):
                 if os.preadv(file, [own.data], offset) != len(own):
                     raise damaged(self.path, f"{shard_file(self.path, number).name} ends too early")
@@ -109,7 +109,7 @@ class FeatureStore:
     def _open(self, number: int) -> int:
         if number not in self._files:
             self._files[number] = os.open(shard_file(self.path, number), os.O_RDONLY)
-            announce(self._files[number], "RANDOM")
+            advise(self._files[number], "RANDOM")
         return self._files[number]
 
     def __getstate__(self) -> dict[str, Any]:
