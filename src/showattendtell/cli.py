@@ -10,6 +10,7 @@ COMMANDS = {
     "prepare": "check a data set and store the encoder's grids",
     "features": "show, verify and merge the stored grids",
     "train": "train a captioner",
+    "average": "one checkpoint of several, of their mean weights",
     "evaluate": "score a checkpoint",
     "attend": "score where a checkpoint looks",
     "score": "score captions of any origin, and compare them",

@@ -1,17 +1,14 @@
 """The checkpoint with whose weights, words and encoder a training begins."""
 
-import ast
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 from torch import Tensor
 
-from showattendtell.checkpoint import plain_settings, read_checkpoint
-from showattendtell.config.check import leaves, shown
-from showattendtell.config.signature import read_signature
+from showattendtell.checkpoint import read_checkpoint
+from showattendtell.config.differences import MODEL, model_differences
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError, listed
 from showattendtell.model.captioner import Captioner
@@ -20,12 +17,6 @@ from showattendtell.text.vocabulary import Vocabulary
 
 DRAWN = ("project", "released")
 """What `initial_weights` says where they are drawn."""
-
-PARTS = ("encoder", "attention", "decoder")
-"""The groups of settings that shape the model."""
-
-HARMLESS = ("weights", "trainable", "frozen_stride", "learning_rate", "recompute", "dropout", "_target_")
-"""Settings of the model that may be otherwise than they were."""
 
 
 class Origin(NamedTuple):
@@ -65,7 +56,7 @@ class Origin(NamedTuple):
 
     def _misfit(self) -> UserError:
         choices = self.card.get("choices", {}).items()
-        groups = [f"{group}={option}" for group, option in choices if group.partition("/")[0] in PARTS]
+        groups = [f"{group}={option}" for group, option in choices if group.partition("/")[0] in MODEL]
         told = listed(self.differences or groups, shown=6) or "another encoder"
         return UserError(f"{self.file} does not fit this model; it was trained with {told}: give the same")
 
@@ -79,27 +70,4 @@ def find_origin(config: DictConfig) -> Origin | None:
         return None
     file = find_model(config.initial_weights)
     card, weights = read_checkpoint(file)
-    return Origin(file, card, weights, _differences(config, card["config"]))
-
-
-def _differences(config: DictConfig, theirs: Mapping[str, Any]) -> list[str]:
-    """Of the settings that both models have, those that both leave to the code among them."""
-    ours, others = _of_the_model(plain_settings(config)), _of_the_model(theirs)
-    names = [name for name in others if name in ours and name.rpartition(".")[2] not in HARMLESS]
-    return [f"{name}={shown(others[name])}" for name in names if ours[name] != others[name]]
-
-
-def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value for part in PARTS for name, value in leaves(part, {**_defaults(settings[part]), **settings[part]})
-    }
-
-
-def _defaults(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the part's class that are plain values."""
-    values = {}
-    for name, parameter in read_signature(part["_target_"]).parameters.items():
-        if parameter.default is not None:
-            with suppress(ValueError):
-                values[name] = ast.literal_eval(parameter.default)
-    return values
+    return Origin(file, card, weights, model_differences(config, card["config"]))

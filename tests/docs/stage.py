@@ -69,7 +69,7 @@ def quick(command: Command) -> list[str]:
     named = " ".join(given)
     if not any(word in named for word in ("dataset=", "experiment=", "dataset.root=")):
         before += FEW_SCENES
-    else:
+    elif "encoder.size=" not in named:
         before += FEW_PIXELS
     behind = ["hydra.sweeper.n_trials=2"] if "sweep=" in named else []
     return [*(["-m"] if "-m" in given else []), *before, *(word for word in given if word != "-m"), *behind]

@@ -17,6 +17,7 @@ TABLE = PaperTable(
         "soft": Recipe(["dataset=shapes", "trainer.max_epochs=4"], minutes=8),
         "hard": Recipe(["dataset=shapes", "attention=hard"]),
         "soft_cider": Recipe(["dataset=shapes", "reward=cider"], begins_with="soft"),
+        "soft_average": Recipe(mean_of=["soft", "soft_cider"]),
     },
     base="soft",
     pages=["soft", "hard"],
@@ -48,6 +49,12 @@ def written(beam: int) -> dict[str, Any]:
 
 def finish(run: Run, **figures: float) -> None:
     begin(run)
+    write_results(run, **figures)
+
+
+def write_results(run: Run, **figures: float) -> None:
+    """What scoring leaves, of weights that are there from now on."""
+    run.folder.mkdir(parents=True, exist_ok=True)
     (run.folder / "best.ckpt").write_text(run.title)
     for beam in run.scoring.decodings:
         run.scoring.result_file(beam).write_text(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from small_table import TABLE, begin, configured, finish, hash_of, written
+from small_table import TABLE, begin, configured, finish, hash_of, write_results, written
 
 from showattendtell.config.reproducing import Recipe, quote_settings
 from showattendtell.errors import UserError
@@ -117,10 +117,47 @@ def test_a_second_stage_of_other_weights_than_there_are_now_is_told(made: Any):
     os.utime(first.folder / "best.ckpt", (time.time() + 60, time.time() + 60))  # as after a copy
     assert made("recipes=soft_cider", "seeds=[1]")
     (first.folder / "best.ckpt").write_text("trained anew")
-    with pytest.raises(UserError, match="soft_cider/1 began with other weights than soft, seed 1 has now"):
+    with pytest.raises(UserError, match="soft_cider/1 was made of other weights than soft, seed 1 has now"):
         made("recipes=soft_cider", "seeds=[1]")
     (first.folder / "best.ckpt").unlink()
     assert made("recipes=soft_cider", "seeds=[1]")
+
+
+def test_a_mean_waits_for_its_parts_and_counts_what_they_trained_once(made: Any):
+    runs = made("recipes=soft_average", "seeds=[7]")
+    assert [run.title for run in runs] == ["soft, seed 7", "soft_cider, seed 7", "soft_average, seed 7"]
+    soft, cider, mean = runs
+    assert mean.parts == (soft, cider)
+    assert mean.config == soft.config
+    for run, minutes in ((soft, 8), (cider, 5)):
+        assert not mean.can_begin
+        finish(run)
+        write_times([60.0 * minutes], run.folder)
+    assert mean.can_begin
+    assert mean.minutes_before == 8 + 5
+    assert expected_seconds(mean, runs, None) == 0
+
+
+def test_a_mean_of_other_weights_than_there_are_now_is_told(made: Any):
+    soft, cider, mean = made("recipes=soft_average", "seeds=[1]")
+    finish(soft)
+    finish(cider)
+    note_beginning(mean)
+    (cider.folder / "best.ckpt").write_text("trained anew")
+    assert made("recipes=soft_average", "seeds=[1]"), "nothing is scored yet that could be of other weights"
+    write_results(cider)
+    write_results(mean)
+    assert made("recipes=soft_average", "seeds=[1]")
+    (cider.folder / "best.ckpt").write_text("trained anew")
+    with pytest.raises(UserError, match="soft_average/1 was made of other weights than soft_cider, seed 1 has now"):
+        made("recipes=soft_average", "seeds=[1]")
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(["dataset=shapes"], mean_of=["soft"])], ids=["neither", "both"])
+def test_a_recipe_is_a_training_or_a_mean(tmp_path: Path, recipe: Recipe):
+    table = TABLE._replace(recipes={**TABLE.recipes, "odd": recipe})
+    with pytest.raises(UserError, match="odd needs either settings of train or mean_of"):
+        make_runs(table, configured(), tmp_path)
 
 
 def test_a_result_of_another_way_of_writing_does_not_count_and_proves_the_training(made: Any):

@@ -33,7 +33,7 @@ def assert_told(done: Any, *words: str) -> None:
     sentence = done.err.strip().splitlines()[-1]
     assert sentence.startswith("error: ")
     for word in words:
-        assert word in sentence
+        assert word in sentence, sentence
 
 
 def assert_done(done: Any) -> Any:

@@ -151,7 +151,11 @@ def test_a_run_that_loses_a_process_ends_with_a_sentence_and_goes_on(folder: Pat
     assert_all_done(done)
     assert "goes on after step" in done.out
     assert_same_weights(two, own)
-    assert (two / METRICS).read_text() == (own / METRICS).read_text()
+    figures, others = (read_metrics(run / METRICS) for run in (two, own))
+    assert figures.keys() == others.keys()
+    for name, curve in figures.items():
+        exact = not name.startswith("train/")  # whose sums over both processes were made once more in between
+        assert others[name] == (curve if exact else pytest.approx(curve, rel=1e-6)), name
 
 
 @pytest.mark.slow

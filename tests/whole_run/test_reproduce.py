@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from runs import TINY, Run, Start, assert_done, assert_told, kill, wait_for_steps
 
 pytestmark = pytest.mark.slow
@@ -78,7 +79,7 @@ def test_a_run_that_fails_is_told_at_the_end_and_the_table_has_the_others(run: R
     assert "1 of the table's rows failed:\n  soft, seed 2: train ended with status" in done.err
     content = json.loads((folder / "runs/faulty/shapes.json").read_text())
     assert [len(row["results"]) for row in content["blocks"][0]["rows"]] == [1, 1]
-    assert "not finished, and not in the table: none; soft, seed 2; hard" in content["notes"]
+    assert "not finished, and not in the table: none; soft, seed 2; hard; soft_cider; soft_average" in content["notes"]
 
 
 def test_seeds_write_as_one_model_in_the_row_of_the_ensemble(run: Run, finished: str, folder: Path):
@@ -87,6 +88,25 @@ def test_seeds_write_as_one_model_in_the_row_of_the_ensemble(run: Run, finished:
     content = json.loads((folder / "runs/paper-shapes/shapes.json").read_text())
     labels = {row["model"]: len(row["results"]) for row in content["blocks"][0]["rows"]}
     assert labels == {f"{name}, beam {beam}": n for name, n in (("soft", 2), ("soft_ensemble", 1)) for beam in (1, 3)}
+
+
+def test_a_mean_is_made_of_the_best_weights_of_its_parts(run: Run, finished: str, folder: Path):
+    shutil.copytree(folder / "runs/paper-shapes", folder / "runs/means")
+    command = ["reproduce", *BUDGET, "recipes=[soft_average]", "output=runs/means"]
+    done = assert_done(run(*command))
+    assert begun(done.out) == ["train", "evaluate", "evaluate", "average", "evaluate", "evaluate", "page"]
+    means = folder / "runs/means"
+    first, second, mean = (
+        torch.load(means / f"{name}/1/best.ckpt", weights_only=True)["state_dict"]
+        for name in ("soft", "soft_cider", "soft_average")
+    )
+    name = "captioner.decoder.embedding.weight"
+    assert not torch.equal(first[name], second[name])
+    torch.testing.assert_close(mean[name], (first[name] + second[name]) / 2)
+    rows = json.loads((means / "shapes.json").read_text())["blocks"][0]["rows"]
+    minutes = {row["model"]: row["figures"]["training_minutes"] for row in rows}
+    assert minutes["soft_average, beam 3"] == minutes["soft_cider, beam 3"] > minutes["soft, beam 3"]
+    assert begun(assert_done(run(*command)).out) == []
 
 
 def test_workers_share_the_runs_and_the_last_one_writes_the_whole_table(start: Start, run: Run, folder: Path):

@@ -99,6 +99,17 @@ class Evaluate(NamedTuple):
     cache: Text | None
 
 
+class Average(NamedTuple):
+    """
+    checkpoint: the best.ckpt or last.ckpt of two trainings or more, as [a.ckpt,b.ckpt]; one that stands there twice
+        counts twice.
+    output: the new checkpoint; average.ckpt beside the first by default.
+    """
+
+    checkpoint: Annotated[Sequence[Text], Field(min_length=2)]
+    output: Text | None
+
+
 class Attend(NamedTuple):
     """
     checkpoint: a best.ckpt or last.ckpt of training.

@@ -188,6 +188,11 @@ def as_value(value: str) -> str:
     return value if re.fullmatch(PLAIN, value) else quoted(value)
 
 
+def as_list(values: Iterable[str]) -> str:
+    """Texts as the value of a setting that takes a list."""
+    return f"[{','.join(map(as_value, values))}]"
+
+
 def quoted(text: str) -> str:
     """A text as Hydra's command line and then OmegaConf's interpolation take it literally."""
     literal = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)

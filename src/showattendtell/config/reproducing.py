@@ -13,18 +13,25 @@ QUOTES = "\"'"
 
 
 class Recipe(NamedTuple):
-    """A row of a table.
+    """A row of a table: a training, or the mean of others.
 
     settings: what train is given besides the seed.
     paper: the model of the paper's Table 1 that it stands beside, if there is one.
     minutes: what training takes with one seed on one core, about; null where nobody has seen it.
     begins_with: the recipe whose best weights of the same seed its training begins with, if it is a second stage.
+    mean_of: instead of settings, the recipes whose best weights of the same seed are averaged.
     """
 
-    settings: Annotated[Sequence[Text], Field(min_length=1)]
+    settings: Sequence[Text] = ()
     paper: Text | None = None
     minutes: PositiveFloat | None = None
     begins_with: Text | None = None
+    mean_of: Sequence[Text] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The recipes that come before it."""
+        return (*([self.begins_with] if self.begins_with else []), *self.mean_of)
 
 
 class PaperTable(NamedTuple):

@@ -97,9 +97,10 @@ def _series(table: PaperTable, runs: Sequence[Run], ensembles: Mapping[str, Scor
 def _read(run: Run, decoding: int | str) -> Result:
     """A run's result, with the time of the stages before it."""
     result = read_result(run.scoring.result_file(decoding))
-    if not run.first or TIME not in result.figures:
+    if not run.before or (TIME not in result.figures and not run.parts):
         return result
-    return result._replace(figures={**result.figures, TIME: result.figures[TIME] + run.minutes_before})
+    minutes = result.figures.get(TIME, 0.0) + run.minutes_before
+    return result._replace(figures={**result.figures, TIME: minutes})
 
 
 def _model_in_paper(table: PaperTable, series: Series) -> str | None:

@@ -34,6 +34,8 @@ def print_plan(table: PaperTable, runs: Sequence[Run], config: DictConfig) -> No
 
 
 def _state(run: Run) -> str:
+    if run.parts:
+        return "finished" if run.is_finished else "to be averaged"
     if run.is_finished:
         return f"finished, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
     if run.is_trained:

@@ -11,7 +11,7 @@ from showattendtell.config.check import raise_all
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.differences import find_differences, plain_settings
-from showattendtell.config.entry import as_value
+from showattendtell.config.entry import as_list, as_value
 from showattendtell.config.reproducing import PaperTable, Recipe
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.files import BEST, LAST, PREVIOUS
@@ -20,7 +20,7 @@ from showattendtell.reproduction.scoring import Scoring, setting_of, sha256_of
 from showattendtell.same_training import may_differ
 
 BEGINNING = "initial_weights.sha256"
-"""The file of a second stage that tells the weights with which it began."""
+"""The file of a second stage, or of a mean, that tells the weights that it was made of."""
 
 OWN = {"seed": ", and choose seeds by seeds=[1]", "initial_weights": "", "resume": "", "stages": ""}
 """Settings of training that each run of a table has of its own, and what to do instead."""
@@ -33,6 +33,7 @@ class Run(NamedTuple):
     config     what they make of the settings of training
     scoring    what is to be known of its best checkpoint
     first      the run with whose best weights it begins, if it is a second stage
+    parts      the runs whose best weights it averages, if it is a mean
     """
 
     recipe: str
@@ -42,14 +43,20 @@ class Run(NamedTuple):
     config: DictConfig
     scoring: Scoring
     first: "Run | None" = None
+    parts: "tuple[Run, ...]" = ()
 
     @property
     def title(self) -> str:
         return self.scoring.title
 
     @property
+    def before(self) -> "tuple[Run, ...]":
+        """Those whose weights it is made of."""
+        return (self.first,) if self.first else self.parts
+
+    @property
     def can_begin(self) -> bool:
-        return self.first is None or self.first.is_finished
+        return all(run.is_finished for run in self.before)
 
     @property
     def is_begun(self) -> bool:
@@ -57,7 +64,7 @@ class Run(NamedTuple):
 
     @property
     def is_trained(self) -> bool:
-        """Whether all of its epochs are done; one that stopped early is known by its results alone."""
+        """Whether all of its epochs are done; one that stopped early, or a mean, is known by its results alone."""
         return self.scoring.was_scored or (self.num_epochs is not None and self.epochs >= self.num_epochs)
 
     @property
@@ -66,8 +73,13 @@ class Run(NamedTuple):
 
     @property
     def minutes_before(self) -> float:
-        """That the stages before it have trained."""
-        return self.first.minutes_before + sum(read_times(self.first.folder)) / 60 if self.first else 0.0
+        """That all stages before it have trained, each once."""
+        return sum(sum(read_times(folder)) for folder in dict.fromkeys(self._folders_before())) / 60
+
+    def _folders_before(self) -> Iterator[Path]:
+        for run in self.before:
+            yield from run._folders_before()
+            yield run.folder
 
     @property
     def epochs(self) -> int:
@@ -129,18 +141,25 @@ def _make_runs(
     runs: dict[tuple[str, int], Run] = {}
     for name in recipes:
         recipe = table.recipes[name]
-        arguments = (*recipe.settings, *common)
+        arguments = (*_settings(table.recipes, name), *common)
         settings = _compose(arguments)
         for seed in seeds:
+            at = folder / name / str(seed)
+            scoring = Scoring(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
+            parts = tuple(runs[part, seed] for part in recipe.mean_of)
             first = runs[recipe.begins_with, seed] if recipe.begins_with else None
             own = {"seed": seed, **({"initial_weights": str(first.folder / BEST)} if first else {})}
             whole = OmegaConf.merge(settings, own)
             assert isinstance(whole, DictConfig)
-            at = folder / name / str(seed)
-            scoring = Scoring(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
             given = (f"{key}={as_value(str(value))}" for key, value in own.items())
-            runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, first)
+            runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, first, parts)
     return list(runs.values())
+
+
+def _settings(recipes: Mapping[str, Recipe], name: str) -> Sequence[str]:
+    """Of train; those of a mean are its first part's, as in its checkpoint."""
+    recipe = recipes[name]
+    return _settings(recipes, recipe.mean_of[0]) if recipe.mean_of else recipe.settings
 
 
 def refuse_other_settings(runs: Iterable[Run]) -> None:
@@ -150,7 +169,12 @@ def refuse_other_settings(runs: Iterable[Run]) -> None:
 
 def _check(table: PaperTable) -> None:
     """All that it names has to be there before hours are spent on it."""
-    beginnings = (recipe.begins_with for recipe in table.recipes.values() if recipe.begins_with)
+    beginnings = (name for recipe in table.recipes.values() for name in recipe.needs)
+    for name, recipe in table.recipes.items():
+        if bool(recipe.settings) == bool(recipe.mean_of):
+            raise UserError(
+                f"table={table.name}: {name} needs either settings of train or mean_of, the recipes it averages"
+            )
     members = (recipe for name in table.ensembles for recipe in table.members(name))
     for name in [table.base, *table.pages, *members, *beginnings]:
         if name not in table.recipes:
@@ -176,8 +200,7 @@ def _chosen(table: PaperTable, config: DictConfig) -> list[str]:
 
 
 def _with_beginnings(recipes: Mapping[str, Recipe], name: str) -> Iterator[str]:
-    first = recipes[name].begins_with
-    if first:
+    for first in recipes[name].needs:
         yield from _with_beginnings(recipes, first)
     yield name
 
@@ -216,11 +239,8 @@ def budget(config: DictConfig) -> list[str]:
 def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
     """Some of the command's settings of `dataset` as arguments, where they are given."""
     given = {name: config.dataset[name] for name in names if config.dataset[name] is not None}
-    return [f"dataset.{name}={_listed_value(value)}" for name, value in given.items()]
-
-
-def _listed_value(value: str | Sequence[str]) -> str:
-    return as_value(value) if isinstance(value, str) else f"[{','.join(map(as_value, value))}]"
+    values = {name: as_value(value) if isinstance(value, str) else as_list(value) for name, value in given.items()}
+    return [f"dataset.{name}={value}" for name, value in values.items()]
 
 
 def _compose(arguments: Sequence[str]) -> DictConfig:
@@ -233,38 +253,50 @@ def _compose(arguments: Sequence[str]) -> DictConfig:
 
 def find_other_settings(run: Run) -> list[str]:
     """A sentence if the folder of the run holds one that was begun with other settings."""
+    if not (run.is_begun or run.scoring.results):
+        return []
+    differences = _differences(run)
+    if differences:
+        found = listed(differences, shown=5)
+        return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
+    for other in _made_of_others(run):
+        return [f"{run.folder} was made of other weights than {other.title} has now; delete it to make it anew"]
+    return []
+
+
+def _differences(run: Run) -> list[str]:
     file = run.folder / "config/config.yaml"
-    if not file.is_file() or not (run.is_begun or run.scoring.results):
+    if not file.is_file():
         return []
     theirs = OmegaConf.load(file)
     assert isinstance(theirs, DictConfig)
     beginning = {"initial_weights": run.config.initial_weights} if run.first else {}  # its folder may have moved
-    differences = find_differences(run.config, {**plain_settings(theirs), **beginning})
-    if differences:
-        found = listed(differences, shown=5)
-        return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
-    if run.first and not _began_with(run, run.first.folder / BEST):
-        return [f"{run.folder} began with other weights than {run.first.title} has now; delete it to train it anew"]
-    return []
+    return find_differences(run.config, {**plain_settings(theirs), **beginning})
 
 
-def _began_with(run: Run, best: Path) -> bool:
-    """A run that was begun by hand says nothing of its weights, and a checkpoint that was deleted neither."""
+def _made_of_others(run: Run) -> Iterator[Run]:
+    """The runs before it that have other weights by now; a run that was begun by hand says nothing of its weights, and
+    a checkpoint that was deleted neither."""
     told = run.folder / BEGINNING
-    return not told.is_file() or not best.is_file() or told.read_text().strip() == sha256_of(best)
+    if told.is_file():
+        for before, sha256 in zip(run.before, told.read_text().split(), strict=True):
+            best = before.folder / BEST
+            if best.is_file() and sha256_of(best) != sha256:
+                yield before
 
 
 def note_beginning(run: Run) -> None:
-    """Write down with which weights a second stage begins."""
-    if run.first:
+    """Write down of which weights a second stage, or a mean, is made."""
+    if run.before:
         run.folder.mkdir(parents=True, exist_ok=True)
-        (run.folder / BEGINNING).write_text(f"{sha256_of(run.first.folder / BEST)}\n")
+        hashes = [sha256_of(before.folder / BEST) for before in run.before]
+        (run.folder / BEGINNING).write_text("".join(f"{sha256}\n" for sha256 in hashes))
 
 
 def expected_seconds(run: Run, runs: Sequence[Run], minutes: float | None) -> float | None:
     """What is left of the training, about: by the run's own epochs, by runs of the same recipe, or by what its table
     says in `minutes`; None where nothing tells."""
-    if run.is_finished or run.is_trained:
+    if run.is_finished or run.is_trained or run.parts:
         return 0.0
     seconds = read_times(run.folder)
     if seconds and run.num_epochs:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import as_value
+from showattendtell.config.entry import as_list, as_value
 from showattendtell.config.reproducing import PaperTable
 from showattendtell.errors import UserError
 from showattendtell.files import BEST, LOCK, alone, hold
@@ -165,20 +165,29 @@ def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
     if not run.scoring.was_scored:
         if not run.is_begun:
             note_beginning(run)
-        at = f"hydra.run.dir={as_value(str(run.folder))}"
-        commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
+        _average(run, commands) if run.parts else _train(run, commands)
     score(run.scoring, commands, config)
+
+
+def _train(run: Run, commands: Commands) -> None:
+    at = f"hydra.run.dir={as_value(str(run.folder))}"
+    commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
+
+
+def _average(run: Run, commands: Commands) -> None:
+    parts = as_list(str(part.folder / BEST) for part in run.parts)
+    commands.run("average", f"checkpoint={parts}", f"output={as_value(str(run.folder / BEST))}")
 
 
 def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
     """Make the test results that are missing."""
-    models = [as_value(str(file)) for file in scoring.models]
+    models = [str(file) for file in scoring.models]
     places = [setting for setting in given_settings(config) if setting.startswith("cache=")]
     for decoding in scoring.decodings:
         if not scoring.is_scored(decoding):
             commands.run(
                 "evaluate",
-                f"checkpoint={models[0] if len(models) == 1 else '[' + ','.join(models) + ']'}",
+                f"checkpoint={as_value(models[0]) if len(models) == 1 else as_list(models)}",
                 setting_of(decoding),
                 f"output={as_value(str(scoring.result_file(decoding)))}",
                 *data_settings(config, ["root", "entities", "instances"]),
@@ -207,10 +216,10 @@ def show_photographs(
     checkpoints = [first[recipe].folder / BEST for recipe in table.pages]
     if not all(file.is_file() for file in checkpoints):
         return page.name if page.is_file() else None
-    model, *others = (as_value(str(file)) for file in checkpoints)
+    model, *others = map(str, checkpoints)
     arguments = [
-        f"checkpoint={model}",
-        *([f"compare=[{','.join(others)}]"] if others else []),
+        f"checkpoint={as_value(model)}",
+        *([f"compare={as_list(others)}"] if others else []),
         f"number={NUM_PHOTOGRAPHS}",
         setting_of(table.decoding),
         f"output={as_value(str(page))}",
