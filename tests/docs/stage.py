@@ -135,7 +135,8 @@ def _train(folder: Path, run: Run) -> None:
         shutil.copytree(folder / "runs/soft", folder / "runs" / copy)
     for copy, name in (("SOFT", "soft"), ("HARD", "hard")):
         shutil.copytree(folder / "runs" / name, folder / copy)
-    shutil.copytree(folder / "runs/soft", folder / "runs/soft-cider-2")
+    for copy in ("soft-cider-2", "staged/1-likelihood", "staged/2-cider"):
+        shutil.copytree(folder / "runs/soft", folder / "runs" / copy)
     for recipe, name in (("soft", "soft"), ("hard", "hard"), ("soft_cider", "soft"), ("hard_cider", "hard")):
         for seed in range(1, 4):
             finished = folder / f"runs/paper-flickr8k/{recipe}/{seed}"

@@ -14,6 +14,7 @@ from showattendtell.config.reproducing import Recipe, quote_settings
 from showattendtell.errors import UserError
 from showattendtell.report.times import write_times
 from showattendtell.reproduction.runs import (
+    BEGINNING,
     budget,
     expected_seconds,
     finished_runs,
@@ -150,6 +151,9 @@ def test_a_mean_of_other_weights_than_there_are_now_is_told(made: Any):
     assert made("recipes=soft_average", "seeds=[1]")
     (cider.folder / "best.ckpt").write_text("trained anew")
     with pytest.raises(UserError, match="soft_average/1 was made of other weights than soft_cider, seed 1 has now"):
+        made("recipes=soft_average", "seeds=[1]")
+    (mean.folder / BEGINNING).write_text(f"{hash_of(soft)}\n")
+    with pytest.raises(UserError, match="soft_average/1 was made of other weights"):
         made("recipes=soft_average", "seeds=[1]")
 
 

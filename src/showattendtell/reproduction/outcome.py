@@ -97,10 +97,10 @@ def _series(table: PaperTable, runs: Sequence[Run], ensembles: Mapping[str, Scor
 def _read(run: Run, decoding: int | str) -> Result:
     """A run's result, with the time of the stages before it."""
     result = read_result(run.scoring.result_file(decoding))
-    if not run.before or (TIME not in result.figures and not run.parts):
+    own = 0.0 if run.parts else result.figures.get(TIME)
+    if not run.before or own is None:
         return result
-    minutes = result.figures.get(TIME, 0.0) + run.minutes_before
-    return result._replace(figures={**result.figures, TIME: minutes})
+    return result._replace(figures={**result.figures, TIME: own + run.minutes_before})
 
 
 def _model_in_paper(table: PaperTable, series: Series) -> str | None:

@@ -259,8 +259,9 @@ def find_other_settings(run: Run) -> list[str]:
     if differences:
         found = listed(differences, shown=5)
         return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
-    for other in _made_of_others(run):
-        return [f"{run.folder} was made of other weights than {other.title} has now; delete it to make it anew"]
+    others = [other.title for other in _made_of_others(run)]
+    if others:
+        return [f"{run.folder} was made of other weights than {others[0]} has now; delete it to make it anew"]
     return []
 
 
@@ -274,15 +275,21 @@ def _differences(run: Run) -> list[str]:
     return find_differences(run.config, {**plain_settings(theirs), **beginning})
 
 
-def _made_of_others(run: Run) -> Iterator[Run]:
+def _made_of_others(run: Run) -> list[Run]:
     """The runs before it that have other weights by now; a run that was begun by hand says nothing of its weights, and
     a checkpoint that was deleted neither."""
     told = run.folder / BEGINNING
-    if told.is_file():
-        for before, sha256 in zip(run.before, told.read_text().split(), strict=True):
-            best = before.folder / BEST
-            if best.is_file() and sha256_of(best) != sha256:
-                yield before
+    if not told.is_file():
+        return []
+    hashes = told.read_text().split()
+    if len(hashes) != len(run.before):
+        return list(run.before)
+    weights = [(before, before.folder / BEST) for before in run.before]
+    return [
+        before
+        for (before, best), sha256 in zip(weights, hashes, strict=True)
+        if best.is_file() and sha256_of(best) != sha256
+    ]
 
 
 def note_beginning(run: Run) -> None:
