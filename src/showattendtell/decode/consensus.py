@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.arguments import PositiveFloat, PositiveInt
 from showattendtell.decode.decoding import Decoding
 from showattendtell.decode.sampling import Sampling
 from showattendtell.decode.search import BeamSearch
@@ -22,20 +22,18 @@ class Consensus(Decoding):
     """Of a beam's captions the one that is likest to what else the model says of the image: the least Bayes risk (Kumar
     and Byrne 2004) instead of the largest p.
 
-        argmax_y 1/N sum_k BLEU-4(y, y_k) + likelihood log p(y)     y_k ~ p^(1/temperature)
+        argmax_y 1/N sum_k BLEU-4(y, y_k)     y_k ~ p^(1/temperature)
 
     BLEU-4 is that of single captions, in which runs of two words and more count once more (Lin and Och 2004).
 
     beam_size: the number of captions to choose from, all of a beam.
     samples: N, the captions that are drawn to compare them with.
     temperature: below 1 likely words are drawn more often, above 1 less so.
-    likelihood: how much a caption's own log p counts beside that; with very much the beam's first caption is chosen.
     """
 
     beam_size: PositiveInt = 20
     samples: PositiveInt = 50
     temperature: PositiveFloat = 0.5
-    likelihood: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         if self.num_captions > self.beam_size:
@@ -55,11 +53,8 @@ class Consensus(Decoding):
 
     def _best(self, captions: Sequence[Generated], others: Sequence[Generated]) -> list[Generated]:
         said = [_count(other) for other in others]
-
-        def worth(caption: Generated) -> float:
-            return _agreement(_count(caption), said) + self.likelihood * caption.log_probability
-
-        return sorted(captions, key=worth, reverse=True)[: self.num_captions]
+        ranked = sorted(captions, key=lambda caption: _agreement(_count(caption), said), reverse=True)
+        return ranked[: self.num_captions]
 
 
 def _count(caption: Generated) -> Counts[int]:
@@ -67,7 +62,7 @@ def _count(caption: Generated) -> Counts[int]:
 
 
 def _agreement(caption: Counts[int], others: Sequence[Counts[int]]) -> float:
-    return sum(smoothed_bleu(caption, other) for other in others) / len(others)
+    return sum(smoothed_bleu(caption, other) for other in others)
 
 
 def smoothed_bleu(caption: Counts[int], other: Counts[int]) -> float:
