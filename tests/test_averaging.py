@@ -9,7 +9,7 @@ import torch
 
 from showattendtell.averaging import IN_COMMON, average
 from showattendtell.captioning import ImageCaptioner
-from showattendtell.checkpoint import CARD, restore, write_card
+from showattendtell.checkpoint import CARD, restore, save_portable, write_card
 from showattendtell.config.build import build, build_captioner
 from showattendtell.config.entry import Chosen
 from showattendtell.decode.search import BeamSearch
@@ -56,6 +56,7 @@ def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(tmp_path: Path):
             assert torch.equal(weight, ours[name])
     assert not torch.equal(ours[QUERY], theirs[QUERY])
     card = made.checkpoint[CARD]
+    assert card["choices"] == {"mean_of": "3"}
     assert card["config"]["optimizer"]["lr"] == 0.01
     hashes = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in (first, first, second)]
     assert card["averaged"] == hashes
@@ -70,18 +71,26 @@ def test_the_mean_is_a_model_like_any_other(tmp_path: Path):
 
 
 def test_an_encoder_that_was_trained_has_its_mean_and_tells_its_own_weights(tmp_path: Path):
-    first, second = save(tmp_path / "a.ckpt", 1, tune=0.25), save(tmp_path / "b.ckpt", 1, tune=0.75)
-    published = save(tmp_path / "c.ckpt", 1)
+    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, tune=0.5)
     made = average([first, second]).checkpoint
     name = next(name for name in made["state_dict"] if name.startswith("encoder.network"))
-    torch.testing.assert_close(made["state_dict"][name], weights(published)[name] + 0.5)
+    torch.testing.assert_close(made["state_dict"][name], weights(first)[name] + 0.25)
     torch.save(made, tmp_path / "mean.ckpt")
     encoder = restore(str(tmp_path / "mean.ckpt"), "cpu", BeamSearch()).module.encoder
     assert encoder.describe() == made[CARD]["encoder"]
     assert encoder.tuned
 
 
-@pytest.mark.parametrize("setting", ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "decoder.hidden_dim=6",
+        "attention.gate=channel",
+        "encoder.size=160",
+        "decoder.output_tanh=true",
+        "attention=none",
+    ],
+)
 def test_models_of_other_parts_or_regions_are_told_with_what_they_were_trained_with(tmp_path: Path, setting: str):
     first = save(tmp_path / "a.ckpt", 1)
     second = save(tmp_path / "b.ckpt", 1, setting, *(["encoder.resize=160"] if "size" in setting else []))
@@ -91,7 +100,7 @@ def test_models_of_other_parts_or_regions_are_told_with_what_they_were_trained_w
 
 def test_models_of_other_words_are_told(tmp_path: Path):
     first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
-    with pytest.raises(UserError, match="have different vocabularies"):
+    with pytest.raises(UserError, match="b.ckpt has no mean with .*a.ckpt, since they know different words"):
         average([first, second])
 
 
@@ -103,6 +112,15 @@ def test_soft_and_hard_attention_of_the_same_sizes_have_a_mean(tmp_path: Path):
     made = average([first, second])
     assert made.checkpoint[CARD]["config"]["attention"]["_target_"].endswith("SoftAttention")
     assert made.cosine == pytest.approx(1)
+
+
+def test_a_model_in_a_folder_and_a_mean_have_a_mean(tmp_path: Path):
+    path = save(tmp_path / "a.ckpt", 1)
+    save_portable(restore(path, "cpu", BeamSearch()), tmp_path / "folder")
+    torch.save(average([path, path]).checkpoint, tmp_path / "mean.ckpt")
+    made = average([str(tmp_path / "mean.ckpt"), str(tmp_path / "folder")]).checkpoint["state_dict"]
+    halved = weights(path)[QUERY].half().float()
+    torch.testing.assert_close(made[QUERY], (weights(path)[QUERY] + halved) / 2)
 
 
 def test_what_models_have_in_common_is_the_least_cosine_of_neighbours(tmp_path: Path):

@@ -49,7 +49,7 @@ CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option i
 RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
 ASKED = {
     "download": ["dataset"],
-    "average": ["checkpoint"],
+    "average": ["checkpoint", "output"],
     "evaluate": ["checkpoint"],
     "attend": ["checkpoint"],
     "caption": ["images"],

@@ -6,27 +6,28 @@ from showattendtell.config.entry import entry_point
 
 
 def run(config: DictConfig) -> None:
+    """A `UserError` where the new checkpoint would take the place of one that it is made of."""
     import sys
     from pathlib import Path
 
-    import torch
-
     from showattendtell.averaging import IN_COMMON, average
-    from showattendtell.files import whole_file
-    from showattendtell.portable import beside
+    from showattendtell.checkpoint import save
+    from showattendtell.errors import UserError
+    from showattendtell.portable import find_model
     from showattendtell.report.results import writable
 
-    given = beside(config.checkpoint[0], "average.ckpt") if config.output is None else Path(config.output)
-    path = writable(given.expanduser())
+    path = Path(config.output).expanduser()
+    if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
+        raise UserError(f"{path} is there already; set output to a file of its own, as output=runs/mean/best.ckpt")
+    writable(path)
     made = average(list(config.checkpoint))
-    if made.cosine < IN_COMMON:
+    if not made.cosine >= IN_COMMON:
         print(
             f"warning: the weights of these models have little in common (cosine {made.cosine:.2f}); where none began "
             "with another's their mean writes nonsense, and they should write together: evaluate 'checkpoint=[...]'",
             file=sys.stderr,
         )
-    with whole_file(path) as stream:
-        torch.save(made.checkpoint, stream)
+    save(made.checkpoint, path)
     print(f"{len(config.checkpoint)} models, cosine {made.cosine:.3f}; written to {path}")
 
 

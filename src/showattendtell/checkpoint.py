@@ -18,6 +18,7 @@ from showattendtell.data.images import Preprocessing
 from showattendtell.decode.decoding import Decoding
 from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
+from showattendtell.files import whole_file
 from showattendtell.portable import CONFIG, ENCODER, Portable, find_model, read_portable, write_portable
 from showattendtell.pretrained import state_hash
 from showattendtell.processes import own_device
@@ -183,6 +184,19 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
         raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
     return checkpoint
+
+
+def save(content: Mapping[str, Any], file: Path, keep: Path | None = None) -> None:
+    """Write a checkpoint, which is there as a whole or not at all; an OSError where it cannot be written.
+
+    Args:
+        keep: the name that what was there gets.
+    """
+    try:
+        with whole_file(file, keep) as stream:
+            torch.save(content, stream)
+    except RuntimeError as fault:  # torch has an error of its own for a full disk
+        raise fault.__context__ if isinstance(fault.__context__, OSError) else fault from None
 
 
 def _damaged(file: Path, reason: str) -> UserError:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as lightning
-import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from showattendtell.checkpoint import save
 from showattendtell.config.entry import as_argument
 from showattendtell.errors import UserError
-from showattendtell.files import LAST, PREVIOUS, whole_file
+from showattendtell.files import LAST, PREVIOUS
 from showattendtell.processes import any_process, gather, rank
 from showattendtell.random_states import random_states, set_random_states
 from showattendtell.stopping import Notice
@@ -39,14 +39,10 @@ class WholeCheckpoints(TorchCheckpointIO):
         """
         file = Path(path)
         try:
-            with whole_file(file, (storage_options or {}).get("keep")) as stream:
-                torch.save(checkpoint, stream)
-        except (OSError, RuntimeError) as fault:
-            cause = fault if isinstance(fault, OSError) else fault.__context__  # torch has an error of its own
-            if not isinstance(cause, OSError):
-                raise
+            save(checkpoint, file, (storage_options or {}).get("keep"))
+        except OSError as fault:
             raise UserError(
-                f"{file} cannot be written ({cause.strerror}); what was saved before is whole, and with room the run "
+                f"{file} cannot be written ({fault.strerror}); what was saved before is whole, and with room the run "
                 "goes on from there with resume=true"
             ) from None
 

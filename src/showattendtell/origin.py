@@ -8,9 +8,9 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from showattendtell.checkpoint import read_checkpoint
-from showattendtell.config.differences import MODEL, model_differences
+from showattendtell.config.differences import model_differences, trained_with
 from showattendtell.encoder import Encoder
-from showattendtell.errors import UserError, listed
+from showattendtell.errors import UserError
 from showattendtell.model.captioner import Captioner
 from showattendtell.portable import ENCODER, find_model
 from showattendtell.text.vocabulary import Vocabulary
@@ -55,9 +55,7 @@ class Origin(NamedTuple):
         return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
 
     def _misfit(self) -> UserError:
-        choices = self.card.get("choices", {}).items()
-        groups = [f"{group}={option}" for group, option in choices if group.partition("/")[0] in MODEL]
-        told = listed(self.differences or groups, shown=6) or "another encoder"
+        told = trained_with(self.differences, self.card.get("choices", {}))
         return UserError(f"{self.file} does not fit this model; it was trained with {told}: give the same")
 
 

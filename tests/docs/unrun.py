@@ -18,7 +18,7 @@ REASONS = {
     r"storage=postgresql://|storage=/shared/": "needs a server; tests/whole_run/test_study.py has one of its own",
     r"showattendtell\.serve|^curl ": "goes on until Ctrl-C; tests/serving asks servers of its own",
     r"aoti": "compiles for minutes; tests/whole_run/test_exporting.py does",
-    r"initial_weights=runs/paper-": "begins with what takes hours; tests/whole_run/test_stages.py has it small",
+    r"initial_weights=runs/(paper-|halfway)": "begins with hours; tests/whole_run/test_stages.py has it small",
     r"experiment=(staged|scst)": "several trainings; tests/whole_run/test_stages.py has them small",
 }
 

@@ -157,10 +157,41 @@ def test_a_mean_of_other_weights_than_there_are_now_is_told(made: Any):
         made("recipes=soft_average", "seeds=[1]")
 
 
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(["dataset=shapes"], mean_of=["soft"])], ids=["neither", "both"])
-def test_a_recipe_is_a_training_or_a_mean(tmp_path: Path, recipe: Recipe):
+def test_a_mean_of_parts_with_other_settings_is_not_of_these(made: Any, tmp_path: Path):
+    for run in made("recipes=soft_average", "seeds=[1]"):
+        finish(run) if not run.parts else write_results(run)
+    assert [run.recipe for run in finished_runs(TABLE, configured(), tmp_path)] == [
+        "soft",
+        "soft_cider",
+        "soft_average",
+    ]
+    assert finished_runs(TABLE, configured("settings=[decoder.hidden_dim=99]"), tmp_path) == []
+
+
+def test_what_is_made_of_weights_that_are_gone_is_told(made: Any):
+    soft, cider, mean = made("recipes=soft_average", "seeds=[1]")
+    for run in (soft, cider):
+        finish(run)
+    (soft.folder / "best.ckpt").unlink()
+    for run in (cider, mean):
+        with pytest.raises(UserError, match=r"soft/1 has no best.ckpt any more, of which .*, seed 1 is made"):
+            note_beginning(run)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (Recipe(), "odd needs settings of train, or mean_of"),
+        (Recipe(["dataset=shapes"], mean_of=["soft", "hard"]), "odd needs settings of train, or mean_of"),
+        (Recipe(mean_of=["soft"]), "mean_of with two recipes or more"),
+        (Recipe(mean_of=["soft", "hard"], begins_with="soft"), "odd is the mean of others, and begins with nothing"),
+        (Recipe(mean_of=["soft", "odd"]), "odd needs odd, which has no end"),
+        (Recipe(mean_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),
+    ],
+)
+def test_a_recipe_is_a_training_or_a_mean_of_others(tmp_path: Path, recipe: Recipe, told: str):
     table = TABLE._replace(recipes={**TABLE.recipes, "odd": recipe})
-    with pytest.raises(UserError, match="odd needs either settings of train or mean_of"):
+    with pytest.raises(UserError, match=told):
         make_runs(table, configured(), tmp_path)
 
 

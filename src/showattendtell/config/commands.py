@@ -103,11 +103,11 @@ class Average(NamedTuple):
     """
     checkpoint: the best.ckpt or last.ckpt of two trainings or more, as [a.ckpt,b.ckpt]; one that stands there twice
         counts twice.
-    output: the new checkpoint; average.ckpt beside the first by default.
+    output: the new checkpoint.
     """
 
     checkpoint: Annotated[Sequence[Text], Field(min_length=2)]
-    output: Text | None
+    output: Text
 
 
 class Attend(NamedTuple):

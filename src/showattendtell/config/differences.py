@@ -1,7 +1,7 @@
 """In which settings two configurations of training differ."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.check import leaves, shown
 from showattendtell.config.signature import read_signature
+from showattendtell.errors import listed
 from showattendtell.same_training import may_differ
 
 DEFAULT = "its default"
@@ -17,7 +18,16 @@ DEFAULT = "its default"
 MODEL = ("encoder", "attention", "decoder")
 """The groups of settings that shape the model."""
 
-HARMLESS = ("weights", "trainable", "frozen_stride", "learning_rate", "recompute", "dropout", "_target_")
+HARMLESS = {
+    "weights",
+    "trainable",
+    "frozen_stride",
+    "learning_rate",
+    "recompute",
+    "_target_",
+    "dropout",
+    "dropout_places",
+}
 """Settings of the model that may be otherwise where it gets another one's weights."""
 
 
@@ -45,6 +55,13 @@ def model_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]
     ours, theirs = _of_the_model(plain_settings(config)), _of_the_model(other)
     names = [name for name in theirs if name in ours and name.rpartition(".")[2] not in HARMLESS]
     return [f"{name}={shown(theirs[name])}" for name in names if ours[name] != theirs[name]]
+
+
+def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
+    """What a model that does not fit another was trained with, in words: its differences in settings, or else the
+    options that shape it."""
+    groups = [f"{group}={option}" for group, option in choices.items() if group.partition("/")[0] in MODEL]
+    return listed(list(differences) or groups, shown=6) or "another encoder"
 
 
 def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,9 +98,10 @@ def _read(run: Run, decoding: int | str) -> Result:
     """A run's result, with the time of the stages before it."""
     result = read_result(run.scoring.result_file(decoding))
     own = 0.0 if run.parts else result.figures.get(TIME)
-    if not run.before or own is None:
+    before = run.minutes_before
+    if not before or own is None:
         return result
-    return result._replace(figures={**result.figures, TIME: own + run.minutes_before})
+    return result._replace(figures={**result.figures, TIME: own + before})
 
 
 def _model_in_paper(table: PaperTable, series: Series) -> str | None:

@@ -24,18 +24,20 @@ def print_plan(table: PaperTable, runs: Sequence[Run], config: DictConfig) -> No
         shown.add_row(run.recipe, str(run.seed), _state(run), _told(left[-1]))
     console = Console(highlight=False)
     console.print(shown)
-    todo, unknown = sum(not run.is_finished for run in runs), left.count(None)
-    others = f" and {unknown} of unknown length" if unknown else ""
-    known = f"about {duration(sum(filter(None, left)))}{others}" if todo > unknown else "for an unknown time"
-    if todo:
-        console.print(f"{todo} to do: they train {known}; storing grids and scoring come on top", soft_wrap=True)
-    else:
+    todo, unknown, known = sum(not run.is_finished for run in runs), left.count(None), sum(filter(None, left))
+    if not todo:
         console.print("nothing to train: all runs are finished")
+    elif not unknown and not known:
+        console.print(f"nothing to train: {todo} to be scored")
+    else:
+        others = f" and {unknown} of unknown length" if unknown else ""
+        time = f"about {duration(known)}{others}" if known else "for an unknown time"
+        console.print(f"{todo} to do: they train {time}; storing grids and scoring come on top", soft_wrap=True)
 
 
 def _state(run: Run) -> str:
     if run.parts:
-        return "finished" if run.is_finished else "to be averaged"
+        return "finished" if run.is_finished else "averaged, to be scored" if run.is_trained else "to be averaged"
     if run.is_finished:
         return f"finished, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
     if run.is_trained:

@@ -1,6 +1,7 @@
 """The runs of a table: what each of them trains, and how far it is."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -123,7 +124,7 @@ def _all_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
     faults = []
     for recipe in table.recipes:
         try:
-            made = _make_runs(table, config, folder, list(_with_beginnings(table.recipes, recipe)), seeds)
+            made = _make_runs(table, config, folder, dict.fromkeys(_with_beginnings(table.recipes, recipe)), seeds)
         except UserError as fault:
             faults.append(str(fault))
         else:
@@ -134,7 +135,7 @@ def _all_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
 
 
 def _make_runs(
-    table: PaperTable, config: DictConfig, folder: Path, recipes: Sequence[str], seeds: Sequence[int]
+    table: PaperTable, config: DictConfig, folder: Path, recipes: Iterable[str], seeds: Sequence[int]
 ) -> list[Run]:
     common = [*given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
@@ -170,15 +171,11 @@ def refuse_other_settings(runs: Iterable[Run]) -> None:
 def _check(table: PaperTable) -> None:
     """All that it names has to be there before hours are spent on it."""
     beginnings = (name for recipe in table.recipes.values() for name in recipe.needs)
-    for name, recipe in table.recipes.items():
-        if bool(recipe.settings) == bool(recipe.mean_of):
-            raise UserError(
-                f"table={table.name}: {name} needs either settings of train or mean_of, the recipes it averages"
-            )
     members = (recipe for name in table.ensembles for recipe in table.members(name))
     for name in [table.base, *table.pages, *members, *beginnings]:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
+    _check_means(table)
     if table.decoding not in table.decodings:
         ways = ",".join(map(str, table.decodings))
         raise UserError(
@@ -187,6 +184,21 @@ def _check(table: PaperTable) -> None:
     with beside_a_command():
         for decoding in table.decodings:
             check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+
+
+def _check_means(table: PaperTable) -> None:
+    """A recipe is a training or a mean of several, and none is made of itself."""
+    for name, recipe in table.recipes.items():
+        if len(recipe.mean_of) == 1 or bool(recipe.settings) == bool(recipe.mean_of):
+            raise UserError(f"table={table.name}: {name} needs settings of train, or mean_of with two recipes or more")
+        if recipe.mean_of and recipe.begins_with:
+            raise UserError(
+                f"table={table.name}: {name} is the mean of others, and begins with nothing; leave that out"
+            )
+    try:
+        TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
+    except CycleError as fault:
+        raise UserError(f"table={table.name}: {' needs '.join(reversed(fault.args[1]))}, which has no end") from None
 
 
 def _chosen(table: PaperTable, config: DictConfig) -> list[str]:
@@ -255,6 +267,9 @@ def find_other_settings(run: Run) -> list[str]:
     """A sentence if the folder of the run holds one that was begun with other settings."""
     if not (run.is_begun or run.scoring.results):
         return []
+    of_parts = [fault for part in run.parts for fault in find_other_settings(part)]
+    if of_parts:
+        return of_parts
     differences = _differences(run)
     if differences:
         found = listed(differences, shown=5)
@@ -293,7 +308,12 @@ def _made_of_others(run: Run) -> list[Run]:
 
 
 def note_beginning(run: Run) -> None:
-    """Write down of which weights a second stage, or a mean, is made."""
+    """Write down of which weights a second stage, or a mean, is made; a `UserError` where they are gone."""
+    gone = [before for before in run.before if not (before.folder / BEST).is_file()]
+    if gone:
+        raise UserError(
+            f"{gone[0].folder} has no {BEST} any more, of which {run.title} is made; delete it to train it anew"
+        )
     if run.before:
         run.folder.mkdir(parents=True, exist_ok=True)
         hashes = [sha256_of(before.folder / BEST) for before in run.before]

@@ -165,7 +165,10 @@ def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
     if not run.scoring.was_scored:
         if not run.is_begun:
             note_beginning(run)
-        _average(run, commands) if run.parts else _train(run, commands)
+        if run.parts:
+            _average(run, commands)
+        else:
+            _train(run, commands)
     score(run.scoring, commands, config)
 
 
