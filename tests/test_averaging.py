@@ -83,13 +83,7 @@ def test_an_encoder_that_was_trained_has_its_mean_and_tells_its_own_weights(tmp_
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        "decoder.hidden_dim=6",
-        "attention.gate=channel",
-        "encoder.size=160",
-        "decoder.output_tanh=true",
-        "attention=none",
-    ],
+    ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160", "decoder.output_tanh=true"],
 )
 def test_models_of_other_parts_or_regions_are_told_with_what_they_were_trained_with(tmp_path: Path, setting: str):
     first = save(tmp_path / "a.ckpt", 1)

@@ -92,6 +92,10 @@ def test_an_option_stands_for_all_that_it_sets(compared: Any):
     assert labels(compared(result(), other)) == ["soft, encoder=vgg19", "soft, encoder=resnet50"]
 
 
+def test_a_mean_of_models_is_no_further_seed_of_the_first(compared: Any):
+    assert labels(compared(result(), result(choices={"mean_of": "2"}))) == ["soft", "soft, mean_of=2"]
+
+
 def test_rows_are_called_after_attention_and_decoder(compared: Any):
     hard = result(choices={"attention": "hard"}, settings={"attention._target_": "Hard"})
     nic = result(choices={"attention": "none", "decoder": "nic"}, settings={"attention._target_": "None"})

@@ -79,6 +79,8 @@ def describe(result: Result) -> Entry:
     }
     if "initial_weights" in training:  # each seed of a second stage has a folder of its own
         training["initial_weights"] = Path(training["initial_weights"]).name
+    if "mean_of" in choices:  # settings and name are those of one of the models that it is made of
+        training["mean_of"] = choices["mean_of"]
     training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
     scoring = {
         **_flat(result.decoding, "decoding."),
