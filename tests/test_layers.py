@@ -40,20 +40,8 @@ LAYERS = [
     {"scoring", "describing", "averaging"},
     {"accounts", "serving"},
     {"reproduction"},
-    {
-        "download",
-        "prepare",
-        "features.__main__",
-        "train",
-        "average",
-        "evaluate",
-        "attend",
-        "score",
-        "table",
-        "caption",
-        "page",
-    }
-    | {"export.__main__", "demo", "sweep_report", "reproduce", "serve", "cli"},
+    {"download", "prepare", "features.__main__", "train", "average", "evaluate", "attend", "score"}
+    | {"table", "caption", "page", "export.__main__", "demo", "sweep_report", "reproduce", "serve", "cli"},
 ]
 """What stands further down may import what stands above it; modules of one row do not import each other."""
 

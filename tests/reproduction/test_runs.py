@@ -128,7 +128,7 @@ def test_a_mean_waits_for_its_parts_and_counts_what_they_trained_once(made: Any)
     runs = made("recipes=soft_average", "seeds=[7]")
     assert [run.title for run in runs] == ["soft, seed 7", "soft_cider, seed 7", "soft_average, seed 7"]
     soft, cider, mean = runs
-    assert mean.parts == (soft, cider)
+    assert mean.before == (soft, cider)
     assert mean.config == soft.config
     for run, minutes in ((soft, 8), (cider, 5)):
         assert not mean.can_begin
@@ -158,8 +158,10 @@ def test_a_mean_of_other_weights_than_there_are_now_is_told(made: Any):
 
 
 def test_a_mean_of_parts_with_other_settings_is_not_of_these(made: Any, tmp_path: Path):
-    for run in made("recipes=soft_average", "seeds=[1]"):
-        finish(run) if not run.parts else write_results(run)
+    soft, cider, mean = made("recipes=soft_average", "seeds=[1]")
+    finish(soft)
+    finish(cider)
+    write_results(mean)
     assert [run.recipe for run in finished_runs(TABLE, configured(), tmp_path)] == [
         "soft",
         "soft_cider",

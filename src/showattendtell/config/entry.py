@@ -183,14 +183,12 @@ def as_argument(name: str, value: object) -> str:
     return shlex.quote(f"{name}={quoted(str(value))}")
 
 
-def as_value(value: str) -> str:
-    """A text as the value of a setting in a list of arguments, quoted for Hydra where it needs that."""
+def as_value(value: str | Iterable[str]) -> str:
+    """A text, or several as a list, as the value of a setting in a list of arguments, quoted for Hydra where it needs
+    that."""
+    if not isinstance(value, str):
+        return f"[{','.join(map(as_value, value))}]"
     return value if re.fullmatch(PLAIN, value) else quoted(value)
-
-
-def as_list(values: Iterable[str]) -> str:
-    """Texts as the value of a setting that takes a list."""
-    return f"[{','.join(map(as_value, values))}]"
 
 
 def quoted(text: str) -> str:

@@ -97,7 +97,7 @@ def _series(table: PaperTable, runs: Sequence[Run], ensembles: Mapping[str, Scor
 def _read(run: Run, decoding: int | str) -> Result:
     """A run's result, with the time of the stages before it."""
     result = read_result(run.scoring.result_file(decoding))
-    own = 0.0 if run.parts else result.figures.get(TIME)
+    own = 0.0 if run.is_mean else result.figures.get(TIME)
     before = run.minutes_before
     if not before or own is None:
         return result

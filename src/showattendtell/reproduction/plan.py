@@ -36,12 +36,13 @@ def print_plan(table: PaperTable, runs: Sequence[Run], config: DictConfig) -> No
 
 
 def _state(run: Run) -> str:
-    if run.parts:
-        return "finished" if run.is_finished else "averaged, to be scored" if run.is_trained else "to be averaged"
+    trained = "" if run.is_mean else f", {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
     if run.is_finished:
-        return f"finished, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
+        return f"finished{trained}"
     if run.is_trained:
-        return f"trained, {run.epochs} epochs in {duration(sum(read_times(run.folder)))}, to be scored"
+        return f"{'averaged' if run.is_mean else 'trained'}{trained}, to be scored"
+    if run.is_mean:
+        return "to be averaged"
     if run.is_begun:
         return f"{run.epochs} of {run.num_epochs or 'any number of'} epochs"
     return "to be trained"

@@ -12,7 +12,7 @@ from showattendtell.config.check import raise_all
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.differences import find_differences, plain_settings
-from showattendtell.config.entry import as_list, as_value
+from showattendtell.config.entry import as_value
 from showattendtell.config.reproducing import PaperTable, Recipe
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.files import BEST, LAST, PREVIOUS
@@ -33,8 +33,8 @@ class Run(NamedTuple):
     arguments  of train, but for those that say where it writes
     config     what they make of the settings of training
     scoring    what is to be known of its best checkpoint
-    first      the run with whose best weights it begins, if it is a second stage
-    parts      the runs whose best weights it averages, if it is a mean
+    before     the runs with whose best weights it begins, if it is a second stage, or of which it is the mean
+    is_mean    whether nothing is trained, but those weights averaged
     """
 
     recipe: str
@@ -43,17 +43,12 @@ class Run(NamedTuple):
     arguments: tuple[str, ...]
     config: DictConfig
     scoring: Scoring
-    first: "Run | None" = None
-    parts: "tuple[Run, ...]" = ()
+    before: "tuple[Run, ...]" = ()
+    is_mean: bool = False
 
     @property
     def title(self) -> str:
         return self.scoring.title
-
-    @property
-    def before(self) -> "tuple[Run, ...]":
-        """Those whose weights it is made of."""
-        return (self.first,) if self.first else self.parts
 
     @property
     def can_begin(self) -> bool:
@@ -147,13 +142,12 @@ def _make_runs(
         for seed in seeds:
             at = folder / name / str(seed)
             scoring = Scoring(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
-            parts = tuple(runs[part, seed] for part in recipe.mean_of)
-            first = runs[recipe.begins_with, seed] if recipe.begins_with else None
-            own = {"seed": seed, **({"initial_weights": str(first.folder / BEST)} if first else {})}
+            before = tuple(runs[needed, seed] for needed in recipe.needs)
+            own = {"seed": seed, **({"initial_weights": str(before[0].folder / BEST)} if recipe.begins_with else {})}
             whole = OmegaConf.merge(settings, own)
             assert isinstance(whole, DictConfig)
             given = (f"{key}={as_value(str(value))}" for key, value in own.items())
-            runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, first, parts)
+            runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.mean_of))
     return list(runs.values())
 
 
@@ -251,8 +245,7 @@ def budget(config: DictConfig) -> list[str]:
 def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
     """Some of the command's settings of `dataset` as arguments, where they are given."""
     given = {name: config.dataset[name] for name in names if config.dataset[name] is not None}
-    values = {name: as_value(value) if isinstance(value, str) else as_list(value) for name, value in given.items()}
-    return [f"dataset.{name}={value}" for name, value in values.items()]
+    return [f"dataset.{name}={as_value(value)}" for name, value in given.items()]
 
 
 def _compose(arguments: Sequence[str]) -> DictConfig:
@@ -267,9 +260,10 @@ def find_other_settings(run: Run) -> list[str]:
     """A sentence if the folder of the run holds one that was begun with other settings."""
     if not (run.is_begun or run.scoring.results):
         return []
-    of_parts = [fault for part in run.parts for fault in find_other_settings(part)]
-    if of_parts:
-        return of_parts
+    if run.is_mean:
+        faults = [fault for part in run.before for fault in find_other_settings(part)]
+        if faults:
+            return faults
     differences = _differences(run)
     if differences:
         found = listed(differences, shown=5)
@@ -286,7 +280,7 @@ def _differences(run: Run) -> list[str]:
         return []
     theirs = OmegaConf.load(file)
     assert isinstance(theirs, DictConfig)
-    beginning = {"initial_weights": run.config.initial_weights} if run.first else {}  # its folder may have moved
+    beginning = {"initial_weights": run.config.initial_weights} if run.before else {}  # its folder may have moved
     return find_differences(run.config, {**plain_settings(theirs), **beginning})
 
 
@@ -299,12 +293,12 @@ def _made_of_others(run: Run) -> list[Run]:
     hashes = told.read_text().split()
     if len(hashes) != len(run.before):
         return list(run.before)
-    weights = [(before, before.folder / BEST) for before in run.before]
-    return [
-        before
-        for (before, best), sha256 in zip(weights, hashes, strict=True)
-        if best.is_file() and sha256_of(best) != sha256
-    ]
+    return [before for before, sha256 in zip(run.before, hashes, strict=True) if _has_other_weights(before, sha256)]
+
+
+def _has_other_weights(run: Run, sha256: str) -> bool:
+    best = run.folder / BEST
+    return best.is_file() and sha256_of(best) != sha256
 
 
 def note_beginning(run: Run) -> None:
@@ -323,7 +317,7 @@ def note_beginning(run: Run) -> None:
 def expected_seconds(run: Run, runs: Sequence[Run], minutes: float | None) -> float | None:
     """What is left of the training, about: by the run's own epochs, by runs of the same recipe, or by what its table
     says in `minutes`; None where nothing tells."""
-    if run.is_finished or run.is_trained or run.parts:
+    if run.is_finished or run.is_trained or run.is_mean:
         return 0.0
     seconds = read_times(run.folder)
     if seconds and run.num_epochs:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import as_list, as_value
+from showattendtell.config.entry import as_value
 from showattendtell.config.reproducing import PaperTable
 from showattendtell.errors import UserError
 from showattendtell.files import BEST, LOCK, alone, hold
@@ -165,7 +165,7 @@ def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
     if not run.scoring.was_scored:
         if not run.is_begun:
             note_beginning(run)
-        if run.parts:
+        if run.is_mean:
             _average(run, commands)
         else:
             _train(run, commands)
@@ -178,8 +178,8 @@ def _train(run: Run, commands: Commands) -> None:
 
 
 def _average(run: Run, commands: Commands) -> None:
-    parts = as_list(str(part.folder / BEST) for part in run.parts)
-    commands.run("average", f"checkpoint={parts}", f"output={as_value(str(run.folder / BEST))}")
+    parts = [str(part.folder / BEST) for part in run.before]
+    commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
 
 
 def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
@@ -190,7 +190,7 @@ def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
         if not scoring.is_scored(decoding):
             commands.run(
                 "evaluate",
-                f"checkpoint={as_value(models[0]) if len(models) == 1 else as_list(models)}",
+                f"checkpoint={as_value(models[0] if len(models) == 1 else models)}",
                 setting_of(decoding),
                 f"output={as_value(str(scoring.result_file(decoding)))}",
                 *data_settings(config, ["root", "entities", "instances"]),
@@ -222,7 +222,7 @@ def show_photographs(
     model, *others = map(str, checkpoints)
     arguments = [
         f"checkpoint={as_value(model)}",
-        *([f"compare={as_list(others)}"] if others else []),
+        *([f"compare={as_value(others)}"] if others else []),
         f"number={NUM_PHOTOGRAPHS}",
         setting_of(table.decoding),
         f"output={as_value(str(page))}",
