@@ -108,6 +108,10 @@ def test_with_a_seed_an_image_is_seen_in_one_of_its_views_and_unmirrored_where_c
     }
     assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
     assert torch.equal(grid_source(store, examples)([0, 1, 2]), views[0])
+    assert torch.equal(grid_source(store, examples, mirrored=True)([2, 0]), views[1][[2, 0]])
+    pixels = pixel_source(encoder.preprocessing, examples, mirrored=True)([2, 0])
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(pixels), views[1][[2, 0]].float(), rtol=2e-3, atol=2e-3)
 
 
 def test_pixels_through_the_encoder_agree_with_stored_grids(

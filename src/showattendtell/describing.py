@@ -140,12 +140,16 @@ class PhotoCaptioner(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[Restored], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._choir = Choir([model.module for model in models])
+        self._choir = Choir([model.module for model in models] * (1 + self._mirrored))
 
     @property
     def config(self) -> DictConfig:
         """What the first of the models was trained with."""
         return self.models[0].config
+
+    @property
+    def _mirrored(self) -> bool:
+        return self._first.decoding.mirrored
 
     @property
     def _first(self) -> ImageCaptioner:
@@ -184,7 +188,7 @@ class PhotoCaptioner(ModelHubMixin):
         with torch.random.fork_rng(enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            written = self._choir.write(seen)
+            written = self._choir.write([*seen, *(pixels.flip(-1) for pixels in seen if self._mirrored)])
         for (name, image), captions in zip(pictures, written, strict=True):
             frame = self._first.encoder.preprocessing.crop_box(*image.size)
             part = frame.scaled(1 / image.width, 1 / image.height)

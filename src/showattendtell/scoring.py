@@ -29,12 +29,14 @@ class Trial(NamedTuple):
     """Restored models that write together, and the images of a split of a data set as each of them takes them.
 
     hashes: SHA-256 of the files with their weights.
+    mirrors: the same models before the mirror images, where these are read as well.
     """
 
     checkpoints: Sequence[str]
     hashes: Sequence[str]
     models: Sequence[Restored]
     writers: Sequence[Writer]
+    mirrors: Sequence[Writer]
     dataset: Dataset
     split: str
 
@@ -87,8 +89,10 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
         source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
         sources.append(source)
     examples = dataset.split(config.split)
-    writers = [Writer(model.module, source(examples)) for model, source in zip(models, sources, strict=True)]
-    return Trial(checkpoints, hashes, models, writers, dataset, config.split)
+    pairs = [(model.module, source) for model, source in zip(models, sources, strict=True)]
+    writers = [Writer(module, source(examples)) for module, source in pairs]
+    mirrors = [Writer(module, source(examples, mirrored=True)) for module, source in pairs if decoding.mirrored]
+    return Trial(checkpoints, hashes, models, writers, mirrors, dataset, config.split)
 
 
 class Scores(NamedTuple):

@@ -25,13 +25,19 @@ ImageSource = Callable[[Sequence[int]], Tensor]
 class Source(Protocol):
     """Where images come from."""
 
-    def __call__(self, examples: Sequence[Example], training: bool = False) -> ImageSource:
-        """The images of the examples: as they are, or where it is for training in views that may be drawn anew."""
+    def __call__(self, examples: Sequence[Example], training: bool = False, mirrored: bool = False) -> ImageSource:
+        """The images of the examples: as they are, `mirrored`, or where it is for training in views that may be drawn
+        anew."""
 
 
-def grid_source(store: FeatureStore, examples: Sequence[Example], seed: int | None = None) -> ImageSource:
-    """Regions from the store; with a seed of one of the stored views of each image, drawn anew for each batch."""
+def grid_source(
+    store: FeatureStore, examples: Sequence[Example], seed: int | None = None, mirrored: bool = False
+) -> ImageSource:
+    """Regions from the store: of the images, of their mirror images, or with a seed of one of the stored views of each,
+    drawn anew for each batch."""
     rows = store.rows([example.image for example in examples])
+    if mirrored:
+        return lambda positions: store.read(rows[list(positions)], torch.ones(len(positions), dtype=torch.long))
     if seed is None or store.views == 1:
         return lambda positions: store[rows[torch.as_tensor(positions)]]
     sided = np.array([tells_sides(example) for example in examples])
@@ -66,7 +72,10 @@ def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int 
 
 
 def pixel_source(
-    preprocessing: Preprocessing, examples: Sequence[Example], augmentation: Augmentation | None = None
+    preprocessing: Preprocessing,
+    examples: Sequence[Example],
+    augmentation: Augmentation | None = None,
+    mirrored: bool = False,
 ) -> ImageSource:
     """Pixels from the image files, uint8, or views of them; reading raises `UserError` for a file that is broken."""
     if augmentation:
@@ -78,7 +87,8 @@ def pixel_source(
         for image in images:
             if isinstance(image, Exception):
                 raise image
-        return torch.stack(images)  # type: ignore[arg-type]
+        pixels = torch.stack(images)  # type: ignore[arg-type]
+        return pixels.flip(-1) if mirrored else pixels
 
     return read
 

@@ -77,6 +77,7 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
     ("settings", "words"),
     [
         (["attention=hard", "loss=soft"], ["attention=hard learns by loss=hard"]),
+        (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
         (["attention=dot", "loss=hard"], ["attention=hard learns by loss=hard"]),
         (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
         (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Run, assert_done, assert_told, held_out
+from runs import TINY, Run, assert_done, assert_told, held_out
+
+from showattendtell import load
 
 
 def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
@@ -21,6 +23,25 @@ def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: P
     assert together["bleu4"] == alone["bleu4"]
     assert together["checkpoint_sha256"] == [alone["checkpoint_sha256"]] * 2
     assert "pointing_game" in alone.keys() - together.keys()
+
+
+def test_mirror_images_are_read_whether_their_grids_are_stored_or_not(
+    run: Run, checkpoint: Path, folder: Path, altered: Callable[..., Path]
+):
+    def store_mirrored(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"]["features"]["views"] = 2
+
+    files = {example.image: example.path for example in held_out(folder)}
+    captioner = load(checkpoint, device="cpu", mirrored=True)
+    pixels = evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")
+    assert pixels["captions"] == {image: captioner(path).caption for image, path in files.items()}
+    assert pixels["decoding"]["mirrored"]
+    assert "pointing_game" in pixels
+    two_views = altered(store_mirrored)
+    assert_done(run("prepare", *TINY, "features.views=2"))
+    assert evaluated(run, folder, f"checkpoint={two_views}", "decoding.mirrored=true")["captions"] == pixels["captions"]
+    again = evaluated(run, folder, f"checkpoint=[{two_views},{checkpoint}]", "decoding.mirrored=true")
+    assert again["captions"] == pixels["captions"]
 
 
 def test_the_result_of_an_ensemble_stands_beside_that_of_its_first_model(run: Run, checkpoint: Path):

@@ -104,7 +104,7 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     store, readable = _open_store(config, dataset, encoder)
     if store.views > 1 and config.data.get("resident"):
         raise UserError("data.resident=true keeps one view of each image; leave it out with features.views")
-    return _grids(store, config.seed), readable
+    return _grids(store, encoder, config.seed), readable
 
 
 def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: str) -> tuple[Source, Dataset]:
@@ -113,19 +113,23 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
     if encoder.trainable or not is_finished(_store_path(config, dataset, encoder)):
         return _pixels(encoder), _readable(config, dataset, [split])
     store, readable = _open_store(config, dataset, encoder)
-    return _grids(store, config.seed), readable
+    return _grids(store, encoder, config.seed), readable
 
 
 def _pixels(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
-    def source(examples: Sequence[Example], training: bool = False) -> ImageSource:
-        return pixel_source(encoder.preprocessing, examples, augmentation if training else None)
+    def source(examples: Sequence[Example], training: bool = False, mirrored: bool = False) -> ImageSource:
+        return pixel_source(encoder.preprocessing, examples, augmentation if training else None, mirrored)
 
     return source
 
 
-def _grids(store: FeatureStore, seed: int) -> Source:
-    def source(examples: Sequence[Example], training: bool = False) -> ImageSource:
-        return grid_source(store, examples, seed if training else None)
+def _grids(store: FeatureStore, encoder: Encoder, seed: int) -> Source:
+    """Mirror images are read as pixels where the store has none."""
+
+    def source(examples: Sequence[Example], training: bool = False, mirrored: bool = False) -> ImageSource:
+        if mirrored and store.views == 1:
+            return pixel_source(encoder.preprocessing, examples, mirrored=True)
+        return grid_source(store, examples, seed if training else None, mirrored)
 
     return source
 

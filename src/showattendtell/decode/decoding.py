@@ -28,6 +28,8 @@ class Decoding(ABC):
     prefix: how every caption begins.
     required: words that every caption says.
     forbidden: words that no caption says.
+    mirrored: read each photograph's mirror image as well, and let p of a word be the mean of both, in twice the time;
+        attention is shown for the photograph as it is.
     precision: in which matrices are multiplied. bfloat16 is faster where the machine has a unit for it; words that are
         nearly as likely may then change places.
     """
@@ -40,6 +42,7 @@ class Decoding(ABC):
     prefix: str = ""
     required: Sequence[Text] = ()
     forbidden: Sequence[Text] = ()
+    mirrored: bool = False
     precision: Literal["float32", "bfloat16"] = "float32"
 
     @abstractmethod
