@@ -45,15 +45,21 @@ class ImageCaptioner(nn.Module):
 class Choir:
     """Models with one vocabulary that write as one, in the way that the first has been given.
 
-    Their weights are prepared once: for captions after a change of theirs, make another.
+    Their weights are prepared once: for captions after a change of theirs, make another. Where the decoding is to read
+    mirror images as well, all of them see each image twice.
     """
 
     def __init__(self, models: Sequence[ImageCaptioner]):
-        self._models, self._decoding = tuple(models), models[0].decoding
-        self._speaker = Speaker([model.captioner for model in models], self._decoding.precision)
+        self._decoding = models[0].decoding
+        self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
+        self._speaker = Speaker([model.captioner for model in self._models], self._decoding.precision)
 
     @torch.no_grad()
     def write(self, images: Sequence[Tensor]) -> list[list[Generated]]:
-        """Captions of the same images as each of the models takes them, of each image the best first."""
+        """Captions of the same images as each of the models takes them, of each image the best first.
+
+        Args:
+            images: of each model, and behind them, where mirror images are read as well, these of each model.
+        """
         regions = [model.regions(seen) for model, seen in zip(self._models, images, strict=True)]
         return self._decoding.write(self._speaker, regions, self._models[0].vocabulary)

@@ -140,16 +140,12 @@ class PhotoCaptioner(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[Restored], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._choir = Choir([model.module for model in models] * (1 + self._mirrored))
+        self._choir = Choir([model.module for model in models])
 
     @property
     def config(self) -> DictConfig:
         """What the first of the models was trained with."""
         return self.models[0].config
-
-    @property
-    def _mirrored(self) -> bool:
-        return self._first.decoding.mirrored
 
     @property
     def _first(self) -> ImageCaptioner:
@@ -185,10 +181,11 @@ class PhotoCaptioner(ModelHubMixin):
             torch.stack([module.encoder.preprocessing(image) for _, image in pictures]).to(module.device)
             for module in modules
         ]
+        mirrors = [pixels.flip(-1) for pixels in seen] if self._first.decoding.mirrored else []
         with torch.random.fork_rng(enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            written = self._choir.write([*seen, *(pixels.flip(-1) for pixels in seen if self._mirrored)])
+            written = self._choir.write([*seen, *mirrors])
         for (name, image), captions in zip(pictures, written, strict=True):
             frame = self._first.encoder.preprocessing.crop_box(*image.size)
             part = frame.scaled(1 / image.width, 1 / image.height)

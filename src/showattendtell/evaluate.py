@@ -22,7 +22,7 @@ def run(config: DictConfig) -> float:
     with together():
         trial = open_trial(config, build(config.decoding))
         path = agree(lambda: writable(Path(config.output or trial.result_file("results"))))
-        written = write_captions([*trial.writers, *trial.mirrors], trial.examples, config.seed)
+        written = write_captions(trial.writers, trial.examples, config.seed, trial.mirrors)
         if rank():
             return 0.0
     people = people_said(trial.examples)

@@ -29,23 +29,28 @@ class Writer(NamedTuple):
     images: ImageSource
 
 
-def write_captions(writers: Sequence[Writer], examples: Sequence[Example], seed: int) -> dict[str, list[list[str]]]:
+def write_captions(
+    writers: Sequence[Writer], examples: Sequence[Example], seed: int, mirrors: Sequence[Writer] = ()
+) -> dict[str, list[list[str]]]:
     """Captions for every image by its name, in words, best first, written free-running; several models write as one.
 
     Where several processes run, each writes for its own images, and all get all the captions in the examples' order.
     What is drawn for an image depends on the seed and on its batch, and not on how many processes there are.
+
+    Args:
+        mirrors: the same models before the mirror images, where these are read as well.
     """
-    modules = [writer.module for writer in writers]
-    sources = [ImageBatches(examples, writer.images, IMAGES_AT_A_TIME) for writer in writers]
-    choir, written = Choir(modules), {}
+    sources = [ImageBatches(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
+    choir, written = Choir([writer.module for writer in writers]), {}
+    device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
     for index in track(
         own_share(len(sources[0])), "captioning", console=Console(stderr=True, quiet=rank() > 0), transient=True
     ):
         torch.manual_seed(seed + index)
         scenes = [source[index] for source in sources]
-        images = [scene.images.to(module.device) for scene, module in zip(scenes, modules, strict=True)]
-        for name, captions in zip(scenes[0].names, choir.write(images), strict=True):
-            written[name] = [modules[0].vocabulary.decode(caption.tokens) for caption in captions]
+        captioned = choir.write([scene.images.to(device) for scene in scenes])
+        for name, captions in zip(scenes[0].names, captioned, strict=True):
+            written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
     together = gather(written)
     return {example.image: together[example.image] for example in examples}
 

@@ -14,7 +14,7 @@ from showattendtell.data.augment import Augmentation, AugmentedFiles, tells_side
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.views import draw_views
+from showattendtell.features.views import MIRRORED, draw_views
 from showattendtell.records import Batch, Example, Part
 from showattendtell.text.vocabulary import PAD, Vocabulary
 
@@ -37,7 +37,7 @@ def grid_source(
     drawn anew for each batch."""
     rows = store.rows([example.image for example in examples])
     if mirrored:
-        return lambda positions: store.read(rows[list(positions)], torch.ones(len(positions), dtype=torch.long))
+        return lambda positions: store.read(rows[list(positions)], torch.full((len(positions),), MIRRORED))
     if seed is None or store.views == 1:
         return lambda positions: store[rows[torch.as_tensor(positions)]]
     sided = np.array([tells_sides(example) for example in examples])
@@ -77,7 +77,10 @@ def pixel_source(
     augmentation: Augmentation | None = None,
     mirrored: bool = False,
 ) -> ImageSource:
-    """Pixels from the image files, uint8, or views of them; reading raises `UserError` for a file that is broken."""
+    """Pixels from the image files, uint8, or of their mirror images, or views of them.
+
+    Reading raises `UserError` for a file that is broken.
+    """
     if augmentation:
         return AugmentedFiles(examples, preprocessing, augmentation)
     files = ImageFiles([example.path for example in examples], preprocessing)

@@ -6,11 +6,14 @@ from typing import SupportsFloat
 from omegaconf import DictConfig
 
 from showattendtell.config.entry import as_argument, chosen, entry_point, is_first_process, run_folder, search_root
+from showattendtell.errors import UserError
 
 
 def run(config: DictConfig) -> float:
     """The best validation figure of those that `selection` goes by: BLEU-4 in percent, CIDEr, or -log p per word; where
     there are stages that of the last."""
+    if config.decoding.get("mirrored"):
+        raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
     if config.stages:
         from showattendtell.stages import run_stages
 

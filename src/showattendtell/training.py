@@ -67,9 +67,6 @@ def build_module(
     captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
     if isinstance(captioner.attention, HardAttention) != isinstance(loss, HardLoss):
         raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
-    decoding = build(config.decoding)
-    if decoding.mirrored:
-        raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
     words_dropped = getattr(captioner.decoder, "word_dropout", None)
     if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
         raise UserError(
@@ -83,7 +80,7 @@ def build_module(
         captioner,
         vocabulary,
         loss=loss,
-        decoding=decoding,
+        decoding=build(config.decoding),
         optimizer=lambda groups: build(config.optimizer, params=groups),
         schedule=build(config.schedule),
         card=card,

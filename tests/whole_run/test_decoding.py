@@ -36,6 +36,7 @@ def test_mirror_images_are_read_whether_their_grids_are_stored_or_not(
     pixels = evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")
     assert pixels["captions"] == {image: captioner(path).caption for image, path in files.items()}
     assert pixels["decoding"]["mirrored"]
+    assert pixels["captions"] != evaluated(run, folder, f"checkpoint={checkpoint}")["captions"]
     assert "pointing_game" in pixels
     two_views = altered(store_mirrored)
     assert_done(run("prepare", *TINY, "features.views=2"))

@@ -74,6 +74,7 @@ class Speaker:
     """One captioner, or several that speak as one, for as long as their weights stay as they are.
 
     Args:
+        captioners: one that stands there twice is prepared once.
         precision: in which matrices are multiplied.
     """
 
@@ -81,7 +82,8 @@ class Speaker:
         self._precision = precision
         device = next(captioners[0].parameters()).device
         with products_in(precision, device):
-            self._narrators = [narrator(captioner) for captioner in captioners]
+            prepared = {captioner: narrator(captioner) for captioner in dict.fromkeys(captioners)}
+        self._narrators = [prepared[captioner] for captioner in captioners]
 
     def before(self, regions: Sequence[Tensor]) -> Speech:
         """Before images, which each captioner sees in its own way (I, L, D)."""

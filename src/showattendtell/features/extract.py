@@ -39,7 +39,8 @@ class Extraction(NamedTuple):
         1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, float16 an eighth of that.
     engine: torch, or onnxruntime from the extra onnx, which is faster on processors and gives the same grids.
     views: grids of each image. 1 is that of the image alone, 2 has its mirror image as well, more have parts of it,
-        every other one mirrored. Training draws one for each image of a batch; validation and test use the first.
+        every other one mirrored. Training draws one for each image of a batch; validation and test use the first, with
+        `decoding=mirrored` also the second.
     """
 
     workers: PositiveInt = 1

@@ -84,7 +84,12 @@ class FeatureStore:
         return self.read(rows, torch.zeros_like(rows))
 
     def read(self, rows: Tensor, views: Tensor) -> Tensor:
-        """As `store[rows]`, but of each image the view that `views` (I,) names."""
+        """As `store[rows]`, but of each image the view that `views` (I,) names.
+
+        Raises `IndexError` for a view that the store lacks.
+        """
+        if (views >= self.views).any():
+            raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
         numbers = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         images = self._starts[numbers] + (rows.numpy() - self._firsts[numbers]) * image_bytes(self.settings)
         offsets = (images + views.numpy() * self._grid.itemsize).tolist()

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
+MIRRORED = 1
+"""The view that is the mirror image."""
+
 SMALLEST = 0.7
 """The least side of a part, as a share of the whole side."""
 

@@ -83,7 +83,7 @@ def describe(result: Result) -> Entry:
         training["mean_of"] = choices["mean_of"]
     training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
     scoring = {
-        **_flat(result.decoding, "decoding."),
+        **_flat({"mirrored": False, **result.decoding}, "decoding."),  # results of before it do not tell it
         "tokenizer": result.tokenizer,
         "split_sha256": result.split_sha256[:8],
     }

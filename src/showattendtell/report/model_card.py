@@ -61,7 +61,8 @@ def model_card(
 def _heading(result: Mapping[str, Any]) -> str:
     decoding = result["decoding"]
     how = f", beam {decoding['beam_size']}" if "beam_size" in decoding else ""
-    return f"{result['dataset']}, {result['images']:,} images of {result['split']}{how}"
+    mirrored = ", mirror images read as well" if decoding.get("mirrored") else ""
+    return f"{result['dataset']}, {result['images']:,} images of {result['split']}{how}{mirrored}"
 
 
 def _figures(result: Mapping[str, Any]) -> list[tuple[str, str]]:
