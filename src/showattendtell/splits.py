@@ -37,7 +37,7 @@ def grid_source(
     drawn anew for each batch."""
     rows = store.rows([example.image for example in examples])
     if mirrored:
-        return lambda positions: store.read(rows[list(positions)], torch.full((len(positions),), MIRRORED))
+        return lambda positions: store.read(rows[torch.as_tensor(positions)], torch.full((len(positions),), MIRRORED))
     if seed is None or store.views == 1:
         return lambda positions: store[rows[torch.as_tensor(positions)]]
     sided = np.array([tells_sides(example) for example in examples])
