@@ -64,8 +64,8 @@ def test_regions_stand_row_by_row_whatever_the_network_s_layout(network: str):
 
 
 def test_settings_replace_what_the_network_was_published_with():
-    encoder = small(resize=64, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
-    assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic")
+    encoder = small(resize=64, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop_mode="squash")
+    assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic", "squash")
 
 
 def test_a_square_larger_than_what_it_is_cut_from_is_told():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from showattendtell.arguments import NonNegativeFloat, PositiveFloat, PositiveInt
-from showattendtell.data.images import PIXELS, Preprocessing
+from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.pretrained import load_network, state_hash
 
@@ -29,6 +29,8 @@ class Encoder(nn.Module):
         size: the side of the square that the network sees, in pixels.
         resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default, and
             no less than `size`.
+        crop_mode: `center` cuts the square out of the middle of the image; `squash` scales both sides to `resize`
+            first, so that with `resize` as long as `size` the whole image is seen, its aspect lost.
         mean, std: per channel; the network's own by default.
         positions: tell each region where it is: two more channels, x and y, from minus to plus this number, which is to
             be about as large as the other channels; 0 adds none. Grids are stored without them.
@@ -51,6 +53,7 @@ class Encoder(nn.Module):
         weights: str = "hub",
         size: PositiveInt = 224,
         resize: PositiveInt | None = None,
+        crop_mode: CropMode = "center",
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
         positions: NonNegativeFloat = 0.0,
@@ -87,6 +90,7 @@ class Encoder(nn.Module):
             tuple(mean or published["mean"]),
             tuple(std or published["std"]),
             published["interpolation"],
+            crop_mode,
         )
         self._index = None if stride == "last" else self._cut(stride)
         self._by_stages = recompute and self._recompute()
@@ -214,11 +218,7 @@ class Encoder(nn.Module):
             "stride": self.stride,
             "weights_sha256": state_hash(self.network.state_dict()),
             "pixels": PIXELS,
-            "preprocessing": {
-                **self.preprocessing._asdict(),
-                "mean": list(self.preprocessing.mean),
-                "std": list(self.preprocessing.std),
-            },
+            "preprocessing": self.preprocessing.describe(),
             "pool": self.pool,
             "grid": list(self.grid),
             "dim": self.dim,

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from showattendtell.config.compose import config_folder
 from showattendtell.config.signature import SignatureError, read_signature
+from showattendtell.features.engines import Computed, EngineName
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -205,6 +206,11 @@ def test_what_no_starred_import_brings_is_told(package: str, name: str):
 def test_defaults_are_given_as_they_stand_in_the_source(package: str):
     parameters = read_signature(f"{package}.definitions.Plain").parameters
     assert {name: p.default for name, p in parameters.items()} == {"first": None, "second": "2", "third": "'3'"}
+
+
+def test_a_type_that_another_module_of_the_package_names_is_known():
+    parameters = read_signature("showattendtell.features.extract.Extraction").parameters
+    assert (parameters["precision"].annotation, parameters["engine"].annotation) == (Computed, EngineName)
 
 
 def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,7 +7,15 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from showattendtell.data.images import ImageFiles, Preprocessing, find_images, image_size, open_image, read_pixels
+from showattendtell.data.images import (
+    CropMode,
+    ImageFiles,
+    Preprocessing,
+    find_images,
+    image_size,
+    open_image,
+    read_pixels,
+)
 from showattendtell.errors import UserError
 
 COCO_MINI = Path(__file__).parents[2].parent / "shared" / "coco_mini"
@@ -183,9 +192,10 @@ def test_preprocessing_is_resize_central_crop_and_normalisation(width: int, heig
     ("width", "height"), [(500, 375), (333, 500), (256, 256), (1200, 300), (150, 101), (128, 1000)]
 )
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (128, 128), (512, 448), (96, 128)])
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
 @pytest.mark.parametrize(("across", "down"), [(0.2, 0.7), (0.5, 0.5), (0.9, 0.15)])
-def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, across, down):
-    preprocessing = Preprocessing(resize, crop, mean=(0.0,) * 3, std=(1.0,) * 3)
+def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, crop_mode, across, down):
+    preprocessing = Preprocessing(resize, crop, mean=(0.0,) * 3, std=(1.0,) * 3, crop_mode=crop_mode)
     box = preprocessing.crop_box(width, height)
     left, top = max(box.left, 0), max(box.top, 0)
     right, bottom = min(box.right, width), min(box.bottom, height)
@@ -197,12 +207,31 @@ def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize,
     light = preprocessing(Image.fromarray(pixels)).float().mean(dim=0)
     places = torch.arange(crop) + 0.5
     column, row = ((light.sum(dim=axis) * places).sum() / light.sum() for axis in (0, 1))
-    assert box.left + column * (box.right - box.left) / crop == pytest.approx(
-        x, abs=max(1, 1.5 * min(width, height) / resize)
-    )
-    assert box.top + row * (box.bottom - box.top) / crop == pytest.approx(
-        y, abs=max(1, 1.5 * min(width, height) / resize)
-    )
+    a_column, a_row = (box.right - box.left) / crop, (box.bottom - box.top) / crop
+    assert box.left + column * a_column == pytest.approx(x, abs=max(1, 1.5 * a_column))
+    assert box.top + row * a_row == pytest.approx(y, abs=max(1, 1.5 * a_row))
+
+
+@pytest.mark.parametrize(("width", "height"), [(50, 37), (37, 50), (40, 40), (2, 900)])
+@pytest.mark.parametrize(("resize", "crop"), [(24, 24), (32, 24)])
+def test_a_squashed_image_is_seen_whole_but_for_what_is_cut_off(width: int, height: int, resize: int, crop: int):
+    """Of greys that bicubic resampling does not overshoot: Pillow and torch clip between different passes."""
+    pixels = np.random.default_rng(0).integers(64, 192, size=(height, width, 3), dtype=np.uint8)
+    image, rim = Image.fromarray(pixels), (resize - crop) // 2
+    squashed = np.asarray(image.resize((resize, resize), Image.Resampling.BICUBIC)).astype(int)
+    seen = Preprocessing(resize, crop, MEAN, STD, crop_mode="squash")(image)
+    expected = squashed[rim : rim + crop, rim : rim + crop]
+    np.testing.assert_allclose(seen.permute(1, 2, 0).numpy().astype(int), expected, rtol=0, atol=2)
+
+
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+def test_preprocessing_is_made_again_of_its_description(crop_mode: CropMode):
+    preprocessing = Preprocessing(32, 24, MEAN, STD, crop_mode=crop_mode)
+    written = json.loads(json.dumps(preprocessing.describe()))
+    made = Preprocessing(**written)
+    assert made.describe() == preprocessing.describe()
+    assert made._replace(mean=MEAN, std=STD) == preprocessing
+    assert written.get("crop_mode") == (None if crop_mode == "center" else "squash"), "stores of before say nothing"
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -217,6 +246,8 @@ def test_of_a_long_strip_only_its_middle_is_resized(axis: int):
 def test_the_crop_box_worked_by_hand():
     """500 x 400 to 320 x 256, of which 224 x 224 are cut out: 350 pixels of the photograph."""
     assert Preprocessing(256, 224, MEAN, STD).crop_box(500, 400) == (75, 25, 425, 375)
+    assert Preprocessing(256, 224, MEAN, STD, crop_mode="squash").crop_box(512, 400) == (32, 25, 480, 375)
+    assert Preprocessing(224, 224, MEAN, STD, crop_mode="squash").crop_box(500, 400) == (0, 0, 500, 400)
 
 
 def test_a_broken_file_gives_its_fault_in_the_tensor_s_place(tmp_path: Path):

@@ -331,6 +331,15 @@ def test_a_store_is_the_same_whatever_computes_it(
     torch.testing.assert_close(store[store.rows(images)], exact[exact.rows(images)], rtol=2e-3, atol=2e-3)
 
 
+def test_squashed_images_have_a_store_of_their_own(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+    squashing = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, crop_mode="squash")
+    paths = [feature_path(tmp_path, dataset, one, Extraction()) for one in (encoder, squashing)]
+    assert [path.name for path in paths] == ["tf_efficientnet_lite0-last-64", "tf_efficientnet_lite0-last-64-squash"]
+    open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
+    with pytest.raises(UserError, match=r"was made with crop_mode=center, this run has crop_mode=squash"):
+        open_features(few(dataset), squashing, tmp_path / "grids", skip_unreadable=False)
+
+
 def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     pooled = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, pool=2)
     fine, _ = open_features(few(dataset), encoder, tmp_path / "fine", False)

@@ -182,23 +182,34 @@ def _function_signature(path: Path, node: ast.FunctionDef, doc: str, bound: bool
 
 
 def _evaluate(path: Path, annotation: ast.expr | None) -> Any:
-    """The type an annotation stands for, if it is made of builtins, `typing`, `arguments` and aliases of its module."""
+    """The type an annotation stands for, if it is made of builtins, `typing`, `arguments` and its package's aliases."""
     if annotation is None:
         return None
     known = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(arguments)}
-    aliases = {
-        node.targets[0].id: node.value
-        for node in _parse(path).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
     for name in {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)} - known.keys():
-        known[name] = _evaluate(path, aliases.get(name))
+        known[name] = _alias(path, name)
         if known[name] is None:
             return None
     try:
         return eval(compile(ast.Expression(annotation), str(path), "eval"), known)
     except (NameError, TypeError, AttributeError):
         return None
+
+
+def _alias(path: Path, name: str) -> Any:
+    """The type that a module gives a name to, or imports under it from a module of its own package."""
+    for node in _parse(path).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return _evaluate(path, node.value)
+        if isinstance(node, ast.ImportFrom) and _shares_package(path, node):
+            for origin in [alias.name for alias in node.names if (alias.asname or alias.name) == name]:
+                module, names = _find_module(f"{_absolute(path, node)}.{origin}")
+                return _alias(module, names[0]) if names else None
+    return None
+
+
+def _shares_package(path: Path, node: ast.ImportFrom) -> bool:
+    return _absolute(path, node).split(".")[0] in path.parts
 
 
 def _first_paragraph(doc: str) -> str:

@@ -27,7 +27,7 @@ class Augmentation:
         flip: how often a view is mirrored; never that of a photograph whose captions have words that begin with left or
             right.
         crop: the smallest share of the photograph's area that a view shows, anywhere in it and scaled to the encoder's
-            square; 1 is the central square as it is.
+            square; 1 is what validation sees.
         colour: by what share brightness, contrast and saturation may each be less or more.
     """
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -179,23 +179,27 @@ def _is_image(file: Path) -> bool:
     return mime.startswith("image/") and not file.name.startswith(".") and file.is_file()
 
 
+CropMode = Literal["center", "squash"]
+"""As timm has it: whether an image's shortest side is scaled to a length, or both."""
+
+
 class Preprocessing(NamedTuple):
-    """How an image becomes the encoder's input: shortest side to `resize` with the aspect kept, the central square of
-    `crop` pixels cut out; then, a batch at a time, (value - mean) / std per channel. It travels in the checkpoint."""
+    """How an image becomes the encoder's input: shortest side to `resize` with the aspect kept, or where `crop_mode` is
+    `squash` both sides, the central square of `crop` pixels cut out; then, a batch at a time, (value - mean) / std per
+    channel. It travels in the checkpoint."""
 
     resize: int
     crop: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bicubic"
+    crop_mode: CropMode = "center"
 
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
         """RGB, or its pixels (3, height, width) in uint8, to (3, crop, crop), uint8."""
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
-        height, width = pixels.shape[1:]
-        longest = LONGEST * min(height, width)
-        strip = transforms.center_crop(pixels, [min(height, longest), min(width, longest)])
-        resized = transforms.resize(strip, [self.resize], InterpolationMode(self.interpolation), antialias=True)
+        strip, size = (pixels, [self.resize] * 2) if self.crop_mode == "squash" else (_middle(pixels), [self.resize])
+        resized = transforms.resize(strip, size, InterpolationMode(self.interpolation), antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -204,9 +208,22 @@ class Preprocessing(NamedTuple):
 
     def crop_box(self, width: int, height: int) -> Box:
         """The part of a width x height image that the encoder sees, in that image's pixels."""
-        side = self.crop * min(width, height) / self.resize
-        left, top = (width - side) / 2, (height - side) / 2
-        return Box(left, top, left + side, top + side)
+        across, down = (width, height) if self.crop_mode == "squash" else [min(width, height)] * 2
+        wide, high = self.crop * across / self.resize, self.crop * down / self.resize
+        left, top = (width - wide) / 2, (height - high) / 2
+        return Box(left, top, left + wide, top + high)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain data, of which `Preprocessing(**...)` makes it again; `center` goes without saying."""
+        plain = {**self._asdict(), "mean": list(self.mean), "std": list(self.std)}
+        return {name: value for name, value in plain.items() if (name, value) != ("crop_mode", "center")}
+
+
+def _middle(pixels: Tensor) -> Tensor:
+    """What is not too far from the middle of (3, height, width)."""
+    height, width = pixels.shape[1:]
+    longest = LONGEST * min(height, width)
+    return transforms.center_crop(pixels, [min(height, longest), min(width, longest)])
 
 
 class ImageFiles(torch.utils.data.Dataset):

@@ -47,7 +47,7 @@ def load(folder: Path) -> tuple[Card, Graphs]:
 
 
 def see(photograph: Image.Image, card: Card) -> ndarray:
-    """Its pixels (1, 3, S, S), uint8: shortest side to `resize`, the central square cut out."""
+    """Its pixels (1, 3, S, S), uint8: scaled as `_scale` does, the central square cut out."""
     settings = card["preprocessing"]
     upright = ImageOps.exif_transpose(photograph)
     if upright.mode.startswith(("I", "F")):
@@ -55,11 +55,19 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
     if upright.has_transparency_data:
         picture = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    shortest = min(upright.size)
-    strip = _centre(upright.convert("RGB"), *(min(side, settings["longest"] * shortest) for side in upright.size))
-    size = [settings["resize"] * side // shortest for side in strip.size]
-    resized = strip.resize(size, Image.Resampling[settings["interpolation"].upper()])
-    return np.asarray(_centre(resized, settings["crop"], settings["crop"])).transpose(2, 0, 1)[np.newaxis]
+    seen = _centre(_scale(upright.convert("RGB"), settings), settings["crop"], settings["crop"])
+    return np.asarray(seen).transpose(2, 0, 1)[np.newaxis]
+
+
+def _scale(image: Image.Image, settings: Mapping[str, Any]) -> Image.Image:
+    """Its shortest side to `resize`, less what is far from its middle; with `squash` both sides."""
+    if settings.get("crop_mode") == "squash":
+        strip, size = image, [settings["resize"]] * 2
+    else:
+        shortest = min(image.size)
+        strip = _centre(image, *(min(side, settings["longest"] * shortest) for side in image.size))
+        size = [settings["resize"] * side // shortest for side in strip.size]
+    return strip.resize(size, Image.Resampling[settings["interpolation"].upper()])
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -33,7 +33,7 @@ Settings = Mapping[str, Any]
 """All that decides the values of the grids: what `Encoder.describe` says, `dtype` and `views`; and what is not
 `USUAL`."""
 
-USUAL: Settings = {"precision": "float32"}
+USUAL: Settings = {"precision": "float32", "crop_mode": "center"}
 """Settings that stand only in the stores where they are other than this."""
 
 
