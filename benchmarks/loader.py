@@ -119,7 +119,7 @@ def measure(options: Namespace) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder) / "store", [example.image for example in dataset.split("train")])
         data = CaptionData(
-            dataset, vocabulary, lambda examples, training=False: grid_source(store, examples), BATCH_SIZE, seed=0
+            dataset, vocabulary, lambda examples, view="plain": grid_source(store, examples), BATCH_SIZE, seed=0
         )
         waiting = train(data, Path(folder))
     figures = [

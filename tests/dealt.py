@@ -10,7 +10,7 @@ from torch import Tensor
 
 from showattendtell.batches import CaptionData
 from showattendtell.records import Batch, Caption, Dataset, Example, Part
-from showattendtell.splits import ImageSource, Scene
+from showattendtell.splits import ImageSource, Scene, View
 from showattendtell.text.vocabulary import Vocabulary
 
 CAPTIONS = ((("a", "dog"), ("one", "dog", "runs")), (("two", "cats"),), (("a", "man"), ("he", "sits"), ("old", "man")))
@@ -33,7 +33,7 @@ def numbered(positions: list[int]) -> Tensor:
     return torch.tensor(positions, dtype=torch.float).reshape(-1, 1, 1)
 
 
-def source_of(examples: object, training: bool = False) -> ImageSource:
+def source_of(examples: object, view: View = "plain") -> ImageSource:
     return numbered
 
 

@@ -16,7 +16,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.differences import plain_settings
 from showattendtell.module import CaptioningModule
 from showattendtell.records import Caption, Dataset, Example
-from showattendtell.splits import ImageSource
+from showattendtell.splits import ImageSource, View
 from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.training import build_module, build_trainer, fit
 
@@ -39,7 +39,7 @@ class Grids(nn.Module):
         return regions
 
 
-def source(examples: Sequence[Example], training: bool = False) -> ImageSource:
+def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
     return lambda positions: REGIONS[list(positions)]
 
 

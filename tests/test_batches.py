@@ -102,13 +102,13 @@ def test_with_a_seed_an_image_is_seen_in_one_of_its_views_and_unmirrored_where_c
         (positions[0], view)
         for positions in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])
         for seed in range(8)
-        for position, grid in zip(positions, grid_source(store, examples, seed)(positions), strict=True)
+        for position, grid in zip(positions, grid_source(store, examples, "drawn", seed)(positions), strict=True)
         for view in (0, 1)
         if position == positions[0] and torch.equal(grid, views[view][position])
     }
     assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
     assert torch.equal(grid_source(store, examples)([0, 1, 2]), views[0])
-    assert torch.equal(grid_source(store, examples, mirrored=True)([2, 0]), views[1][[2, 0]])
+    assert torch.equal(grid_source(store, examples, "mirrored")([2, 0]), views[1][[2, 0]])
     with pytest.raises(IndexError, match="has 2 views of each image, and no view 2"):
         store.read(rows, torch.full((3,), 2))
     pixels = pixel_source(encoder.preprocessing, examples, mirrored=True)([2, 0])
@@ -151,7 +151,7 @@ def test_a_broken_image_met_by_a_worker_is_told_in_one_line(photographs: list[Ex
     data = CaptionData(
         dataset,
         vocabulary(),
-        lambda examples, training=False: pixel_source(encoder.preprocessing, examples),
+        lambda examples, view="plain": pixel_source(encoder.preprocessing, examples),
         batch_size=2,
         seed=0,
         num_workers=1,

@@ -26,7 +26,7 @@ from showattendtell.batches import (
 from showattendtell.bucketing import BatchSize, WholeBatches
 from showattendtell.errors import UserError
 from showattendtell.records import Dataset, Example
-from showattendtell.splits import CaptionBatches, ImageSource
+from showattendtell.splits import CaptionBatches, ImageSource, View
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -64,16 +64,16 @@ def test_the_data_module_trains_on_the_batches_asked_for(
             torch.testing.assert_close(tensor, same)
 
 
-def test_only_the_images_to_train_on_are_asked_for_as_such():
+def test_only_of_the_images_to_train_on_are_views_drawn():
     asked = []
 
-    def source(examples: tuple[Example, ...], training: bool = False) -> ImageSource:
-        asked.append((len(examples), training))
+    def source(examples: tuple[Example, ...], view: View = "plain") -> ImageSource:
+        asked.append((len(examples), view))
         return numbered
 
     splits = {"train": tuple(examples_of()), "val": tuple(examples_of()[:2])}
     CaptionData(Dataset("three", splits), vocabulary(), source, batch_size=2, seed=0)
-    assert sorted(set(asked)) == [(2, False), (3, True)]
+    assert sorted(set(asked)) == [(2, "plain"), (3, "drawn")]
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

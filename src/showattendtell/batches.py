@@ -126,7 +126,7 @@ class CaptionData(lightning.LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
         self.num_workers, self.resident = num_workers, resident
         train, val = dataset.split("train"), dataset.split("val")
-        self.train_captions = CaptionBatches(train, vocabulary, source(train, training=True))
+        self.train_captions = CaptionBatches(train, vocabulary, source(train, "drawn"))
         self.val_captions = CaptionBatches(val, vocabulary, source(val))
         self.val_images = ImageBatches(val, source(val), generation_batch_size)
 

@@ -91,7 +91,7 @@ def open_trial(config: DictConfig, decoding: Decoding) -> Trial:
     examples = dataset.split(config.split)
     pairs = [(model.module, source) for model, source in zip(models, sources, strict=True)]
     writers = [Writer(module, source(examples)) for module, source in pairs]
-    mirrors = [Writer(module, source(examples, mirrored=True)) for module, source in pairs if decoding.mirrored]
+    mirrors = [Writer(module, source(examples, "mirrored")) for module, source in pairs if decoding.mirrored]
     return Trial(checkpoints, hashes, models, writers, mirrors, dataset, config.split)
 
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,23 +22,23 @@ ImageSource = Callable[[Sequence[int]], Tensor]
 """Positions within a split to what the model takes: (I, L, D) regions or (I, 3, H, W) pixels."""
 
 
+View = Literal["plain", "mirrored", "drawn"]
+"""How images are seen: as they are, as their mirror images, or, in training, in views drawn anew for each batch."""
+
+
 class Source(Protocol):
     """Where images come from."""
 
-    def __call__(self, examples: Sequence[Example], training: bool = False, mirrored: bool = False) -> ImageSource:
-        """The images of the examples: as they are, `mirrored`, or where it is for training in views that may be drawn
-        anew."""
+    def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        """The images of the examples."""
 
 
-def grid_source(
-    store: FeatureStore, examples: Sequence[Example], seed: int | None = None, mirrored: bool = False
-) -> ImageSource:
-    """Regions from the store: of the images, of their mirror images, or with a seed of one of the stored views of each,
-    drawn anew for each batch."""
+def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "plain", seed: int = 0) -> ImageSource:
+    """Regions from the store. Of what it has of each image one is drawn, decided by the seed."""
     rows = store.rows([example.image for example in examples])
-    if mirrored:
+    if view == "mirrored":
         return lambda positions: store.read(rows[torch.as_tensor(positions)], torch.full((len(positions),), MIRRORED))
-    if seed is None or store.views == 1:
+    if view == "plain" or store.views == 1:
         return lambda positions: store[rows[torch.as_tensor(positions)]]
     sided = np.array([tells_sides(example) for example in examples])
 

@@ -27,7 +27,7 @@ from showattendtell.features.store import FeatureStore
 from showattendtell.model.captioner import Captioner
 from showattendtell.model.initial import initialise_as_released
 from showattendtell.records import Dataset, Example
-from showattendtell.splits import ImageSource, Source, grid_source, pixel_source
+from showattendtell.splits import ImageSource, Source, View, grid_source, pixel_source
 
 TRUST = "SHOWATTENDTELL_TRUST"
 """The environment variable that names packages or targets of the user's own, separated by commas."""
@@ -117,8 +117,9 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
 
 
 def _pixels(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
-    def source(examples: Sequence[Example], training: bool = False, mirrored: bool = False) -> ImageSource:
-        return pixel_source(encoder.preprocessing, examples, augmentation if training else None, mirrored)
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        drawn = augmentation if view == "drawn" else None
+        return pixel_source(encoder.preprocessing, examples, drawn, mirrored=view == "mirrored")
 
     return source
 
@@ -126,10 +127,10 @@ def _pixels(encoder: Encoder, augmentation: Augmentation | None = None) -> Sourc
 def _grids(store: FeatureStore, encoder: Encoder, seed: int) -> Source:
     """Mirror images are read as pixels where the store has none."""
 
-    def source(examples: Sequence[Example], training: bool = False, mirrored: bool = False) -> ImageSource:
-        if mirrored and store.views == 1:
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        if view == "mirrored" and store.views == 1:
             return pixel_source(encoder.preprocessing, examples, mirrored=True)
-        return grid_source(store, examples, seed if training else None, mirrored)
+        return grid_source(store, examples, view, seed)
 
     return source
 
