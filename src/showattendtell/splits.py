@@ -30,11 +30,11 @@ class Source(Protocol):
     """Where images come from."""
 
     def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        """The images of the examples."""
+        """What a split's images are read by, each by its example's position."""
 
 
 def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "plain", seed: int = 0) -> ImageSource:
-    """Regions from the store. Of what it has of each image one is drawn, decided by the seed."""
+    """Regions from the store; the seed decides which of its views of each image are drawn."""
     rows = store.rows([example.image for example in examples])
     if view == "mirrored":
         return lambda positions: store.read(rows[torch.as_tensor(positions)], torch.full((len(positions),), MIRRORED))

@@ -46,6 +46,7 @@ def faults_of(setting: str, value: Any) -> list[str]:
         ("decoder.output", ["word", "ctx"], "decoder.output=.*ctx.* should be 'word', 'hidden' or 'context'"),
         ("decoder.output", "word", r"decoder.output=word should be a list: decoder.output=\[word\]"),
         ("encoder.stride", "first", "encoder.stride=first should be a valid integer or should be 'last'"),
+        ("encoder.crop_mode", "border", "encoder.crop_mode=border should be 'center' or 'squash'"),
         ("encoder.size", -1, "encoder.size=-1 should be greater than 0"),
         ("loss.attention_weight", -1, "loss.attention_weight=-1 should be greater than or equal to 0"),
         ("schedule.warmup", 1.5, "schedule.warmup=1.5 should be a valid integer"),

@@ -213,6 +213,33 @@ def test_a_type_that_another_module_of_the_package_names_is_known():
     assert (parameters["precision"].annotation, parameters["engine"].annotation) == (Computed, EngineName)
 
 
+@pytest.mark.parametrize(
+    ("imports", "annotation"),
+    [
+        ("from .turning import Loop", "Loop"),
+        ("from .nowhere import Loop", "Loop"),
+        ("from . import definitions", "definitions.Kind"),
+        ("from decimal import Decimal", "Decimal"),
+        ("from .wrong import Count", "Count"),
+    ],
+)
+def test_types_that_cannot_be_told_without_importing_are_unknown(
+    package: str, tmp_path: Path, imports: str, annotation: str
+):
+    folder = tmp_path / package
+    (folder / "wrong.py").write_text('Count = int("many")\n')
+    (folder / "turning.py").write_text("from .asking import Loop\n")
+    (folder / "asking.py").write_text(f"{imports}\ndef ask(what: {annotation}): ...\n")
+    assert read_signature(f"{package}.asking.ask").parameters["what"].annotation is None
+
+
+def test_a_type_is_looked_for_under_the_name_that_it_is_imported_from(package: str, tmp_path: Path):
+    folder = tmp_path / package
+    (folder / "sizes.py").write_text("Size = int | None\n")
+    (folder / "asking.py").write_text("from .sizes import Size as Width\ndef ask(width: Width): ...\n")
+    assert read_signature(f"{package}.asking.ask").parameters["width"].annotation == int | None
+
+
 def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
     annotation = read_signature("pytorch_lightning.Trainer").parameters["precision"].annotation
     assert annotation is None or TypeAdapter(annotation).validate_python("bf16-mixed") == "bf16-mixed"

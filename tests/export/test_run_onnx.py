@@ -88,11 +88,11 @@ def test_the_script_sees_the_pixels_of_the_package(
     """Pillow's and torch's resampling round some pixels in other directions, twice: across, then down."""
     preprocessing = Preprocessing(resize, crop, (0.5,) * 3, (0.5,) * 3, crop_mode=crop_mode)
     path = photograph(tmp_path, kind)
-    card = {"preprocessing": {**preprocessing.describe(), "longest": LONGEST, "pixels": "uint8"}}
+    card = {"preprocessing": {**preprocessing._asdict(), "longest": LONGEST, "pixels": "uint8"}}
     expected = preprocessing(open_image(path)).unsqueeze(0).numpy().astype(int)
     with Image.open(path) as opened:
         seen = see(opened, card)
     assert seen.shape == expected.shape
     difference = np.abs(seen.astype(int) - expected)
     assert difference.max() <= 2
-    assert difference.mean() < 0.2
+    assert difference.mean() < (0.2 if crop_mode == "squash" else 0.1)

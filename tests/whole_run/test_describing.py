@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from runs import Run, assert_done, assert_told, held_out
+from runs import TINY, Run, assert_done, assert_told, held_out
 
 import showattendtell
 from showattendtell import Description, PhotoCaptioner, describing, load
@@ -100,6 +100,20 @@ def test_maps_lie_on_the_pixels_of_the_photograph(captioner: PhotoCaptioner, tmp
     assert replace(told, captions=(told.best._replace(words=()),)).maps.shape == (0, 100, 300)
     first = map_onto_photograph(told.weights[0], told.seen.scaled(300, 100), 300, 100)
     np.testing.assert_array_equal(told.maps[0], first)
+
+
+def test_of_a_squashed_photograph_all_is_seen_and_told(scenes: list[Path], folder: Path, run: Run, tmp_path: Path):
+    assert_done(run("train", *TINY, "encoder.crop_mode=squash", "hydra.run.dir=squashed"))
+    captioner = load(folder / "squashed/best.ckpt", device="cpu", max_length=6)
+    wide = Image.new("RGB", (300, 100))
+    wide.paste(Image.open(scenes[0]).resize((100, 100)), (200, 0))
+    told = captioner(wide)
+    assert told.seen == (0, 0, 1, 1)
+    assert (told.maps > 0).any(axis=0).mean() > 0.99
+    captioner.save_pretrained(tmp_path / "saved")
+    assert "of a photograph squashed to a square whose side is 128" in (tmp_path / "saved/README.md").read_text()
+    again = load(tmp_path / "saved", device="cpu", max_length=6)(wide)
+    assert (again.words, again.seen) == (told.words, told.seen)
 
 
 def test_lists_folders_and_streams_say_of_each_what_is_said_of_it_alone(

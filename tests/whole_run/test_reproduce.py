@@ -90,6 +90,17 @@ def test_seeds_write_as_one_model_in_the_row_of_the_ensemble(run: Run, finished:
     assert labels == {f"{name}, beam {beam}": n for name, n in (("soft", 2), ("soft_ensemble", 1)) for beam in (1, 3)}
 
 
+def test_a_way_of_writing_that_is_missing_is_all_that_is_run(run: Run, finished: str, folder: Path):
+    shutil.copytree(folder / "runs/paper-shapes", folder / "runs/mirrored")
+    command = ["reproduce", *BUDGET, "table.decodings=[1,3,mirrored]", "output=runs/mirrored"]
+    assert begun(assert_done(run(*command)).out).count("evaluate") == 1
+    rows = json.loads((folder / "runs/mirrored/shapes.json").read_text())["blocks"][0]["rows"]
+    assert [row["model"] for row in rows] == ["soft, beam 1", "soft, beam 3", "soft, mirrored"]
+    result = json.loads((folder / "runs/mirrored/soft/1/results-test-mirrored.json").read_text())
+    assert (result["decoding"]["mirrored"], result["decoding"]["beam_size"]) == (True, 5)
+    assert begun(assert_done(run(*command)).out) == []
+
+
 def test_a_mean_is_made_of_the_best_weights_of_its_parts(run: Run, finished: str, folder: Path):
     shutil.copytree(folder / "runs/paper-shapes", folder / "runs/means")
     command = ["reproduce", *BUDGET, "recipes=[soft_average]", "output=runs/means"]

@@ -114,14 +114,19 @@ def _absolute(path: Path, node: ast.ImportFrom) -> str:
     """The module that an import names, relative ones resolved."""
     if not node.level:
         return node.module or ""
+    parts = _packages(path)
+    parts = parts[: len(parts) - node.level + 1]
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def _packages(path: Path) -> list[str]:
+    """The packages that a module lies in, the outermost first."""
     package = path.parent
-    for _ in range(node.level - 1):
-        package = package.parent
     parts = [package.name]
     while (package.parent / "__init__.py").is_file():
         package = package.parent
         parts.insert(0, package.name)
-    return ".".join([*parts, node.module] if node.module else parts)
+    return parts
 
 
 def _class_signature(path: Path, node: ast.ClassDef) -> Signature:
@@ -181,35 +186,48 @@ def _function_signature(path: Path, node: ast.FunctionDef, doc: str, bound: bool
     return Signature(parameters, node.args.kwarg is not None, _first_paragraph(doc))
 
 
-def _evaluate(path: Path, annotation: ast.expr | None) -> Any:
+def _evaluate(path: Path, annotation: ast.expr | None, passed: frozenset[tuple[Path, str]] = frozenset()) -> Any:
     """The type an annotation stands for, if it is made of builtins, `typing`, `arguments` and its package's aliases."""
     if annotation is None:
         return None
     known = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(arguments)}
     for name in {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)} - known.keys():
-        known[name] = _alias(path, name)
+        known[name] = _alias(path, name, passed)
         if known[name] is None:
             return None
     try:
         return eval(compile(ast.Expression(annotation), str(path), "eval"), known)
-    except (NameError, TypeError, AttributeError):
+    except (NameError, TypeError, AttributeError, ValueError):
         return None
 
 
-def _alias(path: Path, name: str) -> Any:
-    """The type that a module gives a name to, or imports under it from a module of its own package."""
+def _alias(path: Path, name: str, passed: frozenset[tuple[Path, str]]) -> Any:
+    """The type that a module gives a name to, or imports under it from another module of its own package.
+
+    passed: the modules and names that led here.
+    """
+    if (path, name) in passed:
+        return None
+    passed |= {(path, name)}
     for node in _parse(path).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return _evaluate(path, node.value)
-        if isinstance(node, ast.ImportFrom) and _shares_package(path, node):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
+            return _evaluate(path, node.value, passed)
+        if isinstance(node, ast.ImportFrom):
             for origin in [alias.name for alias in node.names if (alias.asname or alias.name) == name]:
-                module, names = _find_module(f"{_absolute(path, node)}.{origin}")
-                return _alias(module, names[0]) if names else None
+                return _imported_alias(path, node, origin, passed)
     return None
 
 
-def _shares_package(path: Path, node: ast.ImportFrom) -> bool:
-    return _absolute(path, node).split(".")[0] in path.parts
+def _imported_alias(path: Path, node: ast.ImportFrom, name: str, passed: frozenset[tuple[Path, str]]) -> Any:
+    """None for what comes from another package, or from an `__init__.py`, which may be long."""
+    source = _absolute(path, node)
+    if source.split(".")[0] != _packages(path)[0]:
+        return None
+    try:
+        module, names = _find_module(f"{source}.{name}")
+    except SignatureError:
+        return None
+    return _alias(module, names[0], passed) if names and module.name != "__init__.py" else None
 
 
 def _first_paragraph(doc: str) -> str:

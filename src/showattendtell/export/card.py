@@ -19,6 +19,7 @@ CARD = "captioner.json"
 
 def card_of(model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: int) -> dict[str, Any]:
     """What the graphs mean, as plain data; their names and files are added when they are written."""
+    seen = model.encoder.preprocessing
     return {
         "format": 1,
         "version": __version__,
@@ -28,7 +29,13 @@ def card_of(model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: in
         "never_said": list(NEVER),
         "max_length": max_length,
         "grid": list(model.encoder.grid),
-        "preprocessing": {**model.encoder.preprocessing.describe(), "longest": LONGEST, "pixels": pixels},
+        "preprocessing": {
+            **seen._asdict(),
+            "mean": list(seen.mean),
+            "std": list(seen.std),
+            "longest": LONGEST,
+            "pixels": pixels,
+        },
     }
 
 

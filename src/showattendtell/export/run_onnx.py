@@ -61,7 +61,7 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
 
 def _scale(image: Image.Image, settings: Mapping[str, Any]) -> Image.Image:
     """Its shortest side to `resize`, less what is far from its middle; with `squash` both sides."""
-    if settings.get("crop_mode") == "squash":
+    if settings["crop_mode"] == "squash":
         strip, size = image, [settings["resize"]] * 2
     else:
         shortest = min(image.size)

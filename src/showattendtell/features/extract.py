@@ -55,7 +55,7 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
     same name are found out by the store's manifest."""
     parts = [
         f"{encoder.network_name}-{encoder.stride}-{encoder.preprocessing.crop}",
-        encoder.preprocessing.crop_mode.replace("center", ""),
+        "squash" if encoder.preprocessing.crop_mode == "squash" else "",
         f"pool{encoder.pool}" if encoder.pool > 1 else "",
         encoder.describe()["weights_sha256"][:12] if encoder.tuned else "",
         extraction.precision if extraction.precision != "float32" else "",
