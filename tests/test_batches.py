@@ -111,7 +111,7 @@ def test_with_a_seed_an_image_is_seen_in_one_of_its_views_and_unmirrored_where_c
     assert torch.equal(grid_source(store, examples, "mirrored")([2, 0]), views[1][[2, 0]])
     with pytest.raises(IndexError, match="has 2 views of each image, and no view 2"):
         store.read(rows, torch.full((3,), 2))
-    pixels = pixel_source(encoder.preprocessing, examples, mirrored=True)([2, 0])
+    pixels = pixel_source(encoder.preprocessing, examples, "mirrored")([2, 0])
     with torch.no_grad():
         torch.testing.assert_close(encoder(pixels), views[1][[2, 0]].float(), rtol=2e-3, atol=2e-3)
 

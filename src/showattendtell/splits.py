@@ -74,14 +74,14 @@ def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int 
 def pixel_source(
     preprocessing: Preprocessing,
     examples: Sequence[Example],
+    view: View = "plain",
     augmentation: Augmentation | None = None,
-    mirrored: bool = False,
 ) -> ImageSource:
-    """Pixels from the image files, uint8, or of their mirror images, or views of them.
+    """Pixels from the image files, uint8; the augmentation decides which views are drawn.
 
     Reading raises `UserError` for a file that is broken.
     """
-    if augmentation:
+    if view == "drawn" and augmentation:
         return AugmentedFiles(examples, preprocessing, augmentation)
     files = ImageFiles([example.path for example in examples], preprocessing)
 
@@ -91,7 +91,7 @@ def pixel_source(
             if isinstance(image, Exception):
                 raise image
         pixels = torch.stack(images)  # type: ignore[arg-type]
-        return pixels.flip(-1) if mirrored else pixels
+        return pixels.flip(-1) if view == "mirrored" else pixels
 
     return read
 

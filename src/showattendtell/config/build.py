@@ -118,8 +118,7 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
 
 def _pixels(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        drawn = augmentation if view == "drawn" else None
-        return pixel_source(encoder.preprocessing, examples, drawn, mirrored=view == "mirrored")
+        return pixel_source(encoder.preprocessing, examples, view, augmentation)
 
     return source
 
@@ -129,7 +128,7 @@ def _grids(store: FeatureStore, encoder: Encoder, seed: int) -> Source:
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
         if view == "mirrored" and store.views == 1:
-            return pixel_source(encoder.preprocessing, examples, mirrored=True)
+            return pixel_source(encoder.preprocessing, examples, view)
         return grid_source(store, examples, view, seed)
 
     return source
