@@ -111,7 +111,7 @@ def test_of_a_squashed_photograph_all_is_seen_and_told(scenes: list[Path], folde
     assert told.seen == (0, 0, 1, 1)
     assert (told.maps > 0).any(axis=0).mean() > 0.99
     captioner.save_pretrained(tmp_path / "saved")
-    assert "of a photograph squashed to a square whose side is 128" in (tmp_path / "saved/README.md").read_text()
+    assert "the whole photograph, squashed to a square of 128 pixels" in (tmp_path / "saved/README.md").read_text()
     again = load(tmp_path / "saved", device="cpu", max_length=6)(wide)
     assert (again.words, again.seen) == (told.words, told.seen)
 

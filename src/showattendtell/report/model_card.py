@@ -54,8 +54,18 @@ def model_card(
         limits=limits,
         scores=[(_heading(result), _figures(result)) for result in scored],
         words=len(card["vocabulary"]) - 4,
+        sees=_seen(card["encoder"]["preprocessing"]),
     )
     return ModelCard(text)
+
+
+def _seen(preprocessing: Mapping[str, Any]) -> str:
+    crop, side = preprocessing["crop"], preprocessing["resize"]
+    squashed = preprocessing.get("crop_mode") == "squash"
+    if squashed and crop == side:
+        return f"the whole photograph, squashed to a square of {side} pixels"
+    scaled = "squashed to a square whose" if squashed else "whose shortest"
+    return f"the central square of {crop} pixels, of a photograph {scaled} side is {side}"
 
 
 def _heading(result: Mapping[str, Any]) -> str:
