@@ -109,6 +109,7 @@ def _until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
 
 def test_a_server_ends_by_ctrl_c_while_someone_is_connected(serve: Serve):
     ended = serve()
+    assert ask(ended.address, "").status == 200  # who answers hears Ctrl-C
     with Slow(ended, b"Content-Length: 9999\r\n\r\n"):
         done = ended.interrupt()
     assert done.status == 0
