@@ -1,4 +1,4 @@
-"""Every speed figure that the documentation claims, one script a claim, and in the end each goal beside its figure.
+"""Every speed figure that the documentation claims, one script a claim, and at the end each figure with its goal.
 
 Every script runs in a process of its own: what fails in one is reported and leaves the others alone.
 """

@@ -1,4 +1,4 @@
-"""What a checkpoint costs: training waits while it is written; it is verified when a run goes on."""
+"""What a checkpoint costs: training waits while it is written; it is verified when a run is resumed."""
 
 import statistics
 import tempfile
@@ -12,11 +12,11 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.checkpoint import find_damage
-from showattendtell.config.build import build, build_captioner
 from showattendtell.config.compose import compose
-from showattendtell.files import LAST, PREVIOUS
-from showattendtell.keeping import WholeCheckpoints
+from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.inference.checkpoints import find_damage
+from showattendtell.runtime.files import LAST, PREVIOUS
+from showattendtell.training.callbacks.checkpointing import AtomicCheckpointIO
 
 REPEATS = 5
 VOCABULARY_SIZE = 10_000
@@ -49,7 +49,7 @@ def measure(options: Namespace) -> Measured:
     table = Table("encoder", "MB", "s to write", "s to verify", title="a checkpoint", title_justify="left")
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        file, kept, writer = Path(folder, LAST), {"keep": Path(folder, PREVIOUS)}, WholeCheckpoints()
+        file, kept, writer = Path(folder, LAST), {"keep": Path(folder, PREVIOUS)}, AtomicCheckpointIO()
         for name in ENCODERS:
             content = content_of(name)
             writing = seconds_of(lambda content=content: writer.save_checkpoint(content, file, kept))  # type: ignore[misc]

@@ -23,8 +23,8 @@ from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
 from showattendtell.data.images import read_pixels
-from showattendtell.encoder import Encoder
-from showattendtell.features.engines import start_engine
+from showattendtell.features.encoding import start_engine
+from showattendtell.models.encoder import Encoder
 
 Way = Callable[[Tensor], Tensor]
 

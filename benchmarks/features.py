@@ -20,8 +20,15 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.features.layout import ShardRecord, record_file, shard_bytes, shard_file, shard_header, write_whole
-from showattendtell.features.plan import Plan
+from showattendtell.features.layout import (
+    ShardRecord,
+    StorePlan,
+    record_file,
+    shard_bytes,
+    shard_file,
+    shard_header,
+    write_whole,
+)
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import seal
 
@@ -46,7 +53,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
     """A store as `write_store` leaves it, but that all numbers are 0: they are holes in its files, which take no room
     on the disk, and in the system's cache as much as others."""
     settings = {"grid": [ROWS, COLUMNS], "dim": REGION_DIM, "dtype": dtype, "views": 1}
-    plan = Plan("synthetic", settings, [f"{number:012}.jpg" for number in range(images)])
+    plan = StorePlan("synthetic", settings, [f"{number:012}.jpg" for number in range(images)])
     records = []
     path.mkdir()
     for number, names in enumerate(plan.shards):

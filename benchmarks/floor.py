@@ -26,7 +26,7 @@ class Product(NamedTuple):
 
 
 def products(work: Work) -> list[Product]:
-    """Of a step without padding, the regions projected once an image, in the letters of `showattendtell.records`."""
+    """Of a step without padding, the regions projected once an image, in the letters of `showattendtell.types`."""
     words, regions = sum(work.lengths), work.regions
     d, m, n, a = work.region_dim, work.embedding, work.hidden, work.attention
     return [

@@ -5,7 +5,7 @@ ours      the package's own way in single precision; also with products in bfloa
 floor     the floating-point operations of our matrix products, over the rate of such products in the same run
 
 Ways take turns; rates are of the medians of the turns. The model is the paper's soft attention with random weights, of
-which some are set so that captions end as people's do.
+which some are set so that captions end as reference captions do.
 """
 
 from argparse import Namespace
@@ -26,10 +26,10 @@ from benchmarks.textbook import textbook_beam
 from benchmarks.training_step import FASTER, matrix_rates
 from benchmarks.workload import Work
 from benchmarks.writers import endless_writer, usual_writer, varied_regions
-from showattendtell.decode.search import BeamSearch
-from showattendtell.decode.speaker import Precision, Speaker
-from showattendtell.model.captioner import Captioner
-from showattendtell.text.vocabulary import SPECIAL, Vocabulary
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.ensemble import Ensemble, Precision
+from showattendtell.models.captioner import Captioner
 
 WORK = Work(images=200, each=1)
 
@@ -113,11 +113,11 @@ def search(case: Case, way: str, captioner: Captioner) -> Callable[[Tensor], Tok
     """What a way makes of regions (I, L, D)."""
     precision: Precision = "bfloat16" if way == HALF else "float32"
     decoding = BeamSearch(beam_size=case.beam_size, max_length=case.max_length, precision=precision)
-    speaker, size = Speaker([captioner], precision), captioner.decoder.word_scores.out_features
+    ensemble, size = Ensemble([captioner], precision), captioner.decoder.word_scores.out_features
     vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(size - len(SPECIAL)))])
 
     def ours(regions: Tensor) -> Tokens:
-        return [best.tokens for [best] in decoding.write(speaker, [regions], vocabulary)]
+        return [best.tokens for [best] in decoding.generate(ensemble, [regions], vocabulary)]
 
     def textbook(regions: Tensor) -> Tokens:
         return [textbook_beam(captioner, regions, case.beam_size, case.max_length)]

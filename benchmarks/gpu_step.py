@@ -18,16 +18,16 @@ from benchmarks.frame.timing import interleave, medians
 from benchmarks.learning import RATE, Learner, Way, package_loss, textbook_optimizer
 from benchmarks.textbook import textbook_loss
 from benchmarks.workload import Batch, Work
-from showattendtell.model.captioner import Captioner
+from showattendtell.models.captioner import Captioner
 
 WORK = Work(images=64, each=1, mixed=False, hidden=1000)
 CAPTIONS, STEPS = 30_000, 20
 """Of Flickr8k's training split; steps that are timed together."""
 
 
-def bf16_loss(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Tensor:
+def bf16_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor:
     with torch.autocast("cuda", torch.bfloat16):
-        return package_loss(captioner, regions, owners, tokens)
+        return package_loss(captioner, regions, image_index, tokens)
 
 
 def capturable(model: nn.Module) -> torch.optim.Optimizer:

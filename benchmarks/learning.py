@@ -16,8 +16,8 @@ from benchmarks.frame.machine import ROOT
 from benchmarks.frame.memory import apart, giving_back, peak_over_resident
 from benchmarks.textbook import textbook_loss
 from benchmarks.workload import Batch, Work
-from showattendtell.loss import SoftLoss, total
-from showattendtell.model.captioner import Captioner
+from showattendtell.losses.caption import SoftLoss, total
+from showattendtell.models.captioner import Captioner
 
 CLIP, RATE = 5.0, 4e-4
 """The gradients' largest norm, and the textbook's learning rate, as conf/ has them."""
@@ -25,8 +25,8 @@ CLIP, RATE = 5.0, 4e-4
 TEXTBOOK, OURS, PLAIN, HALF = "textbook", "ours", "ours, nothing compiled", "ours, bf16"
 
 
-def package_loss(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Tensor:
-    return total(SoftLoss()(captioner, regions, owners, tokens).terms)
+def package_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor:
+    return total(SoftLoss()(captioner, regions, image_index, tokens).terms)
 
 
 bf16_loss = torch.autocast("cpu", torch.bfloat16)(package_loss)
@@ -45,7 +45,7 @@ def package_optimizer(model: nn.Module) -> Optimizer:
 @contextmanager
 def without_compiler() -> Iterator[None]:
     """The package as it is where no loop can be compiled."""
-    own = [module for name, module in sys.modules.items() if name.startswith("showattendtell.model.")]
+    own = [module for name, module in sys.modules.items() if name.startswith("showattendtell.models.")]
     with ExitStack() as patches:
         for module in own:
             if hasattr(module, "compilable"):

@@ -19,17 +19,17 @@ from torch import Tensor
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
-from showattendtell.batches import CaptionData
-from showattendtell.features.plan import Encoded, Plan
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.datamodules.datasets import grid_source
+from showattendtell.features.layout import EncodedBatch, StorePlan
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import write_shards, write_store
-from showattendtell.loss import SoftLoss, total
-from showattendtell.model.attention import SoftAttention
-from showattendtell.model.captioner import Captioner
-from showattendtell.model.decoder import LSTMDecoder
-from showattendtell.records import Batch, Caption, Dataset, Example, Part
-from showattendtell.splits import grid_source
-from showattendtell.text.vocabulary import SPECIAL, Vocabulary
+from showattendtell.losses.caption import SoftLoss, total
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.types import Batch, Caption, Dataset, Example, ShardedBatch
 
 IMAGES = 2000
 """400 MB of grids; a batch has 64 of them at random."""
@@ -46,9 +46,9 @@ class Learner(lightning.LightningModule):
         attention, decoder = SoftAttention(REGION_DIM, WIDTH), LSTMDecoder(VOCABULARY_SIZE, REGION_DIM, WIDTH, WIDTH)
         self.captioner, self.loss = Captioner(attention, decoder), SoftLoss()
 
-    def training_step(self, part: Part[Batch], index: int) -> Tensor:
+    def training_step(self, part: ShardedBatch[Batch], index: int) -> Tensor:
         batch = part.content
-        return total(self.loss(self.captioner, batch.images.float(), batch.owners, batch.tokens).terms)
+        return total(self.loss(self.captioner, batch.images.float(), batch.image_index, batch.tokens).terms)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters())
@@ -76,17 +76,17 @@ def make_dataset(vocabulary: Vocabulary) -> Dataset:
 def make_store(path: Path, images: Sequence[str]) -> FeatureStore:
     """A store of random grids."""
     settings = {"grid": [ROWS, COLUMNS], "dim": REGION_DIM, "dtype": "float16", "views": 1}
-    plan = Plan("synthetic", settings, images)
+    plan = StorePlan("synthetic", settings, images)
 
-    def encode(batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+    def encode(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
         for names in batches:
-            yield Encoded(names, torch.rand(len(names), 1, ROWS * COLUMNS, REGION_DIM), {})
+            yield EncodedBatch(names, torch.rand(len(names), 1, ROWS * COLUMNS, REGION_DIM), {})
 
     write_store(path, plan, lambda: write_shards(path, plan, encode))
     return FeatureStore(path)
 
 
-def train(data: CaptionData, folder: Path) -> Waiting:
+def train(data: CaptionDataModule, folder: Path) -> Waiting:
     profiler = SimpleProfiler()
     trainer = lightning.Trainer(
         default_root_dir=folder,
@@ -118,7 +118,7 @@ def measure(options: Namespace) -> Measured:
     dataset = make_dataset(vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder) / "store", [example.image for example in dataset.split("train")])
-        data = CaptionData(
+        data = CaptionDataModule(
             dataset, vocabulary, lambda examples, view="plain": grid_source(store, examples), BATCH_SIZE, seed=0
         )
         waiting = train(data, Path(folder))

@@ -17,7 +17,7 @@ from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
 from benchmarks.workload import Work
-from showattendtell.text.vocabulary import PAD
+from showattendtell.data.vocabulary import PAD
 
 VOCABULARIES = (10_000, 40_000)
 BEAMS = 250

@@ -10,7 +10,7 @@ from benchmarks.frame.figures import Figure
 from benchmarks.frame.memory import apart, can_measure, giving_back, peak_over_resident
 from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
-from showattendtell.encoder import Encoder
+from showattendtell.models.encoder import Encoder
 
 NETWORKS: dict[str, int] = {"tf_efficientnet_lite0": 16, "vgg19": 16, "vit_small_patch16_224": 16}
 """And the stride of the grid."""

@@ -10,7 +10,15 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.bucketing import BatchSize, Bucketing, Ints, LengthBuckets, RoundRobin, WholeBatches, Windows
+from showattendtell.datamodules.samplers import (
+    BatchingStrategy,
+    BatchSize,
+    Ints,
+    LengthBuckets,
+    LengthWindows,
+    RoundRobinBuckets,
+    WholeBatchSampler,
+)
 
 SIZES = (40_000, 160_000, 600_000)
 """Captions; COCO has 616,000."""
@@ -21,16 +29,16 @@ class Way(NamedTuple):
     """Its name, and what it makes."""
 
     settings: str
-    kind: type[Bucketing]
-    images_together: bool
+    kind: type[BatchingStrategy]
+    group_by_image: bool
 
 
 WAYS = [
     Way("paper", LengthBuckets, False),
     Way("paper, images together", LengthBuckets, True),
-    Way("round_robin", RoundRobin, False),
-    Way("padded", Windows, False),
-    Way("padded, images together", Windows, True),
+    Way("round_robin", RoundRobinBuckets, False),
+    Way("padded", LengthWindows, False),
+    Way("padded, images together", LengthWindows, True),
 ]
 
 
@@ -53,22 +61,22 @@ class Planned(NamedTuple):
 def measure(options: Namespace) -> Measured:
     planned = {}
     for number in SIZES:
-        lengths, owners = draw_lengths(number), np.arange(number) // CAPTIONS_PER_IMAGE
+        lengths, image_index = draw_lengths(number), np.arange(number) // CAPTIONS_PER_IMAGE
         for way in WAYS:
-            planned[number, way.settings] = plan(way, lengths, owners)
+            planned[number, way.settings] = plan(way, lengths, image_index)
     largest = [(way.settings, planned[max(SIZES), way.settings]) for way in WAYS]
     return Measured([make_table(planned)], [figure for found in largest for figure in figures(*found)])
 
 
-def plan(way: Way, lengths: Ints, owners: Ints) -> Planned:
+def plan(way: Way, lengths: Ints, image_index: Ints) -> Planned:
     started = time.perf_counter()
-    batches = WholeBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0)
+    batches = WholeBatchSampler(way.kind(lengths, image_index, BatchSize(BATCH_SIZE), way.group_by_image), 0)
     set_up = time.perf_counter()
     epoch = list(batches)
     planned = time.perf_counter()
-    grids = sum(len(np.unique(owners[batch])) for batch in epoch) / len(lengths)
+    grids = sum(len(np.unique(image_index[batch])) for batch in epoch) / len(lengths)
     padding = sum(len(batch) * lengths[batch].max() for batch in epoch) / lengths.sum() - 1
-    peak = peak_memory(way, lengths, owners)
+    peak = peak_memory(way, lengths, image_index)
     return Planned(set_up - started, planned - set_up, peak, len(epoch), grids, 100 * padding)
 
 
@@ -84,7 +92,7 @@ def figures(settings: str, planned: Planned) -> list[Figure]:
 
 
 def make_table(planned: dict[tuple[int, str], Planned]) -> Table:
-    title = f"an epoch in batches of {BATCH_SIZE}, by data.bucketing and data.images_together"
+    title = f"an epoch in batches of {BATCH_SIZE}, by data.bucketing and data.group_by_image"
     table = Table("captions", title=title, title_justify="left")
     table.add_column("batches are", no_wrap=True)
     for column in ("set up, ms", "epoch, ms", "peak MB", "batches", "grids a caption", "padding, %"):
@@ -97,10 +105,10 @@ def make_table(planned: dict[tuple[int, str], Planned]) -> Table:
     return table
 
 
-def peak_memory(way: Way, lengths: Ints, owners: Ints) -> float:
-    """MB at the most while a sampler is set up and dealt from, beyond the lengths and owners themselves."""
+def peak_memory(way: Way, lengths: Ints, image_index: Ints) -> float:
+    """MB at the most while a sampler is set up and dealt from, beyond the lengths and image_index themselves."""
     tracemalloc.start()
-    for _ in WholeBatches(way.kind(lengths, owners, BatchSize(BATCH_SIZE), way.images_together), 0):
+    for _ in WholeBatchSampler(way.kind(lengths, image_index, BatchSize(BATCH_SIZE), way.group_by_image), 0):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import CannotRunError, Measured, main
-from showattendtell.metrics.panel import measure as measure_captions
+from showattendtell.metrics.collection import measure as measure_captions
 from showattendtell.metrics.tokenizers import split_sentences
 
 IMAGES, REFERENCES, VOCABULARY_SIZE = 5000, 5, 8000
 RESAMPLES = 1000
 METRICS = {"bleu": "bleu4", "rouge_l": "rouge_l", "cider": "cider", "meteor": "meteor"}
-"""The figure that stands for each metric; METEOR's seconds include the start of Java."""
+"""The key of each metric in the results; METEOR's seconds include the start of Java."""
 
 Sentences = list[str]
 

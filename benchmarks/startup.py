@@ -19,13 +19,13 @@ from rich.table import Table
 from benchmarks.decoding import draw_photographs
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.checkpoint import write_card
 from showattendtell.cli import COMMANDS
-from showattendtell.config.build import build
 from showattendtell.config.compose import compose
-from showattendtell.records import Dataset
-from showattendtell.text.vocabulary import SPECIAL, Vocabulary
-from showattendtell.training import build_module
+from showattendtell.config.instantiate import build
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.inference.checkpoints import write_card
+from showattendtell.training.trainer import build_module
+from showattendtell.types import Dataset
 
 REPEATS = 3
 RECIPE = ["experiment=flickr8k_lite0", "dataset.root=flickr8k"]

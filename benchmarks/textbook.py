@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from showattendtell.model.captioner import Captioner, shift_right
-from showattendtell.text.vocabulary import EOS, PAD, START
+from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.models.captioner import Captioner, shift_right
 
 
 class TextbookStep(NamedTuple):
@@ -22,7 +22,7 @@ class TextbookStep(NamedTuple):
 
 
 def textbook_step(captioner: Captioner, copied: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> TextbookStep:
-    """One step of captions that each have a copy of their image's regions (B, L, D): all is projected anew."""
+    """One step of captions that each have a copy of their image's regions (B, L, D): all are projected again."""
     attention, decoder = captioner.attention, captioner.decoder
     score = attention.score
     energy = score.score(torch.tanh(score.key(copied) + score.query(hidden).unsqueeze(1))).squeeze(-1)
@@ -39,7 +39,7 @@ def textbook_step(captioner: Captioner, copied: Tensor, words: Tensor, hidden: T
     return TextbookStep(logits, weights, gate.squeeze(1), hidden, cell)
 
 
-def textbook_loss(captioner: Captioner, regions: Tensor, owners: Tensor, tokens: Tensor) -> Tensor:
+def textbook_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor:
     """The soft attention's loss, as `SoftLoss()` has it, in the way of the popular ports.
 
     Captions are sorted, the longest first, each with a copy of its image's regions; every step goes on with those that
@@ -48,11 +48,11 @@ def textbook_loss(captioner: Captioner, regions: Tensor, owners: Tensor, tokens:
 
     Args:
         regions: (I, L, D).
-        owners: (B,) the image of each caption.
+        image_index: (B,) the image of each caption.
         tokens: (B, T) the targets, `<pad>` behind `<eos>`.
     """
     lengths, order = (tokens != PAD).sum(dim=1).sort(descending=True)
-    targets, copied, decoder = tokens[order], regions[owners[order]], captioner.decoder
+    targets, copied, decoder = tokens[order], regions[image_index[order]], captioner.decoder
     words = shift_right(targets)
     hidden, cell = decoder.first_state(copied.mean(dim=1))
     predictions = copied.new_zeros(len(targets), int(lengths[0]), decoder.embedding.num_embeddings)

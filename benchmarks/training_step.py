@@ -1,4 +1,4 @@
-"""A training step of the decoder on stored grids: beside the textbook's, and beside the least that it could take.
+"""A training step of the decoder on stored grids, compared with the textbook's and with a lower bound.
 
 A step is the loss, its gradients, their clipping and the optimiser's move; the paper's soft attention, no dropout.
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.sampler import draw_lengths
-from showattendtell.model.attention import SoftAttention
-from showattendtell.model.captioner import Captioner
-from showattendtell.model.decoder import LSTMDecoder
-from showattendtell.model.scores import AdditiveScore
-from showattendtell.text.vocabulary import EOS, PAD, SPECIAL
+from showattendtell.data.vocabulary import EOS, PAD, SPECIAL
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.scores import AdditiveScore
 
 STEPS = 12
 """The length of captions of one length, `<eos>` included: the mean of Flickr8k's."""
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     """Regions (I, L, D), the image of each caption (B,), and tokens (B, T)."""
 
     regions: Tensor
-    owners: Tensor
+    image_index: Tensor
     tokens: Tensor
 
 
@@ -60,8 +60,8 @@ class Work(NamedTuple):
 
     def batch(self) -> Batch:
         regions = torch.rand(self.images, self.regions, self.region_dim)
-        owners = torch.arange(self.images).repeat_interleave(self.each)
-        return Batch(regions, owners, self.tokens())
+        image_index = torch.arange(self.images).repeat_interleave(self.each)
+        return Batch(regions, image_index, self.tokens())
 
     def tokens(self) -> Tensor:
         """Words as often as in a language (Zipf: the r-th commonest 1/r as often as the commonest)."""

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.workload import Work
-from showattendtell.model.captioner import Captioner
-from showattendtell.model.decoder import LSTMDecoder
-from showattendtell.model.start import SeparateStart
-from showattendtell.text.vocabulary import EOS, SPECIAL
+from showattendtell.data.vocabulary import EOS, SPECIAL
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder, SeparateStart
 
 COUNT, OPEN = 0.05, 10.0
 """What the counting unit's cell grows by at each word, and the sum at which a gate stands open."""
@@ -25,7 +24,7 @@ def endless_writer(work: Work, regions: Tensor) -> Captioner:
 
 @torch.no_grad()
 def usual_writer(work: Work, regions: Tensor) -> Captioner:
-    """Its captions of the images (I, L, D) are as long as people's on Flickr8k: 12 words, with a deviation of 4.
+    """Its captions of the images (I, L, D) are as long as the references of Flickr8k: 12 words, with a deviation of 4.
 
     One unit of the LSTM counts the words, from a number on that the image gives; `<eos>` is scored by that unit alone.
     All other weights are random, but scaled so that a beam of 5 has about as much to do as that of a model trained on

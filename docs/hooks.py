@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from reference import reference_pages
 
 from showattendtell.config.trial import find_study
-from showattendtell.report.study_page import PAGE, render, tell
+from showattendtell.visualization.study_page import PAGE, render, summarize_study
 
 FONT = "STIXTwoMath-Regular.ttf"
 """What a browser draws equations with; a system need not have one that can."""
@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     files.append(File.generated(config, FONT, content=font.read_bytes()))
     for database in Path(config.docs_dir).glob("studies/*/study.db"):
         folder = database.parent
-        page = render(tell(find_study(folder, None), Path(folder.name)))
+        page = render(summarize_study(find_study(folder, None), Path(folder.name)))
         files.append(File.generated(config, f"studies/{folder.name}/{PAGE}", content=page))
 
 

@@ -14,7 +14,7 @@ CURVES = {
     "Where it looks": ["val/pointing_game", "val/attention_correctness"],
     "What its maps do": ["val/attention_entropy", "val/attention_movement", "val/attention_coverage"],
     "When it looks": ["val/beta_content", "val/beta_determiner", "val/beta_preposition", "val/beta_end"],
-    "How it learns": ["train/loss", "train/gradient_norm_likelihood", "train/gradient_norm_attention"],
+    "How it learns": ["train/loss", "train/gradient_norm"],
 }
 """The figures of each section, a plot each."""
 

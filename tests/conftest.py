@@ -17,9 +17,9 @@ settings.load_profile("no times")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
 
 IMPORTED_ONCE = [
-    "showattendtell.training",
-    "showattendtell.evaluation",
-    "showattendtell.report.heatmaps",
+    "showattendtell.training.trainer",
+    "showattendtell.inference.predictions",
+    "showattendtell.visualization.heatmaps",
     "timm.models",
 ]
 

@@ -1,16 +1,18 @@
 """`showattendtell COMMAND`, the console script, and what is inside the wheel that a user installs."""
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from repository import ROOT
 
-from showattendtell.cli import COMMANDS
-
-ROOT = Path(__file__).parents[1]
+from showattendtell.cli import COMMANDS, RENAMED_COMMANDS
+from showattendtell.config.command_line import check_command
+from showattendtell.config.entry_point import name_positional
 
 
 def showattendtell(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +36,7 @@ def test_the_overview_names_every_module_that_can_be_run():
 
 
 @pytest.mark.parametrize(
-    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are attend, average, caption")]
+    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are average, caption, demo")]
 )
 def test_an_unknown_command_is_told_in_a_sentence(typo: str, hint: str, tmp_path: Path):
     done = showattendtell(tmp_path, typo, "attention=soft")
@@ -42,6 +44,15 @@ def test_an_unknown_command_is_told_in_a_sentence(typo: str, hint: str, tmp_path
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: there is no command {typo}; {hint}")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", RENAMED_COMMANDS)
+def test_a_merged_command_names_the_call_that_does_the_same(name: str, tmp_path: Path):
+    done = showattendtell(tmp_path, name, "checkpoint=best.ckpt")
+    command, *settings = shlex.split(RENAMED_COMMANDS[name])
+    assert done.returncode == 2
+    assert done.stderr == f"error: {name} was merged into {command}: use showattendtell {RENAMED_COMMANDS[name]}\n"
+    assert check_command(command, name_positional(settings, "runs"), complete=False)
 
 
 def test_a_command_behaves_like_its_module(tmp_path: Path):
@@ -77,8 +88,8 @@ def test_the_wheel_holds_every_module_template_and_yaml_and_nothing_else(wheel: 
     modules = {f"showattendtell/{file.relative_to(ROOT / 'src/showattendtell')}" for file in sources("*.py")}
     conf = {f"showattendtell/conf/{file.relative_to(ROOT / 'conf')}" for file in (ROOT / "conf").rglob("*.yaml")}
     assert "showattendtell/conf/train.yaml" in inside
-    templates = {f"showattendtell/report/templates/{file.name}" for file in sources("templates/*")}
-    assert "showattendtell/report/templates/page.html" in templates
+    templates = {f"showattendtell/visualization/templates/{file.name}" for file in sources("templates/*")}
+    assert "showattendtell/visualization/templates/page.html" in templates
     models = {f"showattendtell/shipped/{file.parent.name}/{file.name}" for file in sources("shipped/*/*")}
     assert "showattendtell/shipped/flickr8k_soft/model.safetensors" in models
     assert inside == modules | templates | conf | models

@@ -5,14 +5,41 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from showattendtell.describing import Description, PhotoCaptioner, Telling, load
+    from showattendtell.datamodules.datamodule import (
+        CocoDataModule,
+        CustomDataModule,
+        Flickr8kDataModule,
+        Flickr30kDataModule,
+        ReaderDataModule,
+        ShapesDataModule,
+    )
+    from showattendtell.inference.pipeline import CaptioningPipeline, load
+    from showattendtell.training.module import CaptioningModule
+    from showattendtell.types import CaptionOutput
+    from showattendtell.visualization.image_captions import ImageCaptions
 
 __version__ = version("showattendtell")
-__all__ = ["Description", "PhotoCaptioner", "Telling", "load"]
+__all__ = [
+    "CaptionOutput",
+    "CaptioningModule",
+    "CaptioningPipeline",
+    "CocoDataModule",
+    "CustomDataModule",
+    "Flickr8kDataModule",
+    "Flickr30kDataModule",
+    "ImageCaptions",
+    "ReaderDataModule",
+    "ShapesDataModule",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """What the package offers to programs; torch, which it needs, is imported when it is first used."""
+    """Import a public name when it is first used: torch and Lightning take seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(import_module("showattendtell.describing"), name)
+    if name.endswith("DataModule"):
+        module = "datamodules.datamodule"
+    else:
+        module = "training.module" if name == "CaptioningModule" else "inference.pipeline"
+    return getattr(import_module(f"showattendtell.{module}"), name)

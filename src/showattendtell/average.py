@@ -1,20 +1,20 @@
-"""Makes one checkpoint of several, whose weights are the mean of theirs."""
+"""Average the weights of several checkpoints into a new checkpoint."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry_point import entry_point
 
 
 def run(config: DictConfig) -> None:
-    """A `UserError` where the new checkpoint would take the place of one that it is made of."""
+    """Write the averaged checkpoint. Raises `UserError` if it would overwrite one of its inputs."""
     import sys
     from pathlib import Path
 
-    from showattendtell.averaging import IN_COMMON, average
-    from showattendtell.checkpoint import save
     from showattendtell.errors import UserError
-    from showattendtell.portable import find_model
-    from showattendtell.report.results import writable
+    from showattendtell.inference.checkpoints import save
+    from showattendtell.inference.pretrained import find_model
+    from showattendtell.inference.weight_averaging import IN_COMMON, average
+    from showattendtell.visualization.results import writable
 
     path = Path(config.output).expanduser()
     if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:

@@ -1,4 +1,4 @@
-"""Captions photographs and shows where the model looked."""
+"""Caption photographs, or images of a checkpoint's data set, and draw the attention maps."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -6,53 +6,61 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point, leave
+from showattendtell.config.entry_point import entry_point, exit_process
+from showattendtell.errors import UserError
 
 PAGE = "html"
 
 
 def run(config: DictConfig) -> None:
-    from showattendtell.report.drawing import drawing
+    if (config.images is None) == (config.split is None):
+        raise UserError(
+            "give photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test; not both"
+            if config.images
+            else "images is not set; give it as images=..., or images of the checkpoint's data set as split=test"
+        )
+    if config.split:
+        return _caption_split(config)
+    from showattendtell.visualization.drawing import drawing
 
-    pictures = [suffix for suffix in config.formats if suffix != PAGE]
+    pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]
     with drawing() if pictures else nullcontext(_draw_nothing) as draw:  # starts before torch is imported
-        _caption(config, pictures, draw)
+        return _caption_photographs(config, pictures, draw)
 
 
-def _draw_nothing(*what: Any) -> None: ...
+def _draw_nothing(*_: Any) -> None: ...
 
 
-def _caption(config: DictConfig, pictures: list[str], draw: Callable[..., None]) -> None:
-    """Caption each photograph that can be read; a `UserError` at the end tells of the others."""
+def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable[..., None]) -> None:
+    """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from pathlib import Path
 
-    from showattendtell.accounts import restore_captioners, tell_all, warn_of_size
     from showattendtell.data.images import find_images
-    from showattendtell.errors import UserError
-    from showattendtell.report.drawing import picture_names
-    from showattendtell.report.pages import Page, make_entry, write_page
+    from showattendtell.inference.comparison import caption_all, load_captioners, warn_of_size
+    from showattendtell.visualization.drawing import picture_names
+    from showattendtell.visualization.pages import Page, make_entry, write_page
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
-    names, output = picture_names(files), Path(config.output)
-    if PAGE in config.formats:
+    names, output = picture_names(files), Path(config.output or "captions")
+    with_page = config.formats is None or PAGE in config.formats
+    if with_page:
         warn_of_size(len(files), "formats=[png] writes none")
-    captioners = restore_captioners(config)
+    captioners = load_captioners(config)
     entries = []
     faults: list[str] = []
-    for number, descriptions in tell_all(captioners, files, faults):
-        told = descriptions[0]
-        print(f"{files[number]}: {told.caption}")
-        for other in told.captions[1:]:
+    for number, descriptions in caption_all(captioners, files, faults):
+        first = descriptions[0]
+        print(f"{files[number]}: {first.caption}")
+        for other in first.captions[1:]:
             print(f"  also: {other.caption}")
         for captioner, description in zip(captioners[1:], descriptions[1:], strict=True):
             print(f"  {captioner.name}: {description.caption}")
         for suffix in pictures:
             path = output / f"{names[number]}.{suffix}"
-            draw(*told.as_drawn(), path)
+            draw(*first.as_drawn(), path)
             print(f"  {path}")
-        if PAGE in config.formats:
-            accounts = [description.as_account() for description in descriptions]
-            entries.append(make_entry(files[number].name, told.photograph, accounts))
+        if with_page:
+            entries.append(make_entry(files[number].name, descriptions))
     if entries:
         page = output / "index.html"
         count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
@@ -62,8 +70,55 @@ def _caption(config: DictConfig, pictures: list[str], draw: Callable[..., None])
         raise UserError("; ".join(faults))
 
 
+def _caption_split(config: DictConfig) -> None:
+    """Write one page of images of the checkpoint's data set, with their reference captions.
+
+    Raises:
+        UserError: at the end, about images that cannot be read, unless `dataset.skip_unreadable` is set.
+    """
+    from pathlib import Path
+
+    from showattendtell.config.instantiate import build
+    from showattendtell.inference.comparison import (
+        caption_all,
+        evenly_spaced,
+        load_captioners,
+        resolve_dataset,
+        warn_of_size,
+    )
+    from showattendtell.inference.predictions import references_of
+    from showattendtell.inference.pretrained import next_to
+    from showattendtell.visualization.pages import Page, make_entry, write_page
+    from showattendtell.visualization.results import writable
+    from showattendtell.visualization.tables import print_notes
+
+    if config.formats is not None and list(config.formats) != [PAGE]:
+        raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
+    first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
+    path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")))
+    captioners = load_captioners(config)
+    settings = resolve_dataset(captioners[0].config, config)
+    dataset = build(settings)
+    split = dataset.split(config.split)
+    examples = evenly_spaced(split, config.number)
+    warn_of_size(len(examples), "a smaller number= gives a smaller one")
+    faults: list[str] = []
+    references, entries = references_of(examples), []
+    files = [Path(example.path) for example in examples]
+    for number, descriptions in caption_all(captioners, files, faults):
+        name = examples[number].image
+        entries.append(make_entry(name, descriptions, references[name]))
+    about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
+    write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
+    print(f"written to {path}")
+    if settings.get("skip_unreadable"):
+        print_notes(faults)
+    elif faults:
+        raise UserError("; ".join(faults))
+
+
 main = entry_point("caption", run, positional="images")
 
 if __name__ == "__main__":
     main()
-    leave()
+    exit_process()

@@ -1,9 +1,9 @@
-"""`showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
+"""The command `showattendtell COMMAND ...`, the same as `python -m showattendtell.COMMAND ...`."""
 
 import runpy
 import sys
 
-from showattendtell.errors import did_you_mean
+from showattendtell.errors import did_you_mean, quiet_pipe
 
 COMMANDS = {
     "download": "fetch a data set",
@@ -12,28 +12,38 @@ COMMANDS = {
     "train": "train a captioner",
     "average": "one checkpoint of several, of their mean weights",
     "evaluate": "score a checkpoint",
-    "attend": "score where a checkpoint looks",
     "score": "score captions of any origin, and compare them",
-    "table": "results beside the paper's",
+    "report": "results next to the paper's, or what a search has found",
     "reproduce": "run a whole table of the paper, and write it",
-    "sweep_report": "what a search has found",
     "caption": "caption photographs and show where the model looked",
-    "page": "show where a checkpoint looks in images of its data set, in one HTML file",
     "serve": "caption photographs in a browser, and for programs",
     "export": "a checkpoint as ONNX, torch.export programs or machine code",
     "demo": "all of it on the embedded data set, in minutes",
 }
 
+RENAMED_COMMANDS = {
+    "attend": "evaluate 'metrics=[attention]'",
+    "page": "caption split=test",
+    "table": "report runs/",
+    "sweep_report": "report study=runs/NAME-study",
+}
+"""Old name of a command to the call that does the same."""
+
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
-        print("usage: showattendtell COMMAND [setting=value ...]\n")
-        print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
-        print("\nshowattendtell COMMAND --help says what each takes.")
+        with quiet_pipe():
+            print("usage: showattendtell COMMAND [setting=value ...]\n")
+            print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
+            print("\nshowattendtell COMMAND --help lists its settings; --debug shows the traceback of an error.")
     elif name in COMMANDS:
         del sys.argv[1]
         runpy.run_module(f"showattendtell.{name}", run_name="__main__", alter_sys=True)
+    elif name in RENAMED_COMMANDS:
+        new = RENAMED_COMMANDS[name]
+        print(f"error: {name} was merged into {new.split()[0]}: use showattendtell {new}", file=sys.stderr)
+        sys.exit(2)
     else:
         print(f"error: there is no command {name}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""The whole way on the embedded data set: train, score, and show where the model looked."""
+"""Demo on the embedded data set: train, score, and draw the attention maps."""
 
 import json
 import shlex
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from showattendtell.config.compose import compose
-from showattendtell.config.entry import telling_errors
+from showattendtell.config.entry_point import report_errors, take_debug
 from showattendtell.errors import UserError
 
 RUN = "runs/demo"
@@ -14,13 +14,14 @@ NUM_PICTURES = 4
 
 
 def main() -> None:
-    """Run each command as a user would, and show it."""
-    with telling_errors():
-        if {"-h", "--help"} & set(sys.argv[1:]):
+    """Print and run each command as a user would."""
+    with report_errors():
+        arguments = take_debug(sys.argv[1:])
+        if {"-h", "--help"} & set(arguments):
             print(f"{__doc__}\n\n  python -m showattendtell.demo\n\nIt takes no settings and writes to {RUN}.")
             return
-        if sys.argv[1:]:
-            name = sys.argv[1].partition("=")[0]
+        if arguments:
+            name = arguments[0].partition("=")[0]
             raise UserError(f"there is no setting {name}: demo takes none; train, evaluate and caption do")
         _follow("train", f"hydra.run.dir={RUN}")
         _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
@@ -37,8 +38,8 @@ def _follow(command: str, *settings: str) -> None:
 
 
 def _scenes() -> list[str]:
-    """Files of the first test images."""
-    from showattendtell.config.build import build
+    """Return the files of the first test images."""
+    from showattendtell.config.instantiate import build
 
     config, _ = compose("train", ["dataset=shapes"])
     return [example.path for example in build(config.dataset).split("test")[:NUM_PICTURES]]

@@ -1,8 +1,8 @@
-"""Fetches a data set: archives from their publishers, unpacked as training reads them."""
+"""Download a data set from its publishers, and unpack it into the layout that training reads."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry_point import entry_point
 
 
 def run(config: DictConfig) -> None:
@@ -10,20 +10,26 @@ def run(config: DictConfig) -> None:
 
     from hydra.utils import instantiate
 
-    from showattendtell.downloads.acquire import acquire
-    from showattendtell.downloads.depot import Depot
-    from showattendtell.downloads.plan import make_plan, needed_room, print_plan, refuse_requests, to_do
-    from showattendtell.downloads.unpack import refuse_without_room
+    from showattendtell.data.download.archives import check_free_space
+    from showattendtell.data.download.fetch import DownloadCache
+    from showattendtell.data.download.plan import (
+        acquire,
+        check_requests,
+        make_plan,
+        print_plan,
+        remaining_steps,
+        required_space,
+    )
 
     publication = instantiate(config.dataset, _convert_="all")
-    depot = Depot(Path(publication.root).expanduser())
+    depot = DownloadCache(Path(publication.root).expanduser())
     with depot.claimed():
         plan = make_plan(publication, depot, config.parts, config.mirror)
         print_plan(plan, publication)
-        refuse_without_room(depot.root, needed_room(plan, depot), "the archives and what is in them")
-        for step in to_do(plan):
+        check_free_space(depot.root, required_space(plan, depot), "the archives and what is in them")
+        for step in remaining_steps(plan):
             acquire(step, depot, config.retries)
-        refuse_requests(plan, publication)
+        check_requests(plan, publication)
     print(f"complete in {depot.root}")
 
 

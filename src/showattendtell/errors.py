@@ -1,25 +1,57 @@
-"""What a user can mend is told in one sentence: every command prints a `UserError` and exits with status 2."""
+"""User-facing errors: one sentence that says how to fix the problem. Commands print it and exit with status 2."""
 
-from collections.abc import Iterable, Sequence
+import os
+import select
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
+
+CLOSED_PIPE = 141
+"""Exit status of a program whose reader has gone, as shells report it."""
 
 
 class UserError(Exception):
-    """A fault in the input. Its text is one sentence that names the file or value and says what to do."""
+    """An error in the input. Its message is one sentence that names the file or value and says what to do."""
 
     def __init__(self, sentence: str):
-        if sentence.startswith("Caught UserError in DataLoader worker"):  # torch puts the traceback before it
+        if sentence.startswith("Caught UserError in DataLoader worker"):  # torch prepends the traceback
             sentence = sentence.strip().splitlines()[-1].partition("UserError: ")[2]
         super().__init__(sentence)
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:
-    """The first of the names, and `...` where there are more: `a.jpg, b.jpg, c.jpg, ...`."""
+    """Return the first names, followed by `...` if there are more: `a.jpg, b.jpg, c.jpg, ...`."""
     return ", ".join([*names[:shown], *(["..."] if len(names) > shown else [])])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'soft'?` if something known is close to `name`, else the list of what is known."""
+    """Return `; did you mean 'soft'?` if a known name is close to `name`, else the list of known names."""
     choices = sorted(known)
     close = get_close_matches(name, choices, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(choices)}"
+
+
+def first_line(fault: BaseException) -> str:
+    """Return the first line of an exception's message, or its type where it has none."""
+    return next(iter(str(fault).strip().splitlines()), type(fault).__name__)
+
+
+@contextmanager
+def quiet_pipe() -> Iterator[None]:
+    """Exit without a message where the reader of standard output is gone, as in `... --help | head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_stdout_closed():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it exits
+        sys.exit(CLOSED_PIPE)
+
+
+def _is_stdout_closed() -> bool:
+    """Return whether standard output is the pipe that broke, and not one to another process."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -1,46 +1,56 @@
-"""Scores a checkpoint, or several that write as one, on a split of their data set."""
+"""Score a checkpoint, or an ensemble of several, on a split of their data set."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry_point import entry_point
 
 
 def run(config: DictConfig) -> float:
-    """BLEU-4 without brevity penalty, in percent."""
+    """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent."""
     from pathlib import Path
 
-    from showattendtell.config.build import build
-    from showattendtell.evaluation import people_said, write_captions
-    from showattendtell.likeness import load_clip
-    from showattendtell.portable import find_model
-    from showattendtell.processes import agree, rank, together
-    from showattendtell.report.results import time_figures, writable, write_json
-    from showattendtell.report.tables import print_scores
-    from showattendtell.scoring import look, open_trial, score
+    from showattendtell.config.instantiate import build
+    from showattendtell.inference.evaluator import evaluate_attention, open_evaluation, score, score_attention
+    from showattendtell.inference.predictions import generate_captions, references_of
+    from showattendtell.inference.pretrained import find_model
+    from showattendtell.metrics.clip_score import load_clip
+    from showattendtell.runtime.distributed import decide_on_first, process_group, rank
+    from showattendtell.visualization.results import time_figures, writable, write_json
+    from showattendtell.visualization.tables import print_scores
 
     clip = load_clip(config.clip) if config.clip else None
-    with together():
-        trial = open_trial(config, build(config.decoding))
-        path = agree(lambda: writable(Path(config.output or trial.result_file("results"))))
-        written = write_captions(trial.writers, trial.examples, config.seed, trial.mirrors)
+    without_captions = list(config.metrics) == ["attention"]
+    with process_group():
+        trial = open_evaluation(config, build(config.decoding))
+        kind = "attention" if without_captions else "results"
+        path = decide_on_first(lambda: writable(Path(config.output or trial.result_file(kind))))
+        written = {}
+        if not without_captions:
+            written = generate_captions(trial.writers, trial.examples, config.seed, trial.mirrors)
         if rank():
             return 0.0
-    people = people_said(trial.examples)
-    scores = score(trial, written, people, config, clip)
+    if without_captions:
+        figures = score_attention(trial)
+        write_json({**figures, **trial.origin()}, path)
+        print(f"written to {path}")
+        return float(figures["attention_correctness"])
+
+    references = references_of(trial.examples)
+    scores = score(trial, written, references, config, clip)
     print_scores(scores.figures, scores.missing, trial.title())
-    seen = look(trial)
+    attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
 
     write_json(
         {
             **scores.figures,
-            **seen,
+            **attention,
             "missing": scores.missing,
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
             "tokenizer": config.tokenizer,
             "decoding": trial.writers[0].module.decoding.describe(),
             "captions": {image: " ".join(captions[0]) for image, captions in written.items()},
-            "references": people,
+            "references": references,
         },
         path,
     )

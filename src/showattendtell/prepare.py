@@ -1,25 +1,25 @@
-"""Checks a data set, draws it, and stores the encoder's grids of its images."""
+"""Check a data set, draw its data sheet, and fill the feature cache with the encoder's grids of its images."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry_point import entry_point
 
 
 def run(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.config.build import build, build_source
-    from showattendtell.data.checkup import check_up
-    from showattendtell.files import LOCK, alone
-    from showattendtell.report.data_sheet import draw_data_sheet
-    from showattendtell.report.tables import print_dataset, print_notes
+    from showattendtell.config.instantiate import build, build_source
+    from showattendtell.data.checks import check_up
+    from showattendtell.runtime.files import LOCK, file_lock
+    from showattendtell.visualization.data_sheet import draw_data_sheet
+    from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)
     sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
     print_dataset(dataset, build(config.vocabulary, captions=sentences))
     print_notes(check_up(dataset))
     picture = Path(config.cache).expanduser() / "data_sets" / f"{dataset.name}.png"
-    with alone(picture.parent / LOCK):
+    with file_lock(picture.parent / LOCK):
         draw_data_sheet(dataset, picture)
     print(f"a picture of the data is {picture}")
     if encoder.trainable:

@@ -1,24 +1,23 @@
-"""Runs all recipes of a table that are not finished, and writes the table beside the paper's rows."""
+"""Run all unfinished recipes of a table, and write the table next to the paper's results."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
-from showattendtell.config.reproducing import quote_settings
+from showattendtell.config.entry_point import entry_point
+from showattendtell.config.schemas import quote_settings
 
 
 def run(config: DictConfig) -> None:
-    """A `UserError` at the end tells of runs that failed."""
+    """Run the recipes. Raises `UserError` at the end if runs failed, with a list of them."""
     from pathlib import Path
 
     from hydra.utils import instantiate
 
-    from showattendtell.config.sweep import shown
-    from showattendtell.reproduction.plan import print_plan
+    from showattendtell.config.sweeper import format_override
     from showattendtell.reproduction.runs import make_runs
-    from showattendtell.reproduction.work import reproduce
+    from showattendtell.reproduction.work import print_plan, reproduce
 
     table = instantiate(config.table, _convert_="all")
-    folder = shown(Path(config.output or f"runs/paper-{table.folder}").absolute())
+    folder = format_override(Path(config.output or f"runs/paper-{table.folder}").absolute())
     runs = make_runs(table, config, folder)
     if runs:
         print_plan(table, runs, config)

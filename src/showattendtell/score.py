@@ -1,22 +1,22 @@
-"""Scores captions of any origin, and tells by how much those of several files differ."""
+"""Score caption files of any origin, and compare the scores of several files."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry_point import entry_point
 
 
 def run(config: DictConfig) -> None:
     from collections import ChainMap
     from pathlib import Path
 
-    from showattendtell.corpus import describe, in_words, match, split_words, training_captions
-    from showattendtell.data.caption_files import find_caption_files, read_all
+    from showattendtell.data.formats import find_caption_files, read_all
+    from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
     from showattendtell.metrics.bootstrap import compare_with_first
+    from showattendtell.metrics.collection import measure
     from showattendtell.metrics.diversity import diversity
-    from showattendtell.metrics.measured import corpus_figures
-    from showattendtell.metrics.panel import measure
-    from showattendtell.report.results import versions, writable, write_json
-    from showattendtell.report.tables import print_columns, print_comparison, print_notes
+    from showattendtell.metrics.sufficient_statistics import corpus_figures
+    from showattendtell.visualization.results import versions, writable, write_json
+    from showattendtell.visualization.tables import print_columns, print_comparison, print_notes
 
     path = writable(Path(config.output))
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]

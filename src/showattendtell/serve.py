@@ -1,36 +1,36 @@
-"""Serves a page on which photographs are captioned, and the same for programs."""
+"""Serve a web page and an HTTP API that caption photographs."""
 
 import sys
 from importlib import import_module
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point, leave
+from showattendtell.config.entry_point import entry_point, exit_process
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
 
 def run(config: DictConfig) -> None:
     _find_packages()
-    from showattendtell.accounts import restore_captioners
-    from showattendtell.config.build import build
+    from showattendtell.config.instantiate import build
+    from showattendtell.inference.comparison import load_captioners
     from showattendtell.serving.app import make_app
-    from showattendtell.serving.line import Line
-    from showattendtell.serving.listening import LOOPBACK, address, is_loopback, listen
-    from showattendtell.serving.listening import run as run_app
-    from showattendtell.serving.models import Models
-    from showattendtell.serving.pictures import get_ready
+    from showattendtell.serving.models import ModelRegistry
+    from showattendtell.serving.pages import get_ready
+    from showattendtell.serving.queue import RequestQueue
+    from showattendtell.serving.server import LOOPBACK, address, is_loopback, listen
+    from showattendtell.serving.server import run as run_app
 
     listening, local = listen(config.host, config.port), is_loopback(config.host)
     limits = build(config.limits)
-    line = Line(limits.waiting, limits.seconds)
-    models = line.begin(lambda: Models(restore_captioners(config))).result()
+    line = RequestQueue(limits.waiting, limits.seconds)
+    models = line.begin(lambda: ModelRegistry(load_captioners(config))).result()
     line.begin(get_ready)
     if not local:
         print(f"note: host={config.host} lets all who reach this machine use it, without a password", file=sys.stderr)
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
-    run_app(make_app(models, line, limits, hosts), listening)
+    run_app(make_app(models, line, limits, hosts), listening, limits)
 
 
 def _find_packages() -> None:
@@ -48,4 +48,4 @@ main = entry_point("serve", run)
 
 if __name__ == "__main__":
     main()
-    leave()
+    exit_process()

@@ -1,49 +1,56 @@
-"""Trains a captioner and writes its best and last checkpoint, its curves and its log into the run's folder."""
+"""Train a captioner, and write its best and last checkpoint, its curves and its log into the run's folder."""
 
 from pathlib import Path
 from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import as_argument, chosen, entry_point, is_first_process, run_folder, search_root
+from showattendtell.config.entry_point import (
+    as_argument,
+    entry_point,
+    is_first_process,
+    read_choices,
+    run_folder,
+    search_root,
+)
 from showattendtell.errors import UserError
 
 
 def run(config: DictConfig) -> float:
-    """The best validation figure of those that `selection` goes by: BLEU-4 in percent, CIDEr, or -log p per word; where
-    there are stages that of the last."""
+    """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word; with stages, that of
+    the last stage."""
     if config.decoding.get("mirrored"):
         raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
     if config.stages:
-        from showattendtell.stages import run_stages
+        from showattendtell.training.stages import run_stages
 
         return run_stages(config)
-    from showattendtell.launching import launch
+    from showattendtell.training.launcher import launch
 
     return launch(train, config)
 
 
 def train(config: DictConfig) -> float:
-    """In one process, or in each of several that train as one."""
+    """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
-    from showattendtell.checkpoint import write_card
-    from showattendtell.config.build import build, build_source
-    from showattendtell.origin import find_origin
-    from showattendtell.processes import agree, ending_together
-    from showattendtell.report.tables import print_dataset
-    from showattendtell.resuming import find_start, held, refuse_other_data
-    from showattendtell.training import build_module, build_trainer, fit
+    from showattendtell.config.instantiate import build, build_source
+    from showattendtell.inference.checkpoints import write_card
+    from showattendtell.runtime.distributed import decide_on_first, raise_together
+    from showattendtell.training.init_from import find_initial_checkpoint
+    from showattendtell.training.resume import check_data, find_start, held
+    from showattendtell.training.trainer import build_module, build_trainer, fit
+    from showattendtell.visualization.tables import print_dataset
 
     lightning.seed_everything(config.seed, verbose=False)
-    start = agree(lambda: find_start(config, run_folder(), search_root()))
+    start = decide_on_first(lambda: find_start(config, run_folder(), search_root()))
     if start.finished:
         print(f"{start.folder} is finished")
-        return tell_best(start.folder, start.best)
+        return report_best(start.folder, start.best)
     with held(start.folder):
-        with ending_together():
+        with raise_together():
             dataset, encoder = build(config.dataset), build(config.encoder)
-            origin = find_origin(config)
+            origin = find_initial_checkpoint(config)
             if origin:
                 origin.tune(encoder)
             source, dataset = build_source(config, dataset, encoder)
@@ -52,18 +59,18 @@ def train(config: DictConfig) -> float:
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-            card = write_card(config, chosen(), vocabulary, encoder, dataset)
-            refuse_other_data(start, card)
+            card = write_card(config, read_choices(), vocabulary, encoder, dataset)
+            check_data(start, card)
             module = build_module(config, encoder, vocabulary, card, dataset.split("train"))
             if origin:
                 origin.teach(module.captioner)
             trainer, best = build_trainer(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
-    return tell_best(start.folder, best.best_model_score)
+    return report_best(start.folder, best.best_model_score)
 
 
-def tell_best(folder: Path, score: SupportsFloat | None) -> float:
-    """Print what to do with the best checkpoint, and return its figure; 0 where there is none."""
+def report_best(folder: Path, score: SupportsFloat | None) -> float:
+    """Print how to score the best checkpoint, and return its validation score; 0 if there is none."""
     if score is None:
         print("no epoch ended with a validation, so there is no best checkpoint")
         return 0.0
@@ -73,10 +80,10 @@ def tell_best(folder: Path, score: SupportsFloat | None) -> float:
 
 
 def expanded(arguments: list[str]) -> list[str]:
-    """With the folder of a run as `resume`, that run's arguments and those that are given besides; in a process that is
-    not the first, with no folder of its own."""
+    """Return the arguments, with those of the resumed run if `resume` is a run's folder. Other processes than the first
+    get settings that create no folder."""
     if any(argument.startswith("resume=") for argument in arguments):
-        from showattendtell.resuming import recall
+        from showattendtell.training.resume import recall
 
         arguments = recall(arguments)
     return arguments if is_first_process() else [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]

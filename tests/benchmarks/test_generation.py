@@ -7,7 +7,7 @@ from benchmarks.generation import ALL, HALF, MANY, ONE, TEXTBOOK, Case, search
 from benchmarks.workload import Work
 from benchmarks.writers import endless_writer, usual_writer, varied_regions
 
-from showattendtell.text.vocabulary import EOS
+from showattendtell.data.vocabulary import EOS
 
 TINY = Work(12, 1, regions=6, region_dim=16, vocabulary=60, embedding=16, hidden=16, attention=16)
 WAYS = (TEXTBOOK, ONE, MANY, ALL)

@@ -10,8 +10,8 @@ from benchmarks.textbook import textbook_loss
 from benchmarks.workload import Work
 from torch.utils.flop_counter import FlopCounterMode
 
-from showattendtell.model import loops
-from showattendtell.text.vocabulary import EOS, PAD, START
+from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.models.kernels import parallel as loops
 
 TINY = Work(3, 2, regions=4, region_dim=5, vocabulary=30, embedding=3, hidden=6, attention=7)
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from showattendtell.config.signature import read_signature
+from showattendtell.config.signatures import read_signature
 
 PARTS = '''
     from typing import Literal

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 import showattendtell
 from showattendtell.config.command_line import SUPPLIED, check_command
 from showattendtell.config.compose import compose
-from showattendtell.config.signature import read_signature
-from showattendtell.config.sweep import EXTRAS
+from showattendtell.config.signatures import read_signature
+from showattendtell.config.sweeper import EXTRAS
 from showattendtell.errors import UserError
 
 
@@ -104,10 +104,10 @@ def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sente
         ("evaluate", ["checkpoint=best.ckpt", "decoding.beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
         ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
         ("evaluate", ["checkpoint=best.ckpt", "dataset.skip_unreadable=maybe"], "dataset.skip_unreadable=maybe"),
-        ("caption", ["checkpoint=best.ckpt", "images=null"], "images=null"),
+        ("average", ["checkpoint=[a.ckpt,b.ckpt]", "output=null"], "output=null"),
         ("caption", ["checkpoint=best.ckpt", "images=[]"], r"images=\[\]"),
         ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3"),
-        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=null"], "output=null"),
+        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=3"], "output=3"),
         ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[]"], r"formats=\[\]"),
         (
             "caption",
@@ -115,8 +115,8 @@ def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sente
             r"formats=\[jpg\] should be 'png', 'gif'",
         ),
         ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "compare=3"], "compare=3"),
-        ("page", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),
-        ("page", ["checkpoint=best.ckpt", "split=tst"], "split=tst should be 'train', 'val' or 'test'"),
+        ("caption", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),
+        ("caption", ["checkpoint=best.ckpt", "split=tst"], "split=tst should be 'train', 'val' or 'test'"),
         ("prepare", ["attention=hrad"], "there is no attention=hrad"),
     ],
 )
@@ -147,8 +147,8 @@ def test_faults_of_every_kind_are_told_at_once():
 
 def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
     with pytest.raises(UserError) as told:
-        check_command("caption", ["checkpint=best.ckpt"])
-    for fault in ("checkpint; did you mean 'checkpoint'", "images is not set"):
+        check_command("score", ["hypothses=a.txt"])
+    for fault in ("hypothses; did you mean 'hypotheses'", "hypotheses is not set"):
         assert fault in str(told.value)
 
 
@@ -210,7 +210,7 @@ def test_a_search_is_spelled_with_its_space_less_what_is_given():
 
 
 def test_a_search_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("showattendtell.config.sweep._is_found", lambda module: False)
+    monkeypatch.setattr("showattendtell.config.sweeper._is_found", lambda module: False)
     with pytest.raises(
         UserError, match=r"needs the package hydra-optuna-sweeper; run pip install 'showattendtell\[sweeps\]'"
     ):

@@ -22,7 +22,7 @@ runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys
 """
 
 
-COMMANDS = ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page", "reproduce"]
+COMMANDS = ["download", "prepare", "train", "evaluate", "score", "report", "caption", "reproduce"]
 
 
 def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -50,11 +50,9 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
         ["prepare", "sed=3"],
         ["train", "sed=3"],
         ["evaluate", "checkpoint=best.ckpt", "sed=3"],
-        ["attend", "checkpoint=best.ckpt", "sed=3"],
         ["caption", "checkpoint=best.ckpt", "images=photo.jpg", "sed=3"],
-        ["page", "checkpoint=best.ckpt", "sed=3"],
         ["score", "hypotheses=written.json", "sed=3"],
-        ["table", "runs", "sed=3"],
+        ["report", "runs", "sed=3"],
         ["reproduce", "table=shapes", "sed=3"],
         ["demo", "sed=3"],
     ],
@@ -126,9 +124,7 @@ def leaves(node: dict[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{key}"
 
 
-@pytest.mark.parametrize(
-    "command", ["download", "prepare", "train", "evaluate", "attend", "score", "table", "caption", "page"]
-)
+@pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "score", "report", "caption"])
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     config, groups = compose(command, [])
     page = help_page(config, groups).splitlines()

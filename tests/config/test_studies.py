@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
@@ -9,14 +10,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from omegaconf import OmegaConf
-from optuna.trial import TrialState
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
 
-from showattendtell.config.study import Study, Taken
-from showattendtell.config.trial import CARD, FILE, OwnTrial, find_study, open_storage, write_card
+from showattendtell.config.study import ClaimedTrial, Study
+from showattendtell.config.trial import CARD, FILE, CurrentTrial, find_study, open_storage, write_card
 from showattendtell.errors import UserError
-from showattendtell.files import LOCK, hold
+from showattendtell.runtime.files import LOCK, lock_file
 
 RANDOM = {"_target_": "optuna.samplers.RandomSampler"}
 GP = {"_target_": "optuna.samplers.GPSampler", "n_startup_trials": 4}
@@ -32,7 +35,7 @@ def study(folder: Path, *arguments: str, sampler: Any = RANDOM, storage: str | N
     return Study("own", place, folder, OmegaConf.create(sampler), OmegaConf.create(NONE), 1, list(arguments or MIXED))
 
 
-def take_one(study: Study, total: int = 99) -> Taken:
+def take_one(study: Study, total: int = 99) -> ClaimedTrial:
     [taken] = study.take(1, total)
     return taken
 
@@ -164,6 +167,39 @@ def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
     assert own.trials()[0].user_attrs["fault"] == "it was cut off 3 times"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("optimizer.lr", "{_target_:torch.load,f:x.pkl,weights_only:false}"),
+        ("optimizer", "[adam,../../../tmp/evil]"),
+        ("optimizer.lr", "${oc.env:SECRET}"),
+        ("optimizer.lr", 0.5),
+        ("hydra.callbacks.x._target_", "torch.load"),
+    ],
+    ids=str,
+)
+def test_a_trial_with_values_that_the_search_cannot_have_is_not_run(tmp_path: Path, name: str, value: Any):
+    """They come from a database, and would be arguments."""
+    own = study(tmp_path)
+    taken = take_one(own)
+    own._release(taken.number)
+    before = own.trials()[0]
+    params = {**before.params, name: value}
+    kinds = {**before.distributions, name: CategoricalDistribution([value])}
+    strange = create_trial(
+        state=TrialState.RUNNING, params=params, distributions=kinds, user_attrs=dict(before.user_attrs)
+    )
+    (tmp_path / "journal").unlink()
+    foreign = optuna.create_study(study_name="own", storage=open_storage(str(tmp_path / "journal"), tmp_path))
+    foreign.add_trial(strange)
+    shutil.rmtree(tmp_path / "0")
+    again = study(tmp_path)
+    [added] = again.take(1, 2)
+    assert added.number == 1
+    assert str(value) not in " ".join(added.overrides)
+    assert again.trials()[0].user_attrs["fault"] == "its values are outside of the search space"
+
+
 def test_a_worker_leaves_the_trials_of_others_alone_as_long_as_they_live(tmp_path: Path):
     own = study(tmp_path)
     taken = take_one(own)
@@ -180,7 +216,7 @@ def test_a_worker_leaves_the_trials_of_others_alone_as_long_as_they_live(tmp_pat
 
 def test_a_trial_that_a_scheduler_still_runs_is_not_taken_from_it(tmp_path: Path):
     in_fork(lambda: (take_one(study(tmp_path)), die()))
-    training = hold(tmp_path / "0" / LOCK)
+    training = lock_file(tmp_path / "0" / LOCK)
 
     def other() -> None:
         assert take_one(study(tmp_path)).number == 1
@@ -278,11 +314,11 @@ STAGES = "stages={words: [], reward: ['reward=cider']}"
 @pytest.mark.parametrize(
     ("given", "direction"),
     [
-        (["selection=nll", "seed=1,2"], "MINIMIZE"),
+        (["monitor=nll", "seed=1,2"], "MINIMIZE"),
         (["variant=arctic", "seed=1,2"], "MINIMIZE"),
         (["experiment=paper/flickr8k_soft,paper/flickr8k_hard", "features.views=1"], "MINIMIZE"),
         (["experiment=paper/flickr8k_soft", STAGES, "seed=1,2"], "MAXIMIZE"),
-        (["variant=arctic,paper", "selection=bleu4"], "MAXIMIZE"),
+        (["variant=arctic,paper", "monitor=bleu4"], "MAXIMIZE"),
         (["variant=arctic,paper", STAGES], "MAXIMIZE"),
         (["dataset=shapes", "decoder.dropout=interval(0.1, 0.2)"], "MAXIMIZE"),
     ],
@@ -292,15 +328,15 @@ def test_the_best_is_where_the_figure_that_trials_go_by_is_best(tmp_path: Path, 
 
 
 def test_trials_of_different_figures_are_refused(tmp_path: Path):
-    told = "figures, nll with variant=arctic and bleu4 with variant=paper, and none were the best; give selection=NAME"
+    told = "figures, nll with variant=arctic and bleu4 with variant=paper, and none were the best; give monitor=NAME"
     with pytest.raises(UserError, match=told):
         study(tmp_path, "dataset=shapes", "seed=1,2", "variant=arctic,paper")
 
 
 def test_a_study_keeps_to_the_figure_that_it_began_with(tmp_path: Path):
     run_all(study(tmp_path, "dataset=shapes", "seed=1,2,3"), 1)
-    with pytest.raises(UserError, match="the study own was begun with other values of selection; give what it had"):
-        study(tmp_path, "dataset=shapes", "seed=1,2,3", "selection=nll")
+    with pytest.raises(UserError, match="the study own was begun with other values of monitor; give what it had"):
+        study(tmp_path, "dataset=shapes", "seed=1,2,3", "monitor=nll")
 
 
 def test_a_folder_may_have_any_name_and_its_card_says_where_the_study_is(tmp_path: Path):
@@ -327,7 +363,7 @@ def test_a_trial_below_the_median_is_hopeless_and_is_told_as_pruned(tmp_path: Pa
     own = study(tmp_path, storage=None)
     for number, figure in enumerate([5.0, 6.0, 1.0]):
         take_one(own)
-        trial = OwnTrial(open_storage(None, tmp_path), "own", OmegaConf.create(MEDIAN), number)
+        trial = CurrentTrial(open_storage(None, tmp_path), "own", OmegaConf.create(MEDIAN), number)
         trial.report(figure, 1)
         assert trial.is_hopeless() == (figure == 1.0)
         own.end(number, figure)
@@ -341,7 +377,7 @@ def test_hyperband_ends_some_trials_early_and_lets_the_best_come_to_their_end(tm
     own = study(tmp_path, sampler=TPE)
     for number in range(20):
         take_one(own)
-        trial = OwnTrial(open_storage(str(tmp_path / "journal"), tmp_path), "own", hyperband, number)
+        trial = CurrentTrial(open_storage(str(tmp_path / "journal"), tmp_path), "own", hyperband, number)
         for step in range(1, 10):
             trial.report(float(number % 5), step)
             if trial.is_hopeless():
@@ -357,10 +393,10 @@ def test_what_is_reported_twice_counts_once_and_the_time_goes_on(tmp_path: Path)
     own = study(tmp_path, storage=None)
     take_one(own)
     pruner, storage = OmegaConf.create(MEDIAN), open_storage(None, tmp_path)
-    OwnTrial(storage, "own", pruner, 0).report(1.0, 1)
+    CurrentTrial(storage, "own", pruner, 0).report(1.0, 1)
     with closing(sqlite3.connect(tmp_path / FILE)) as database, database:
         database.execute("update trial_user_attributes set value_json = '100.0' where key = 'seconds'")
-    again = OwnTrial(open_storage(None, tmp_path), "own", pruner, 0)
+    again = CurrentTrial(open_storage(None, tmp_path), "own", pruner, 0)
     again.report(1.5, 1)
     again.report(2.0, 2)
     [trial] = own.trials()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from showattendtell.data.caption_files import find_caption_files, read_all, read_captions
+from showattendtell.data.formats import find_caption_files, read_all, read_captions
 from showattendtell.errors import UserError
 
 SAID = {"a.jpg": ["A dog ."], "b.jpg": ["Two cats ."]}

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import SHARED
 
 from showattendtell.data.coco import read_coco, read_coco2017
-from showattendtell.data.shares import place_of
+from showattendtell.data.splits import place_of
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.records import Box, Dataset, Phrase
-from showattendtell.text.tokenize import tokenize
+from showattendtell.types import Box, Dataset, Phrase
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "coco_mini"
+FOLDER = SHARED / "coco_mini"
 PLACES = {
     1: ("train2014", "train"),
     2: ("val2014", "restval"),
@@ -138,11 +139,11 @@ def test_an_image_in_both_parts_of_2017_is_told(tmp_path: Path):
         read_coco2017(str(root), held_out=0.2)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the corner of COCO is not beside the checkout")
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_corner_of_coco_is_read_whole():
     files = ["instances_train2017.json", "instances_val2017.json"]
-    dataset = read_coco2017(str(SHARED), held_out=0.1, instances=files)
-    contents = [json.loads((SHARED / "annotations" / f"captions_{p}2017.json").read_text()) for p in ("train", "val")]
+    dataset = read_coco2017(str(FOLDER), held_out=0.1, instances=files)
+    contents = [json.loads((FOLDER / "annotations" / f"captions_{p}2017.json").read_text()) for p in ("train", "val")]
     said: dict[str, list[str]] = {}
     for content in contents:
         by_number = {image["id"]: image["file_name"] for image in content["images"]}

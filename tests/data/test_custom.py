@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from repository import ROOT, SHARED
 
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k
-from showattendtell.data.shares import share_out
+from showattendtell.data.splits import share_out
 from showattendtell.errors import UserError
-from showattendtell.records import Dataset, Example
+from showattendtell.types import Dataset, Example
 
-DOCS = Path(__file__).parents[2] / "docs" / "data.md"
-SHARED = Path(__file__).parents[2].parent / "shared" / "flickr8k"
+DOCS = ROOT / "docs" / "data.md"
+FOLDER = SHARED / "flickr8k"
 SPLITS = {"train": ["b.jpg", "sub/a.jpg"], "val": ["c.png"], "test": ["d.jpg"]}
 SAID = {
     "b.jpg": ["A dog , a cat .", 'It says "stop" .'],
@@ -128,14 +129,14 @@ def test_every_form_gives_the_same_records(root: Path, form: str):
         assert [caption.written for caption in example.captions] == SAID[example.image]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the photographs of Flickr8k are not beside the checkout")
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 @pytest.mark.parametrize("form", FORMS)
 def test_flickr8k_gives_the_same_records_in_every_form(tmp_path: Path, form: str):
-    official = read_flickr8k(str(SHARED), absent=["3050606344_af711c726c.jpg"])
+    official = read_flickr8k(str(FOLDER), absent=["3050606344_af711c726c.jpg"])
     said = {example.image: [caption.written for caption in example.captions] for example in official.examples()}
     (tmp_path / "images").mkdir()
     for image in said:
-        (tmp_path / "images" / image).symlink_to(SHARED / "images" / image)
+        (tmp_path / "images" / image).symlink_to(FOLDER / "images" / image)
     FORMS[form](tmp_path, said, names(official))
     moved = {
         split: tuple(example._replace(path=str(tmp_path / "images" / example.image)) for example in examples)
@@ -230,7 +231,7 @@ def test_a_missing_image_is_passed_over_where_that_is_allowed(root: Path):
 def documented() -> dict[str, str]:
     """The example files of the page, which stand there in this order."""
     names = ["captions.csv", "captions.jsonl", "captions.json", "captions.token", "beach.txt"]
-    section = DOCS.read_text().partition("### Forms")[2].partition("### Splits")[0]
+    section = DOCS.read_text().partition("### Formats")[2].partition("### Splits")[0]
     assert [name for name in re.findall(r"`([\w.]+)`", section) if name in names] == names
     return dict(zip(names, re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL), strict=True))
 

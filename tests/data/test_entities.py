@@ -2,14 +2,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from repository import SHARED
 
 from showattendtell.data.entities import Entities, image_number, mark_entities, read_boxes, read_sentence
 from showattendtell.data.flickr import SPLIT_LISTS, read_flickr8k
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.records import Box, Caption, Dataset, Example, Phrase
-from showattendtell.text.tokenize import tokenize
+from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "flickr8k"
+FOLDER = SHARED / "flickr8k"
 XML = """<annotation>
   <filename>12.jpg</filename>
   <size><width>200</width><height>100</height><depth>3</depth></size>
@@ -213,9 +214,9 @@ def test_flickr8k_looks_for_entities_in_its_root_first(tmp_path: Path, monkeypat
     assert captions("entities") == (caption._replace(phrases=(Phrase(0, (ON_THE_RIGHT,), "other"),)),)
 
 
-@pytest.mark.skipif(not (SHARED / "entities.zip").is_file(), reason="Flickr30k Entities is not beside the checkout")
+@pytest.mark.skipif(not (FOLDER / "entities.zip").is_file(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_entities_mark_nearly_all_of_flickr8k():
-    data = read_flickr8k(str(SHARED), absent=["3050606344_af711c726c.jpg"], entities="entities.zip")
+    data = read_flickr8k(str(FOLDER), absent=["3050606344_af711c726c.jpg"], entities="entities.zip")
     assert data.notes[-1] == "38,884 of 39,995 captions stand in entities.zip; the others have no boxes"
     phrases = [(caption, phrase) for e in data.examples() for caption in e.captions for phrase in caption.phrases]
     kinds = {"people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other"}

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from repository import SHARED
 
 from showattendtell.data.entities import image_number
 from showattendtell.data.flickr import SPLIT_LISTS, SPLIT_LISTS_30K, read_flickr8k, read_flickr30k
 from showattendtell.errors import UserError
-from showattendtell.records import Dataset, fingerprint
+from showattendtell.types import Dataset, fingerprint
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "flickr8k"
+FOLDER = SHARED / "flickr8k"
 ABSENT = ["3050606344_af711c726c.jpg"]
 SPLITS = {"train": ["1_a.jpg", "2_b.jpg", "3_c.jpg"], "val": ["4_d.jpg"], "test": ["5_e.jpg"]}
 SENTENCES = {
@@ -173,10 +174,10 @@ def test_an_unknown_split_is_told_with_the_known_ones(root: Path):
         read_flickr8k(str(root)).split("dev")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the photographs of Flickr8k are not beside the checkout")
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_distribution_lacks_one_image_and_has_five_captions_each():
-    dataset = read_flickr8k(str(SHARED), absent=["3050606344_af711c726c.jpg"])
-    lists = {split: set((SHARED / file).read_text().split()) for split, file in SPLIT_LISTS.items()}
+    dataset = read_flickr8k(str(FOLDER), absent=["3050606344_af711c726c.jpg"])
+    lists = {split: set((FOLDER / file).read_text().split()) for split, file in SPLIT_LISTS.items()}
     assert {split: len(images) for split, images in lists.items()} == {"train": 6000, "val": 1000, "test": 1000}
     for split, images in lists.items():
         assert {example.image for example in dataset.split(split)} == images - {"3050606344_af711c726c.jpg"}
@@ -218,25 +219,25 @@ def test_flickr30k_without_its_lists_is_told_of_karpathy_s_splits(tmp_path: Path
     assert names(read_flickr30k(str(root), captions="dataset_flickr30k.json")) == {"val": ["12.jpg"]}
 
 
-SHARED_30K = SHARED.with_name("flickr30k")
+SHARED_30K = FOLDER.with_name("flickr30k")
 
 
-@pytest.mark.skipif(not SHARED_30K.is_dir(), reason="the captions of Flickr30k are not beside the checkout")
+@pytest.mark.skipif(not SHARED_30K.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path):
     """Of its images only those are here that are Flickr8k's, which are `NUMBER_HASH.jpg` there."""
     (tmp_path / "images").mkdir()
-    for file in (SHARED / "images").iterdir():
+    for file in (FOLDER / "images").iterdir():
         (tmp_path / "images" / f"{file.stem.partition('_')[0]}.jpg").symlink_to(file)
     for file in SHARED_30K.iterdir():
         (tmp_path / file.name).symlink_to(file)
-    dataset = read_flickr30k(str(tmp_path), skip_unreadable=True, entities=str(SHARED / "entities.zip"))
+    dataset = read_flickr30k(str(tmp_path), skip_unreadable=True, entities=str(FOLDER / "entities.zip"))
     counts = {split: len(examples) for split, examples in dataset.splits.items()}
     assert counts == {"train": 7559, "val": 247, "test": 284}
     [missing] = dataset.notes  # none of captions that Entities lacks
     assert missing.startswith("23,693 images are in the splits but not on disk and passed over: ")
     assert {len(example.captions) for example in dataset.examples()} == {5}
     flickr8k = {
-        image_number(example.image): example for example in read_flickr8k(str(SHARED), absent=ABSENT).examples()
+        image_number(example.image): example for example in read_flickr8k(str(FOLDER), absent=ABSENT).examples()
     }
     shared = [(e, flickr8k[image_number(e.image)]) for e in dataset.examples() if image_number(e.image) in flickr8k]
     alike = [{c.words for c in ours.captions} & {c.words for c in theirs.captions} for ours, theirs in shared]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from repository import SHARED
 
 from showattendtell.data.images import (
     CropMode,
@@ -18,7 +19,7 @@ from showattendtell.data.images import (
 )
 from showattendtell.errors import UserError
 
-COCO_MINI = Path(__file__).parents[2].parent / "shared" / "coco_mini"
+COCO_MINI = SHARED / "coco_mini"
 UPRIGHT = np.random.default_rng(0).integers(0, 256, size=(2, 3, 3), dtype=np.uint8)
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 ORIENTATION = 0x0112
@@ -122,7 +123,7 @@ def photographs(number: int) -> list[Path]:
     return files[:: len(files) // number]
 
 
-@pytest.mark.skipif(not COCO_MINI.is_dir(), reason="the photographs of COCO are not beside the checkout")
+@pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_photographs_decoded_fast_have_the_pixels_that_pillow_decodes():
     preprocessing, differences = Preprocessing(256, 224, MEAN, STD), []
     for path in photographs(20):

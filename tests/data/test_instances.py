@@ -3,13 +3,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repository import SHARED
 
 from showattendtell.data.instances import SYNONYMS, find_names, mark_instances, names_of, plural
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.records import Box, Caption, Dataset, Example, Phrase
-from showattendtell.text.tokenize import tokenize
+from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "coco_mini" / "annotations"
+FOLDER = SHARED / "coco_mini" / "annotations"
 CATEGORIES = [
     {"id": 1, "name": "person", "supercategory": "person"},
     {"id": 10, "name": "traffic light", "supercategory": "outdoor"},
@@ -135,12 +136,12 @@ def test_a_thing_of_no_category_is_told(tmp_path: Path):
         mark(path)
 
 
-needs_coco = pytest.mark.skipif(not SHARED.is_dir(), reason="COCO's annotations are not beside the checkout")
+needs_coco = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 
 
 @needs_coco
 def test_no_two_of_cocos_categories_share_a_name():
-    categories = json.loads((SHARED / "instances_val2017.json").read_text())["categories"]
+    categories = json.loads((FOLDER / "instances_val2017.json").read_text())["categories"]
     assert len(categories) == 80
     assert SYNONYMS.keys() <= {category["name"] for category in categories}
     names = [name for category in categories for name in names_of(category["name"])]
@@ -150,7 +151,7 @@ def test_no_two_of_cocos_categories_share_a_name():
 @needs_coco
 @pytest.mark.parametrize(("split", "num_marked"), [("train", 345), ("val", 358)])
 def test_most_real_captions_name_something_that_has_a_box(split: str, num_marked: int):
-    told = json.loads((SHARED / f"captions_{split}2017.json").read_text())
+    told = json.loads((FOLDER / f"captions_{split}2017.json").read_text())
     examples = [
         Example(
             i["file_name"],
@@ -159,7 +160,7 @@ def test_most_real_captions_name_something_that_has_a_box(split: str, num_marked
         )
         for i in told["images"]
     ]
-    marked = mark(SHARED / f"instances_{split}2017.json", *examples)
+    marked = mark(FOLDER / f"instances_{split}2017.json", *examples)
     captions = [caption for example in marked for caption in example.captions]
     assert sum(bool(caption.phrases) for caption in captions) == num_marked
     for phrase in (phrase for caption in captions for phrase in caption.phrases):

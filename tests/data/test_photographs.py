@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from showattendtell.data.images import decode_image
-from showattendtell.data.photographs import as_image, name_of
+from showattendtell.data.images import as_image, decode_image, name_of
 from showattendtell.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from showattendtell.data.shapes import COLORS, SHAPES, SIDE, Scene, Thing, draw_scene, read_shapes, relation
+from showattendtell.data.shapes import COLORS, SHAPES, SIDE, Scene, SceneObject, draw_scene, read_shapes, relation
 from showattendtell.errors import UserError
-from showattendtell.records import Box, Caption, Dataset, Example, Phrase
+from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 RELATIONS = (("left", "of"), ("right", "of"), ("above",), ("below",), ("near",))
 
@@ -146,7 +146,7 @@ def test_where_captions_name_three_things_their_colours_are_nowhere_else(shapes:
             assert not coloured(pixels_of(example), color)[~inside(boxes)].any(), example.image
 
 
-def covered_by(thing: Thing) -> np.ndarray:
+def covered_by(thing: SceneObject) -> np.ndarray:
     """Where the drawing of a scene with the thing differs from that of its background alone."""
     with_thing, without = (
         np.asarray(draw_scene(Scene("checkered", things), np.random.default_rng(0))).astype(int)
@@ -158,7 +158,7 @@ def covered_by(thing: Thing) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("x", "y", "diameter"), [(64.0, 64.0, 110.0), (20.3, 90.6, 30.0), (97.5, 30.2, 50.0)])
 def test_the_boxes_are_tight(shape: str, x: float, y: float, diameter: float):
-    thing = Thing(shape, "blue", x, y, diameter)
+    thing = SceneObject(shape, "blue", x, y, diameter)
     rows, columns = covered_by(thing).nonzero()
     np.testing.assert_allclose((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1), thing.box, atol=2)
 
@@ -174,7 +174,7 @@ def test_a_drawn_shape_has_the_area_of_its_name(shape: str):
         "cross": 2 * 2 * 0.66 - 0.66**2,
         "star": 5 * 0.45 * np.sin(np.pi / 5),
     }[shape]
-    assert covered_by(Thing(shape, "blue", 64.0, 64.0, 110.0)).sum() == pytest.approx(area * 55**2, rel=0.06)
+    assert covered_by(SceneObject(shape, "blue", 64.0, 64.0, 110.0)).sum() == pytest.approx(area * 55**2, rel=0.06)
 
 
 def relations_said(caption: Caption) -> Iterator[tuple[str, Box, Box]]:
@@ -234,7 +234,7 @@ def test_what_is_said_to_be_beside_the_first_thing_stands_there(shapes: Dataset)
     ],
 )
 def test_relations_worked_by_hand(dx: int, dy: int, expected: str | None):
-    second = Thing("circle", "red", 60, 60, 30.0)
+    second = SceneObject("circle", "red", 60, 60, 30.0)
     assert relation(second._replace(x=60 + dx, y=60 + dy), second) == expected
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from showattendtell.data.shares import place_of, share_out
+from showattendtell.data.splits import place_of, share_out
 from showattendtell.errors import UserError
 
 NAMES = [f"{number}.jpg" for number in range(2000)]

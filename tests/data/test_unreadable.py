@@ -1,10 +1,11 @@
 from pathlib import Path
 
 import pytest
+from costly import jpeg_with_scans
 from PIL import Image
 
-from showattendtell.data.unreadable import SHOWN, drop_unreadable
-from showattendtell.records import Caption, Dataset, Example
+from showattendtell.data.checks import SHOWN, drop_unreadable
+from showattendtell.types import Caption, Dataset, Example
 
 
 def example(path: Path) -> Example:
@@ -41,6 +42,14 @@ def test_a_note_tells_what_was_left_out_and_why(dataset: Dataset):
     assert "1 image" in note
     assert "train-bad.jpg" in note
     assert "truncated" in note
+
+
+def test_images_that_take_too_long_to_decode_are_left_out(dataset: Dataset):
+    bad = Path(dataset.splits["train"][1].path)
+    bad.write_bytes(jpeg_with_scans(4_000))
+    readable = drop_unreadable(dataset, ["train"])
+    assert names(readable)["train"] == ["train-good.jpg"]
+    assert "has 4,000 scans and takes too long to decode" in readable.notes[-1]
 
 
 def test_of_many_only_the_first_are_told_one_by_one(dataset: Dataset, tmp_path: Path):

@@ -14,12 +14,12 @@ import torch
 from documentation import PAGES, ROOT, blocks
 from stage import OWN, Run, write_module
 
-from showattendtell import Description, Telling, load
+from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.encoder import Encoder
-from showattendtell.metrics import panel
-from showattendtell.metrics.measured import corpus_figures
+from showattendtell.metrics import collection as panel
+from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.models.encoder import Encoder
 
 DOCS = ROOT / "docs"
 EXCERPTS = blocks(DOCS / "concepts.md", "python")
@@ -87,13 +87,34 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_beside_t
     assert twice_the_first["brevity"] == pytest.approx([50.0])
 
 
+def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.CaptureFixture[str]):
+    loop, attention = blocks(DOCS / "metrics.md", "python")
+    names: dict[str, Any] = {}
+    exec(loop, names)
+    lines = capsys.readouterr().out.splitlines()
+    scores = {name: float(score) for name, score in map(str.split, lines)}
+    captions = [caption for batch, _ in names["batches"] for caption in batch]
+    references = [list(map(str.split, said)) for _, batch in names["batches"] for said in batch]
+    expected = panel.measure([caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"])
+    figures = corpus_figures(expected.measured.values())
+    assert scores == {name: pytest.approx(figure, abs=0.06) for name, figure in figures.items()}
+    exec(attention, names)
+    found = {name: score.item() for name, score in names["pointing"].compute().items()}
+    assert found == {"model": 100, "uniform": 25, "centre": 25}
+
+
+def test_the_page_of_metrics_names_every_class():
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert [name for name in metrics.__all__ if f"| `{name}(" not in page] == []
+
+
 def test_the_page_of_the_interface_names_every_field_and_argument():
     page = (DOCS / "api.md").read_text(encoding="utf-8")
-    fields = [name for name in vars(Description) if not name.startswith("_")]
-    fields += [*inspect.signature(Description).parameters, *Telling._fields]
+    fields = [name for name in vars(ImageCaptions) if not name.startswith("_")]
+    fields += [*inspect.signature(ImageCaptions).parameters, *CaptionOutput._fields]
     fields += [name for name in inspect.signature(load).parameters if name not in ("checkpoint", "search")]
     lacking = {name for name in fields if f"`{name}`" not in page and f".{name}" not in page}
-    assert lacking - {"best", "as_drawn", "as_account"} == set()
+    assert lacking - {"best", "as_drawn"} == set()
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from chromium import started_browser
 from documentation import ROOT
 
-from chromium import started_browser
 from showattendtell.cli import COMMANDS
 from showattendtell.config.compose import compose
 

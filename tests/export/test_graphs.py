@@ -8,14 +8,14 @@ import torch
 from exported import KINDS, VOCABULARY, D, small_captioner, small_model
 from torch import Tensor, nn
 
-from showattendtell.captioning import ImageCaptioner
-from showattendtell.decode.search import BeamSearch
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import trace_graphs
 from showattendtell.export.graphs import Graph, graphs_of
-from showattendtell.model.captioner import Captioner
-from showattendtell.model.loops import plain_torch
-from showattendtell.tracing import open_session, to_onnx
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.runtime.tracing import open_session, to_onnx
 
 L = 4
 OWNERS = torch.tensor([0, 0, 1, 1, 1])
@@ -92,7 +92,7 @@ def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(
     fields = torch.randn(7, 3, 2, L, generator=torch.Generator().manual_seed(1))
     pixels = nn.functional.interpolate(fields, (64, 64))
     model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(max_length=6))  # type: ignore[arg-type]
-    expected = [caption for [caption] in model.write(pixels)]
+    expected = [caption for [caption] in model.generate(pixels)]
     assert len({len(caption.tokens) for caption in expected}) > 1
     graphs, programs = graphs_and_programs(captioner, "greedy")
     run = as_run(graphs["greedy"], programs["greedy"], way)
@@ -100,23 +100,23 @@ def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(
         for caption, tokens, total, weights, gates in zip(expected, *run(pixels[:number]), strict=False):
             length = len(caption.tokens)
             assert tokens.tolist() == caption.tokens + [0] * (6 - length)
-            assert total.item() == pytest.approx(caption.log_probability, rel=1e-4)
-            torch.testing.assert_close(weights[:length], caption.weights, rtol=1e-4, atol=1e-5)
+            assert total.item() == pytest.approx(caption.log_prob, rel=1e-4)
+            torch.testing.assert_close(weights[:length], caption.attention, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(gates[:length], caption.gates, rtol=1e-4, atol=1e-5)
             assert not weights[length:].any()
 
 
 def test_attention_that_draws_is_not_exported():
     captioner = small_captioner("hard, argmax")
-    captioner.attention.test = "sample"  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"give attention\.test=argmax"):
+    captioner.attention.inference_mode = "sample"  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"give attention\.inference_mode=argmax"):
         graphs_and_programs(captioner)
 
 
 def test_attention_whose_keys_are_no_tensor_is_not_exported():
     captioner = small_captioner("dot")
-    remember = captioner.attention.remember
-    captioner.attention.remember = lambda regions: remember(regions)._replace(keys=[1])  # type: ignore[method-assign]
+    precompute = captioner.attention.precompute
+    captioner.attention.precompute = lambda regions: precompute(regions)._replace(keys=[1])  # type: ignore[method-assign]
     with pytest.raises(UserError, match="SoftAttention keeps keys that are no tensor"):
         graphs_and_programs(captioner)
 

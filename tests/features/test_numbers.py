@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from showattendtell.features.numbers import NUMBERS, Precision
+from showattendtell.features.layout import NUMBERS, Precision
 
 
 def regions(scale: float = 1.0) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from made_up import NAMES, SETTINGS, Encoding, damage, made_up_grids, plan_of, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.layout import FORMAT, refuse_difference
+from showattendtell.features.layout import FORMAT, check_same_settings
 from showattendtell.features.store import FeatureStore
 
 
@@ -140,13 +140,13 @@ def test_a_store_made_with_other_settings_is_refused_by_naming_the_difference(pa
 
 def test_a_setting_that_only_the_store_has_is_a_difference():
     with pytest.raises(UserError, match="made with network=tiny, this run has network=None"):
-        refuse_difference(Path("store"), SETTINGS, {key: SETTINGS[key] for key in SETTINGS if key != "network"})
+        check_same_settings(Path("store"), SETTINGS, {key: SETTINGS[key] for key in SETTINGS if key != "network"})
 
 
 def test_equal_settings_are_accepted_whatever_their_order():
     turned = dict(reversed(SETTINGS.items()))
     assert list(turned) != list(SETTINGS)
-    assert refuse_difference(Path("store"), SETTINGS, turned) is None
+    assert check_same_settings(Path("store"), SETTINGS, turned) is None
 
 
 def test_a_store_that_lacks_images_is_told(path: Path):

@@ -13,8 +13,7 @@ import torch
 from made_up import NAMES, SETTINGS, Encoding, content, damage, made_up_grids, plan_of, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.layout import BATCH_SIZE, is_finished, journal_file
-from showattendtell.features.plan import Encoded, Plan
+from showattendtell.features.layout import BATCH_SIZE, EncodedBatch, StorePlan, is_finished, journal_file
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import count_written, write_shards, write_store
 
@@ -35,7 +34,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return content(folder)
 
 
-def write_some(path: Path, batches: int, plan: Plan | None = None) -> list[list[str]]:
+def write_some(path: Path, batches: int, plan: StorePlan | None = None) -> list[list[str]]:
     """Write so many batches and stop; which they were."""
     plan = plan or plan_of()
     encode = Encoding(dict(plan.settings), batches=batches)
@@ -44,7 +43,7 @@ def write_some(path: Path, batches: int, plan: Plan | None = None) -> list[list[
     return encode.done
 
 
-def continue_writing(path: Path, plan: Plan | None = None) -> list[list[str]]:
+def continue_writing(path: Path, plan: StorePlan | None = None) -> list[list[str]]:
     """Write what is left; which batches that were."""
     encode = Encoding(dict(plan.settings) if plan else SETTINGS)
     write(path, plan, encode)
@@ -150,7 +149,7 @@ def test_without_one_of_its_files_an_unfinished_store_starts_anew(path: Path, un
     ],
     ids=["network", "dtype", "fewer", "turned", "more"],
 )
-def test_other_settings_or_images_start_anew(path: Path, tmp_path: Path, other: Plan):
+def test_other_settings_or_images_start_anew(path: Path, tmp_path: Path, other: StorePlan):
     write_some(path, 6)
     continue_writing(path, other)
     write(tmp_path / "alone", other)
@@ -170,7 +169,7 @@ def slowly(path: Path, seed: int) -> None:
     pause = random.Random(seed)
 
     class Slow(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
             for encoded in super().__call__(batches):
                 time.sleep(pause.uniform(0, 0.02))
                 yield encoded
@@ -231,7 +230,7 @@ def test_two_processes_share_the_shards_of_a_store(path: Path, undisturbed: dict
     own = []
 
     class Paused(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
             for number, encoded in enumerate(super().__call__(batches)):
                 own.append(number)
                 if len(own) == 2:
@@ -259,7 +258,7 @@ def test_a_process_with_other_settings_is_refused_and_spoils_nothing(path: Path,
     answers = context.SimpleQueue()
 
     class Interrupted(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
             second = context.Process(target=try_to_write)
             second.start()
             second.join()
@@ -286,7 +285,7 @@ def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, undisturb
     assert content(path) == undisturbed
 
 
-def forever(batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+def forever(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
     """Encodes one batch, and never the next."""
     yield from Encoding()(batches[:1])
     time.sleep(1000)
@@ -318,7 +317,7 @@ def test_a_batch_that_the_disk_takes_in_part_is_told_and_written_again(path: Pat
     plan = plan_of(NAMES[:64], LARGE)
 
     class Filling(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
             for encoded in super().__call__(batches):
                 if len(self.done) == 2:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (48 * MEGABYTE, hard))
@@ -345,10 +344,10 @@ def test_a_cache_folder_that_is_a_file_is_told(tmp_path: Path):
 def test_values_that_do_not_fit_are_told_and_do_not_become_infinite(path: Path, dtype: str, value: float):
     plan = plan_of(settings={**SETTINGS, "dtype": dtype})
 
-    def encode(batches: Sequence[Sequence[str]]) -> Iterator[Encoded]:
+    def encode(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
         grids = torch.ones(len(batches[0]), 2, 6, 5)
         grids[3, 1, 2, 1] = value
-        yield Encoded(batches[0], grids, {})
+        yield EncodedBatch(batches[0], grids, {})
 
     with pytest.raises(UserError, match=rf"the grids of photograph 0.jpg and others do not fit into {dtype}; choose"):
         write_store(path, plan, lambda: write_shards(path, plan, encode))

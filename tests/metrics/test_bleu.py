@@ -6,7 +6,7 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from torchmetrics.functional.text import bleu_score
 
 from showattendtell.metrics.bleu import bleu, measure_bleu
-from showattendtell.metrics.measured import corpus_figures, pair_up
+from showattendtell.metrics.sufficient_statistics import corpus_figures, pair_up
 
 HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car is parked near a tree"]
 REFERENCES = [

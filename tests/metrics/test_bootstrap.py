@@ -7,7 +7,7 @@ from scipy.stats import bootstrap, multinomial
 from showattendtell.metrics.bleu import bleu, measure_bleu
 from showattendtell.metrics.bootstrap import Resampled, average, compare, compare_with_first, draw_copies, resample
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.measured import Array, Means, Measured, pair_up
+from showattendtell.metrics.sufficient_statistics import Array, ImageMeans, SufficientStatistics, pair_up
 
 REFERENCES = [
     [line.split() for line in lines]
@@ -24,7 +24,7 @@ FIRST = [
 SECOND = [line.split() for line in ("a brown dog", "two men on a field", "a red car is parked near a tree", "stairs")]
 
 
-class Broken(Measured):
+class Broken(SufficientStatistics):
     """A metric that scores the corpus, but no resamples."""
 
     num_images = 4
@@ -86,7 +86,7 @@ def test_scipy_gives_the_same_interval_of_a_mean():
     generator = np.random.default_rng(0)
     a = generator.gamma(2, 10, size=80)
     b = a + generator.normal(2, 8, size=80)
-    [found] = compare_with_first([{"cider": Means("cider", scores)} for scores in (a, b)], 80, 40_000, seed=1)
+    [found] = compare_with_first([{"cider": ImageMeans("cider", scores)} for scores in (a, b)], 80, 40_000, seed=1)
     theirs = bootstrap(
         (a, b),
         lambda first, second, axis: second.mean(axis) - first.mean(axis),
@@ -102,7 +102,7 @@ def test_scipy_gives_the_same_interval_of_a_mean():
 
 
 def test_the_same_seed_gives_the_same_resamples_and_another_gives_others():
-    systems = [{"cider": Means("cider", np.array(scores))} for scores in ([1.0, 5.0, 2.0], [2.0, 4.0, 9.0])]
+    systems = [{"cider": ImageMeans("cider", np.array(scores))} for scores in ([1.0, 5.0, 2.0], [2.0, 4.0, 9.0])]
     once, twice, other = (compare_with_first(systems, 3, 30, seed) for seed in (1, 1, 2))
     assert once == twice
     assert once != other
@@ -115,25 +115,25 @@ def test_captions_that_score_alike_are_higher_in_half_of_the_resamples():
 
 
 def test_every_further_system_is_compared_with_the_first():
-    systems = [{"cider": Means("cider", np.full(3, mean))} for mean in (5.0, 7.0, 4.0)]
+    systems = [{"cider": ImageMeans("cider", np.full(3, mean))} for mean in (5.0, 7.0, 4.0)]
     found = compare_with_first(systems, 3, 10, seed=1)
     assert [comparison.differences["cider"].difference for comparison in found] == [2, -1]
     assert [comparison.differences["cider"].higher for comparison in found] == [1, 0]
 
 
-@pytest.mark.parametrize("systems", [[], [{"cider": Means("cider", np.ones(3))}]])
-def test_there_is_nothing_to_compare_without_a_second_system(systems: list[dict[str, Measured]]):
+@pytest.mark.parametrize("systems", [[], [{"cider": ImageMeans("cider", np.ones(3))}]])
+def test_there_is_nothing_to_compare_without_a_second_system(systems: list[dict[str, SufficientStatistics]]):
     assert compare_with_first(systems, 3, 10, seed=1) == []
 
 
 def test_only_what_both_have_is_compared():
-    both, alone = Means("cider", np.ones(4)), Means("rouge_l", np.ones(4))
+    both, alone = ImageMeans("cider", np.ones(4)), ImageMeans("rouge_l", np.ones(4))
     [found] = compare_with_first([{"cider": both}, {"cider": both, "rouge_l": alone}], 4, 10, seed=1)
     assert found.differences.keys() == {"cider"}
 
 
 def test_a_metric_that_fails_on_resamples_is_missing_and_the_others_stand():
-    system = {"broken": Broken(), "cider": Means("cider", np.ones(4))}
+    system = {"broken": Broken(), "cider": ImageMeans("cider", np.ones(4))}
     [found] = compare_with_first([system, system], 4, 10, seed=1)
     assert found.describe() == {
         "differences": {"cider": {"difference": 0, "low": 0, "high": 0, "higher": 0.5}},
@@ -152,8 +152,8 @@ def test_a_figure_is_compared_resample_by_resample():
 def test_the_interval_of_a_mean_over_seeds_is_that_of_the_images_mean_scores():
     """Of a metric that is a mean over images: the mean of two systems is the system of their mean scores."""
     generator = np.random.default_rng(0)
-    first, second, other = (Means("score", scores) for scores in generator.normal(50, 10, (3, 20)))
-    together = Means("score", (first.by_image + second.by_image) / 2)
+    first, second, other = (ImageMeans("score", scores) for scores in generator.normal(50, 10, (3, 20)))
+    together = ImageMeans("score", (first.by_image + second.by_image) / 2)
     copies = draw_copies(20, 200, seed=1)
     one, two, base, mean = (resample({"score": system}, copies) for system in (first, second, other, together))
     assert compare(base, average([one, two])).differences["score"] == pytest.approx(
@@ -163,8 +163,8 @@ def test_the_interval_of_a_mean_over_seeds_is_that_of_the_images_mean_scores():
 
 def test_a_mean_over_seeds_has_the_figures_that_all_have():
     copies = draw_copies(2, 10, seed=1)
-    whole = resample({"a": Means("a", np.ones(2)), "b": Means("b", np.ones(2))}, copies)
-    part = resample({"a": Means("a", np.zeros(2))}, copies)._replace(missing={"b": "there is no Java"})
+    whole = resample({"a": ImageMeans("a", np.ones(2)), "b": ImageMeans("b", np.ones(2))}, copies)
+    part = resample({"a": ImageMeans("a", np.zeros(2))}, copies)._replace(missing={"b": "there is no Java"})
     together = average([whole, part])
     assert (together.corpus, together.missing) == ({"a": 0.5}, {"b": "there is no Java"})
     assert together.resamples.keys() == {"a"}

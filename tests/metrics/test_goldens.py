@@ -3,15 +3,15 @@
 import json
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import pytest
+from repository import SHARED
 
-from showattendtell.metrics.measured import corpus_figures
-from showattendtell.metrics.panel import measure
+from showattendtell.metrics.collection import measure
+from showattendtell.metrics.sufficient_statistics import corpus_figures
 from showattendtell.metrics.tokenizers import split_sentences
 
-GOLDENS = Path(__file__).parents[2].parent / "shared" / "goldens" / "coco-test"
+GOLDENS = SHARED / "goldens" / "coco-test"
 QUICK = {("a", "whitespace"), ("c", "ptb")}
 CASES = [
     pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
@@ -24,7 +24,7 @@ def words(file: str, tokenizer: str) -> list[list[str]]:
     return split_sentences((GOLDENS / file).read_text().splitlines(), tokenizer)
 
 
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason="the golden scores are not beside this checkout")
+@pytest.mark.skipif(not GOLDENS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 @pytest.mark.parametrize(("name", "tokenizer"), CASES)
 def test_captions_of_others_get_the_scores_of_the_reference_implementations(name: str, tokenizer: str):
     golden = json.loads((GOLDENS / "scores.json").read_text())[f"{name}/{tokenizer}"]

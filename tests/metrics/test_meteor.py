@@ -7,15 +7,15 @@ import pytest
 
 from showattendtell.metrics import meteor
 from showattendtell.metrics.java import LineServer, MetricError
-from showattendtell.metrics.measured import Pair, corpus_figures
 from showattendtell.metrics.meteor import evaluate, measure_meteor, meteor_command
+from showattendtell.metrics.sufficient_statistics import CaptionPair, corpus_figures
 
 CORPUS = [
-    Pair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),
-    Pair("two men play football", ["two men play football", "men kick a ball"]),
-    Pair("a red car is parked near a tree", ["a red car stands near a tall tree", "a car"]),
-    Pair("", ["nothing was said"]),
-    Pair("two zebras", ["a sofa"]),
+    CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),
+    CaptionPair("two men play football", ["two men play football", "men kick a ball"]),
+    CaptionPair("a red car is parked near a tree", ["a red car stands near a tall tree", "a car"]),
+    CaptionPair("", ["nothing was said"]),
+    CaptionPair("two zebras", ["a sofa"]),
 ]
 ODD = (
     "",
@@ -30,7 +30,7 @@ ODD = (
 )
 
 
-def scores(pairs: list[Pair]) -> list[float]:
+def scores(pairs: list[CaptionPair]) -> list[float]:
     """The images' own, 0 to 1."""
     return evaluate(measure_meteor(pairs).by_image)[:-1]
 
@@ -41,7 +41,7 @@ def test_a_score_worked_by_hand():
     precision, recall, fragmentation = 3 / 3, 3 / 4, 2 / 3
     mean = 1 / (0.15 / precision + 0.85 / recall)
     expected = mean * (1 - 0.6 * fragmentation**0.2)
-    assert scores([Pair("dog cat house", ["dog elephant cat house"])]) == pytest.approx([expected], rel=1e-9)
+    assert scores([CaptionPair("dog cat house", ["dog elephant cat house"])]) == pytest.approx([expected], rel=1e-9)
 
 
 def test_what_was_said_scores_1_and_nothing_in_common_or_nothing_at_all_0():
@@ -66,7 +66,7 @@ def test_copies_of_images_count_as_if_they_were_repeated():
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_captions_shift_no_line(odd: str):
     plain = CORPUS[0]
-    pairs = [plain, Pair(odd, plain.references), plain, Pair(plain.hypothesis, [odd]), plain]
+    pairs = [plain, CaptionPair(odd, plain.references), plain, CaptionPair(plain.hypothesis, [odd]), plain]
     first, *_, last = measured = measure_meteor(pairs).by_image
     np.testing.assert_array_equal(first, last)
     np.testing.assert_array_equal(first, measured[2])
@@ -85,7 +85,7 @@ def test_killed_while_it_answers_it_gives_the_same_scores_in_any_country(monkeyp
 
 def test_what_is_no_answer_is_reported():
     with pytest.raises(MetricError, match="METEOR gave no statistics but 'Error: specify hypothesis"):
-        measure_meteor([Pair("a dog", [])])
+        measure_meteor([CaptionPair("a dog", [])])
 
 
 def test_a_jar_that_cannot_run_is_reported(monkeypatch: pytest.MonkeyPatch):

@@ -4,32 +4,37 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from showattendtell.metrics.measured import Pair, corpus_figures
-from showattendtell.metrics.overlap import measure_cider, measure_rouge_l
+from showattendtell.metrics.cider import measure_cider
+from showattendtell.metrics.rouge import measure_rouge_l
+from showattendtell.metrics.sufficient_statistics import CaptionPair, corpus_figures
 
 CORPUS = [
-    Pair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),
-    Pair("two men play play", ["two men are playing football", "two men play a game on a field"]),
-    Pair("a red car is parked near a tree", ["a red car stands near a tall tree", "the car is parked"]),
-    Pair("", ["nothing was said of the dog"]),
+    CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),
+    CaptionPair("two men play play", ["two men are playing football", "two men play a game on a field"]),
+    CaptionPair("a red car is parked near a tree", ["a red car stands near a tall tree", "the car is parked"]),
+    CaptionPair("", ["nothing was said of the dog"]),
 ]
 
 
 def test_rouge_l_worked_by_hand():
     """The best precision and the best recall over references, though of different ones: "police killed" is in order in
     the first (2 of 3 and 2 of 2 words), "the gunman" in the second (2 of 3 and 2 of 5)."""
-    pair = Pair("police killed gunman", ["police killed", "the gunman police killed today"])
+    pair = CaptionPair("police killed gunman", ["police killed", "the gunman police killed today"])
     precision, recall = 2 / 3, 2 / 2
     expected = (1 + 1.2**2) * precision * recall / (recall + 1.2**2 * precision)
     assert measure_rouge_l([pair]).by_image == pytest.approx([100 * expected])
 
 
 def test_rouge_l_of_what_was_said_is_100_and_of_nothing_in_common_0():
-    pairs = [Pair("a dog runs", ["a cat", "a dog runs"]), Pair("a dog", ["two zebras graze"]), Pair("", ["a dog"])]
+    pairs = [
+        CaptionPair("a dog runs", ["a cat", "a dog runs"]),
+        CaptionPair("a dog", ["two zebras graze"]),
+        CaptionPair("", ["a dog"]),
+    ]
     assert measure_rouge_l(pairs).by_image == pytest.approx([100, 0, 0])
 
 
-def cider_d(pairs: list[Pair]) -> list[float]:
+def cider_d(pairs: list[CaptionPair]) -> list[float]:
     """Vedantam et al. 2015, equations 2 to 5 with CIDEr-D's clipping and length penalty, n-gram by n-gram; the length
     is counted in pairs of words, as in the authors' code."""
 

@@ -1,6 +1,6 @@
 import pytest
 
-from showattendtell.metrics.relations import score_relations
+from showattendtell.metrics.attention import score_relations
 
 
 def test_accuracy_stands_beside_always_saying_the_commonest():

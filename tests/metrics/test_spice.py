@@ -6,10 +6,10 @@ import pytest
 
 from showattendtell.metrics import spice
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.measured import Pair
 from showattendtell.metrics.spice import captions_json, measure_spice, read_scores
+from showattendtell.metrics.sufficient_statistics import CaptionPair
 
-PAIRS = [Pair("a dog runs", ["the dog is running", "a brown dog"]), Pair("", ["two men"])]
+PAIRS = [CaptionPair("a dog runs", ["the dog is running", "a brown dog"]), CaptionPair("", ["two men"])]
 JARS = [
     "stanford-corenlp-3.6.0.jar",
     "stanford-corenlp-3.6.0-models.jar",

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from small_table import TABLE, configured
 
-from showattendtell.reproduction.runs import Run, make_runs
+from showattendtell.reproduction.runs import TableRun, make_runs
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., list[Run]]:
+def made(tmp_path: Path) -> Callable[..., list[TableRun]]:
     """The runs of the table in a folder, as the command's settings ask for them."""
     return lambda *settings: make_runs(TABLE, configured(*settings), tmp_path)

@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-
 from results import result, write
-from showattendtell.config.reproducing import PaperTable, Recipe
-from showattendtell.report.overview import Figure, Interval, Overview
-from showattendtell.report.paper import TABLE_1
-from showattendtell.reproduction import outcome
-from showattendtell.reproduction.runs import Run
-from showattendtell.reproduction.scoring import Scoring
 
-TABLE = PaperTable(
+from showattendtell.config.schemas import PaperTableConfig, RecipeConfig
+from showattendtell.reproduction import outcome
+from showattendtell.reproduction.runs import TableRun
+from showattendtell.reproduction.scoring import ScoringPlan
+from showattendtell.visualization.comparison import TABLE_1
+from showattendtell.visualization.results_table import ResultsTable, TableInterval, TableValue
+
+TABLE = PaperTableConfig(
     name="flickr8k",
     folder="flickr8k",
     recipes={
-        "nic": Recipe(["decoder=nic"], paper="Google NIC"),
-        "soft": Recipe(["attention=soft"], paper="Soft-Attention"),
-        "dot": Recipe(["attention=dot"]),
+        "nic": RecipeConfig(["decoder=nic"], paper="Google NIC"),
+        "soft": RecipeConfig(["attention=soft"], paper="Soft-Attention"),
+        "dot": RecipeConfig(["attention=dot"]),
     },
     base="soft",
     pages=["soft"],
@@ -48,23 +48,23 @@ def told(tmp_path: Path) -> Any:
 
     def tell(
         finished: dict[tuple[str, int], tuple[float, dict[str, str]]], *begun: tuple[str, int], ensembles: Any = None
-    ) -> Overview | None:
+    ) -> ResultsTable | None:
         runs = []
         for recipe, seed in [*finished, *begun]:
             folder = tmp_path / f"{recipe}/{seed}"
-            scoring = Scoring(f"{recipe}, seed {seed}", folder, (folder / "best.ckpt",), (1, 3), False)
-            runs.append(Run(recipe, seed, folder, (), OmegaConf.create(), scoring))
+            scoring = ScoringPlan(f"{recipe}, seed {seed}", folder, (folder / "best.ckpt",), (1, 3), False)
+            runs.append(TableRun(recipe, seed, folder, (), OmegaConf.create(), scoring))
         for run, (bleu4, captions) in zip(runs, finished.values(), strict=False):
             for beam, lost in ((1, 2.0), (3, 0.0)):
                 decoding = {"method": "BeamSearch", "beam_size": beam}
                 changes = {"decoding": decoding, "bleu4": bleu4 - lost, "captions": captions, "references": PEOPLE}
                 write(result(seed=run.seed, training_minutes=12.0, **changes), run.scoring.result_file(beam))
-        return outcome.tell(TABLE, runs, ensembles or {}, ["a note"])
+        return outcome.make_table(TABLE, runs, ensembles or {}, ["a note"])
 
     return tell
 
 
-def rows(overview: Overview, block: int = 0) -> list[str]:
+def rows(overview: ResultsTable, block: int = 0) -> list[str]:
     return [row.label for row in overview.blocks[block].rows]
 
 
@@ -88,7 +88,7 @@ def test_each_recipe_stands_below_the_papers_row_of_its_model(told: Any):
 def test_seeds_become_a_mean_with_its_deviation_and_all_columns_that_there_are(told: Any):
     overview = told({("soft", 1): (20, GOOD), ("soft", 2): (22, GOOD)})
     [row] = [row for row in overview.blocks[0].rows if row.label == "soft, beam 3"]
-    assert row.figures["bleu4"] == Figure(21.0, pytest.approx(2**0.5))
+    assert row.figures["bleu4"] == TableValue(21.0, pytest.approx(2**0.5))
     assert overview.columns == ("bleu1", "bleu2", "bleu3", "bleu4", "training_minutes")
 
 
@@ -97,9 +97,9 @@ def test_others_are_held_against_the_base_and_the_base_against_its_own_other_wid
     assert overview.blocks[1].title == "differences to soft, beam 3"
     assert rows(overview, 1) == ["soft, beam 1", "dot, beam 3"]
     narrow, dot = (row.figures for row in overview.blocks[1].rows)
-    assert narrow["bleu4"] == Interval(0, 0, 0)
+    assert narrow["bleu4"] == TableInterval(0, 0, 0)
     assert dot["bleu1"].difference < dot["bleu1"].high < 0
-    assert dot["bleu4"] == Interval(pytest.approx(-100), pytest.approx(-100), pytest.approx(-100))
+    assert dot["bleu4"] == TableInterval(pytest.approx(-100), pytest.approx(-100), pytest.approx(-100))
     assert any(note.startswith("differences: ") for note in overview.notes)
 
 
@@ -113,14 +113,14 @@ def test_what_is_not_finished_has_no_row(told: Any):
 
 
 def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(told: Any, tmp_path: Path):
-    ensemble = Scoring("soft_ensemble", tmp_path / "soft_ensemble/1-2", (tmp_path / "deleted.ckpt",), (1, 3), False)
+    ensemble = ScoringPlan("soft_ensemble", tmp_path / "soft_ensemble/1-2", (tmp_path / "deleted.ckpt",), (1, 3), False)
     for beam in ensemble.decodings:
         changes = {"decoding": {"method": "BeamSearch", "beam_size": beam}, "captions": GOOD, "references": PEOPLE}
         write(result(bleu4=23.0, **changes), ensemble.result_file(beam))
     finished = {("soft", 1): (20, GOOD), ("soft", 2): (21, GOOD), ("dot", 1): (15, POOR)}
     overview = told(finished, ensembles={"soft_ensemble": ensemble})
     assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]
-    assert overview.blocks[0].rows[-1].figures["bleu4"] == Figure(23.0)
+    assert overview.blocks[0].rows[-1].figures["bleu4"] == TableValue(23.0)
     assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"
 
 

@@ -1,4 +1,4 @@
-"""Commands run in turn: their faults, and the signals that are handed on to them."""
+"""CommandRunner run in turn: their faults, and the signals that are handed on to them."""
 
 import signal
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.files import alone
-from showattendtell.reproduction.commands import Commands
+from showattendtell.reproduction.work import CommandRunner
+from showattendtell.runtime.files import file_lock
 
 PATIENT = """#!/bin/sh
 echo begun >> log
@@ -21,9 +21,9 @@ while :; do sleep 0.05; done
 
 FOLLOWED = """
 import sys
-from showattendtell.reproduction.commands import Commands
+from showattendtell.reproduction.work import CommandRunner
 sys.executable = "./patient"
-with Commands() as commands:
+with CommandRunner() as commands:
     commands.run("train", "seed=1")
     commands.run("train", "seed=2")
 """
@@ -31,12 +31,12 @@ with Commands() as commands:
 
 def test_a_command_that_fails_is_named_with_its_status(capfd: pytest.CaptureFixture[str], tmp_path: Path):
     with (
-        Commands() as commands,
-        pytest.raises(UserError, match=r"table ended with status 2; .* \$ python -m showattend"),
+        CommandRunner() as commands,
+        pytest.raises(UserError, match=r"report ended with status 2; .* \$ python -m showattend"),
     ):
-        commands.run("table", str(tmp_path / "no where"))
+        commands.run("report", str(tmp_path / "no where"))
     printed = capfd.readouterr()
-    assert f"$ python -m showattendtell.table '{tmp_path}/no where'" in printed.out
+    assert f"$ python -m showattendtell.report '{tmp_path}/no where'" in printed.out
     assert "does not exist" in printed.err
 
 
@@ -59,17 +59,17 @@ def test_a_signal_ends_the_present_command_in_its_own_way_and_begins_no_other(nu
 WAITING = """
 import sys
 from pathlib import Path
-from showattendtell.files import alone
-from showattendtell.reproduction.commands import Commands
-with Commands():
+from showattendtell.runtime.files import file_lock
+from showattendtell.reproduction.work import CommandRunner
+with CommandRunner():
     Path("log").write_text("begun\\n")
-    with alone(Path("lock")):
+    with file_lock(Path("lock")):
         Path("log").write_text("held\\n")
 """
 
 
 def test_a_signal_ends_a_worker_that_waits_for_another(tmp_path: Path):
-    with alone(tmp_path / "lock"):
+    with file_lock(tmp_path / "lock"):
         process = subprocess.Popen([sys.executable, "-c", WAITING], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         wait_for(tmp_path / "log", "begun\n")
         time.sleep(0.2)

@@ -10,9 +10,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from small_table import TABLE, begin, configured, finish, hash_of, write_results, written
 
-from showattendtell.config.reproducing import Recipe, quote_settings
+from showattendtell.config.schemas import RecipeConfig, quote_settings
 from showattendtell.errors import UserError
-from showattendtell.report.times import write_times
 from showattendtell.reproduction.runs import (
     BEGINNING,
     budget,
@@ -24,6 +23,7 @@ from showattendtell.reproduction.runs import (
     runs_with_other_settings,
 )
 from showattendtell.reproduction.scoring import setting_of, title_of
+from showattendtell.runtime.epoch_times import write_times
 
 
 def test_each_recipe_is_run_with_each_seed_in_a_folder_of_its_own(made: Any, tmp_path: Path):
@@ -48,9 +48,9 @@ def test_a_second_stage_begins_with_the_best_weights_of_its_seed(made: Any, tmp_
     runs = made("recipes=soft_cider", "seeds=[7,8]")
     assert [run.title for run in runs] == ["soft, seed 7", "soft, seed 8", "soft_cider, seed 7", "soft_cider, seed 8"]
     weights = str(tmp_path / "soft/8/best.ckpt")
-    assert runs[3].arguments[-2:] == ("seed=8", f"initial_weights={weights}")
-    assert runs[3].config.initial_weights == weights
-    assert runs[1].config.initial_weights == "project"
+    assert runs[3].arguments[-2:] == ("seed=8", f"init_from={weights}")
+    assert runs[3].config.init_from == weights
+    assert runs[1].config.init_from == "project"
 
 
 def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_path: Path):
@@ -183,15 +183,18 @@ def test_what_is_made_of_weights_that_are_gone_is_told(made: Any):
 @pytest.mark.parametrize(
     ("recipe", "told"),
     [
-        (Recipe(), "odd needs settings of train, or mean_of"),
-        (Recipe(["dataset=shapes"], mean_of=["soft", "hard"]), "odd needs settings of train, or mean_of"),
-        (Recipe(mean_of=["soft"]), "mean_of with two recipes or more"),
-        (Recipe(mean_of=["soft", "hard"], begins_with="soft"), "odd is the mean of others, and begins with nothing"),
-        (Recipe(mean_of=["soft", "odd"]), "odd needs odd, which has no end"),
-        (Recipe(mean_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),
+        (RecipeConfig(), "odd needs settings of train, or average_of"),
+        (RecipeConfig(["dataset=shapes"], average_of=["soft", "hard"]), "odd needs settings of train, or average_of"),
+        (RecipeConfig(average_of=["soft"]), "average_of with two recipes or more"),
+        (
+            RecipeConfig(average_of=["soft", "hard"], init_from="soft"),
+            "odd is the mean of others, and begins with nothing",
+        ),
+        (RecipeConfig(average_of=["soft", "odd"]), "odd needs odd, which has no end"),
+        (RecipeConfig(average_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),
     ],
 )
-def test_a_recipe_is_a_training_or_a_mean_of_others(tmp_path: Path, recipe: Recipe, told: str):
+def test_a_recipe_is_a_training_or_a_mean_of_others(tmp_path: Path, recipe: RecipeConfig, told: str):
     table = TABLE._replace(recipes={**TABLE.recipes, "odd": recipe})
     with pytest.raises(UserError, match=told):
         make_runs(table, configured(), tmp_path)
@@ -274,7 +277,7 @@ def test_a_run_of_another_budget_is_told_and_not_mixed_in(made: Any, settings: l
         (["settings=[trainer.max_epoch=1]"], "no setting trainer.max_epoch; did you mean 'max_epochs'"),
         (["settings=[decoder.dropout=2]"], "decoder.dropout=2"),
         (["settings=[seed=7]"], r"seed is for each run another; leave it out, and choose seeds by seeds=\[1\]"),
-        (["settings=[initial_weights=a.ckpt]"], "initial_weights is for each run another; leave it out"),
+        (["settings=[init_from=a.ckpt]"], "init_from is for each run another; leave it out"),
         (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is for each run another"),
     ],
 )
@@ -289,7 +292,7 @@ def test_a_fault_is_told_before_anything_runs(made: Any, settings: list[str], wo
         ({"base": "sofd"}, "table=small has no recipe sofd; did you mean 'soft'"),
         ({"pages": ["hart"]}, "no recipe hart"),
         ({"ensembles": {"together": "solft"}}, "no recipe solft"),
-        ({"recipes": {"soft": Recipe(["dataset=shapes"], begins_with="sft")}, "pages": []}, "no recipe sft"),
+        ({"recipes": {"soft": RecipeConfig(["dataset=shapes"], init_from="sft")}, "pages": []}, "no recipe sft"),
         ({"decoding": 5}, r"table.decoding=5, .* is not among table.decodings=\[1,3\]"),
         ({"decodings": [3, "consensu"]}, "decoding=consensu; did you mean 'consensus'"),
     ],

@@ -10,12 +10,11 @@ from typing import Any
 from small_table import TABLE, configured, finish
 
 from showattendtell.errors import UserError
-from showattendtell.reproduction.commands import Commands
-from showattendtell.reproduction.runs import Run
-from showattendtell.reproduction.work import carry_out, score_ensembles
+from showattendtell.reproduction.runs import TableRun
+from showattendtell.reproduction.work import CommandRunner, carry_out, score_ensembles
 
 
-class Told(Commands):
+class Told(CommandRunner):
     """What is trained and scored, and what happens meanwhile."""
 
     def __init__(self, folder: Path, meanwhile: Callable[[str], None] = print):
@@ -32,7 +31,7 @@ class Told(Commands):
                 self.meanwhile(self.told[-1])
 
 
-def stages(made: Any) -> tuple[list[Run], list[Run]]:
+def stages(made: Any) -> tuple[list[TableRun], list[TableRun]]:
     runs = made("recipes=soft_cider")
     return runs[:2], runs[2:]
 
@@ -67,8 +66,8 @@ def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begu
 HOLDS = """
 import sys
 from pathlib import Path
-from showattendtell.files import hold
-file = hold(Path(sys.argv[1]))
+from showattendtell.runtime.files import lock_file
+file = lock_file(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from started import Served, write_checkpoint
 
-SPEECH = ["decoding.min_length=3", "decoding.max_length=5", "decoding.say_unknown=false"]
+SPEECH = ["decoding.min_length=3", "decoding.max_length=5", "decoding.allow_unk=false"]
 
 Serve = Callable[..., Served]
 

@@ -16,13 +16,13 @@ from hostile import encoded, noise
 from PIL import Image
 from started import Served
 
-from showattendtell.describing import load
-from showattendtell.report.heatmaps import draw_heatmaps
+from showattendtell.inference.pipeline import load
+from showattendtell.visualization.heatmaps import draw_heatmaps
 
 Serve = Callable[..., Served]
 
 WIDE, TALL = noise(90, 60), noise(40, 70)
-SPEECH = {"min_length": 3, "max_length": 5, "say_unknown": False}
+SPEECH = {"min_length": 3, "max_length": 5, "allow_unk": False}
 NAMES = ["soft/best.ckpt", "hard/best.ckpt"]
 
 
@@ -31,29 +31,30 @@ def test_an_answer_is_what_the_python_api_says(served: Served, checkpoints: list
     answered = caption(served.address, *photographs, model=NAMES, beam_size="2", attention="argmax")
     assert answered.status == 200
     expected = [
-        load(path, beam_size=2, look=look, **SPEECH) for path, look in zip(checkpoints, (None, "argmax"), strict=True)
+        load(path, beam_size=2, attention_mode=mode, **SPEECH)
+        for path, mode in zip(checkpoints, (None, "argmax"), strict=True)
     ]
     for number, (told, content) in enumerate(zip(answered.json["photographs"], photographs, strict=True)):
         assert told["name"] == f"{number}.jpg"
         assert (told["width"], told["height"]) == Image.open(io.BytesIO(content)).size
-        assert [account["model"] for account in told["accounts"]] == NAMES
-        for account, captioner in zip(told["accounts"], expected, strict=True):
+        assert [account["model"] for account in told["outputs"]] == NAMES
+        for account, captioner in zip(told["outputs"], expected, strict=True):
             description = captioner(content)
             assert account["captions"][0]["caption"] == description.caption
             words = account["captions"][0]["words"]
             assert tuple(word["word"] for word in words) == description.words
-            maps = np.array([word["map"] for word in words])
-            np.testing.assert_allclose(maps, description.weights[: len(words)], atol=2e-6)
+            maps = np.array([word["attention"] for word in words])
+            np.testing.assert_allclose(maps, description.attention[: len(words)], atol=2e-6)
             np.testing.assert_allclose(maps.sum(axis=(1, 2)), 1, atol=1e-4)
-            said = np.array([word["log_probability"] for word in words])
-            np.testing.assert_allclose(said, description.log_probabilities[: len(words)], atol=1e-3)
-            np.testing.assert_allclose([word["beta"] for word in words], description.gates[: len(words)], atol=1e-5)
+            said = np.array([word["log_prob"] for word in words])
+            np.testing.assert_allclose(said, description.log_probs[: len(words)], atol=1e-3)
+            np.testing.assert_allclose([word["gate"] for word in words], description.gates[: len(words)], atol=1e-5)
             np.testing.assert_allclose(list(account["seen"].values()), description.seen, atol=1e-6)
 
 
 def test_without_wishes_the_first_model_answers_as_it_was_started(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"))
-    [account] = answered.json["photographs"][0]["accounts"]
+    [account] = answered.json["photographs"][0]["outputs"]
     assert account["model"] == NAMES[0]
     assert account["captions"][0]["caption"] == load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).caption
 

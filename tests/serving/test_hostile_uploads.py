@@ -36,7 +36,7 @@ def assert_told(answered: Answered, *statuses: int) -> None:
 def assert_captioned(answered: Answered) -> None:
     assert answered.status == 200, answered.content[:300]
     [photograph] = answered.json["photographs"]
-    assert photograph["accounts"][0]["captions"][0]["words"]
+    assert photograph["outputs"][0]["captions"][0]["words"]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])

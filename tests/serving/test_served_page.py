@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import caption
+from chromium import started_browser
 from hostile import encoded, noise
 from PIL import Image
 from started import WORDS, Served
-
-from chromium import started_browser
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 
@@ -77,7 +76,7 @@ def words(tab: Any, panel: int = 0) -> list[str]:
 
 def said(served: Served, sent: dict[str, Any], **wishes: Any) -> list[list[str]]:
     """The words that the endpoint answers with, of each model."""
-    accounts = caption(served.address, sent["buffer"], **wishes).json["photographs"][0]["accounts"]
+    accounts = caption(served.address, sent["buffer"], **wishes).json["photographs"][0]["outputs"]
     return [[word["word"] for word in account["captions"][0]["words"]] for account in accounts]
 
 
@@ -89,7 +88,7 @@ def test_a_photograph_that_is_chosen_is_captioned_and_each_word_shows_its_map(op
         word = tab.locator(".word").nth(number)
         word.hover()
         assert tab.locator(".panel.looking").count() == 1
-        assert tab.locator(".told").inner_text() == word.get_attribute("aria-label")
+        assert tab.locator(".place").inner_text() == word.get_attribute("aria-label")
     content = tab.locator("canvas").evaluate("c => c.toDataURL()").partition(",")[2]
     shade = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))[..., 3]
     assert shade.max() > 200

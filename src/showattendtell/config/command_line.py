@@ -1,4 +1,4 @@
-"""Checks a command line before anything runs, and spells it as Hydra takes it."""
+"""Check a command line before anything runs, and convert it to the form that Hydra accepts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,11 +9,12 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.check import TARGET, find_faults, raise_all
 from showattendtell.config.compose import LAUNCHER, SEARCH, compose
-from showattendtell.config.signature import SignatureError, read_signature
-from showattendtell.config.sweep import EXTRAS, lacking_package
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.config.renames import renamed_settings
+from showattendtell.config.signatures import SignatureError, read_signature
+from showattendtell.config.sweeper import EXTRAS, lacking_package
+from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.errors import UserError, did_you_mean, first_line
 
 SUPPLIED = {
     "vocabulary": ("captions",),
@@ -23,7 +24,8 @@ SUPPLIED = {
     "attention.score": ("region_dim", "hidden_dim"),
     "decoder": ("vocabulary_size", "region_dim"),
     "optimizer": ("params",),
-    "early_stopping": ("monitor", "mode"),
+    "callbacks.early_stopping": ("monitor", "mode"),
+    "callbacks.finite_loss": ("folder",),
     "logger.wandb": ("folder", "config"),
     "logger.tensorboard": ("folder", "config"),
     "trainer": (
@@ -31,23 +33,23 @@ SUPPLIED = {
         *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),
     ),
 }
-"""Arguments of a part that the code gives to it, and that are no settings therefore."""
+"""Arguments of a part that the code passes; they are not settings."""
 
 
-class Fault(NamedTuple):
-    """The argument at fault, by its setting or group, and the sentence that says what is wrong."""
+class Problem(NamedTuple):
+    """A wrong argument: its setting or group, and the error message."""
 
     key: str
     sentence: str
 
 
 Run = tuple[tuple[str, str], ...]
-"""What one run of a sweep is given: settings and groups, and their arguments."""
+"""The arguments of one run of a sweep, by setting or group."""
 
 
-class Findings(NamedTuple):
-    """Of one run: the settings that its YAML leaves to the code's default, what is misplaced in it with the sentences
-    that say so, and the sentences on the values of the rest."""
+class Problems(NamedTuple):
+    """Findings about one run: settings that its YAML leaves to the default in the code, misplaced settings with their
+    error messages, and error messages about the values of the others."""
 
     unstated: set[str]
     misplaced: dict[str, str]
@@ -55,14 +57,13 @@ class Findings(NamedTuple):
 
 
 def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
-    """The arguments as Hydra takes them, after every fault in them was told at once as a `UserError`.
+    """Return the arguments in the form that Hydra accepts. Raises one `UserError` that lists all errors in them.
 
-    Unless they are to be `complete`, a setting that has no value yet is no fault. Nothing is said on the settings of an
-    option that there is not.
+    With `complete=False` a setting without a value is no error. Settings of an unknown option are not checked.
 
-    A setting that the YAML leaves to its default in the code is added with `++`, which Hydra wants for it; where a
-    setting is given twice, the last value counts. Of a sweep every value is tried in its place, beside the first values
-    of the others.
+    A setting that the YAML leaves to its default in the code gets the prefix `++`, which Hydra requires. If a setting
+    is given twice, the last value counts. In a sweep every value is checked together with the first values of the
+    other settings.
     """
     parsed = get_args_parser().parse_intermixed_args(list(arguments))
     if parsed.multirun and parsed.cfg:
@@ -72,6 +73,7 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
         searched = _searched(name, parsed.overrides, groups)
         arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
     overrides, faults = _parse(parsed.overrides)
+    faults += [Problem(old, f"{old} was renamed to {new}") for old, new in renamed_settings(overrides).items()]
     for key, override in overrides.items():
         faults += _form_faults(override, parsed.multirun, groups)
         if key in groups and not override.is_delete():
@@ -85,14 +87,14 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     runs = {line: tuple({**first, key: line}.items()) for key, lines in given.items() for line in lines}
     distinct = dict.fromkeys([tuple(first.items()), *runs.values()])
     found = {run: _find(name, run, groups, complete and not faulty) for run in distinct}
-    told = [fault.sentence for fault in faults]
-    told += _placing_faults(given, {line: found[run] for line, run in runs.items()})
-    raise_all([*told, *dict.fromkeys(sentence for findings in found.values() for sentence in findings.wrong)])
+    sentences = [fault.sentence for fault in faults]
+    sentences += _placing_faults(given, {line: found[run] for line, run in runs.items()})
+    raise_errors([*sentences, *dict.fromkeys(sentence for findings in found.values() for sentence in findings.wrong)])
     return _spell(arguments, overrides, set().union(*(findings.unstated for findings in found.values())))
 
 
 def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) -> list[str]:
-    """The settings of the search space that is chosen, less those that are given."""
+    """Return the settings of the chosen search space that the command line does not override."""
     overrides, _ = _parse(lines)
     space = overrides.get(SEARCH)
     if not space or space.value() not in groups.get(SEARCH, []):
@@ -101,8 +103,8 @@ def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) 
     return [f"{key}={value}" for key, value in config.hydra.sweeper.params.items() if key not in overrides]
 
 
-def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Fault]]:
-    """The overrides by key, and a fault for each line that is none."""
+def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Problem]]:
+    """Return the overrides by key, and a problem for each line that cannot be parsed."""
     overrides: dict[str, Override] = {}
     faults = []
     for line in lines:
@@ -110,37 +112,37 @@ def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Fault]]:
             override = OverridesParser.create().parse_override(line)
             overrides[override.key_or_group] = override
         except HydraException as fault:
-            reason = str(fault).splitlines()[0]
+            reason = first_line(fault)
             hint = f" ({reason}); quote special characters: 'name=\"value\"'" if "=" in line else ""
-            faults.append(Fault(line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
+            faults.append(Problem(line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
     return overrides, faults
 
 
-def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
+def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[Problem]:
     key, line = override.key_or_group, str(override.input_line)
     if override.is_delete():
-        yield Fault(key, f"'{line}': {key} cannot be removed; settings are given as name=value")
+        yield Problem(key, f"'{line}': {key} cannot be removed; settings are given as name=value")
     elif override.is_sweep_override() and not multirun:
-        yield Fault(key, f"{line} gives several values; put -m before it to run them all")
+        yield Problem(key, f"{line} gives several values; put -m before it to run them all")
     elif not _lines(override, groups):
-        yield Fault(key, f"{line} gives no value at all")
+        yield Problem(key, f"{line} gives no value at all")
     elif not multirun and ((key == LAUNCHER and _value(line) in EXTRAS) or (key == SEARCH and _value(line) != "null")):
-        yield Fault(key, f"{line} is for several runs; put -m before it")
+        yield Problem(key, f"{line} is for several runs; put -m before it")
     elif key == SEARCH and override.is_sweep_override():
-        yield Fault(key, f"{line} gives several search spaces; give one of them")
+        yield Problem(key, f"{line} gives several search spaces; give one of them")
 
 
-def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
+def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Problem]:
     group = override.key_or_group
     for option in (option for line in _lines(override, groups) for option in _options(line)):
         if option not in groups[group] and (option != "null" or default is not None):
-            yield Fault(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
+            yield Problem(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
         elif lack := lacking_package(group, option):
-            yield Fault(group, lack)
+            yield Problem(group, lack)
 
 
 def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
-    """`name=value` for each value of a sweep; of a range or an interval for its ends."""
+    """Return `name=value` for each value of a sweep; for a range or an interval only its ends."""
     key, given = override.key_or_group, override.value()
     if not override.is_sweep_override():
         return [_bare(override)]
@@ -153,7 +155,7 @@ def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
 
 
 def _bare(override: Override) -> str:
-    """The argument without the `+` or `++` that only Hydra's own settings are told apart by."""
+    """Return the argument without `+` or `++`, except for Hydra's own settings, where the prefix has a meaning."""
     line = str(override.input_line)
     return line if _is_hydras(override.key_or_group) else line.lstrip("+")
 
@@ -167,33 +169,34 @@ def _value(line: str) -> str:
 
 
 def _options(line: str) -> list[str]:
-    """What is chosen: one option, or several as `[wandb,tensorboard]`."""
+    """Return the chosen options: one, or several as in `[wandb,tensorboard]`."""
     value = _value(line)
     return [option.strip() for option in value.strip("[]").split(",")] if value.startswith("[") else [value]
 
 
-def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) -> Findings:
+def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) -> Problems:
     chosen = {key: line for key, line in run if key in groups}
     misplaced = _lacking_groups(name, chosen)
     choices = [line for key, line in chosen.items() if key not in misplaced]
     config, _ = compose(name, choices)
     settings = {key: line for key, line in run if key not in groups}
     misplaced |= _unknown_to_hydra(config, settings)
+    stated = {key for key in settings if _is_stated(config, key)}
     misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not _is_hydras(key)}, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
-    unstated = {key for key in placed if not _is_hydras(key) and not _is_stated(config, key)}
+    unstated = {key for key in placed if not _is_hydras(key) and key not in stated}
     spelled = [f"++{line}" if key in unstated else line for key, line in placed.items()]
     try:
         config, _ = compose(name, [*choices, *spelled])
     except UserError as fault:
-        return Findings(unstated, misplaced, [str(fault)])
+        return Problems(unstated, misplaced, [str(fault)])
     OmegaConf.set_struct(config, False)
     config.pop("hydra")
-    return Findings(unstated, misplaced, find_faults(config, complete))
+    return Problems(unstated, misplaced, validate(config, complete))
 
 
 def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
-    """The nested groups that the options chosen beside them do not have, with a sentence each."""
+    """Return an error message for each nested group that the chosen option of its parent group does not have."""
     nested = {group: line for group, line in chosen.items() if "/" in group}
     if not nested:
         return {}
@@ -204,7 +207,7 @@ def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown_to_hydra(config: DictConfig, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings of Hydra's own that there are not, with a sentence each; what has a `+` before it is added."""
+    """Return an error message for each unknown setting of Hydra itself; one with the prefix `+` is added."""
     unknown = [key for key in settings if key.startswith("hydra.") and not _is_stated(config, key)]
     return {
         key: f"there is no setting {key}{did_you_mean(key, _siblings(config, key))}"
@@ -214,7 +217,7 @@ def _unknown_to_hydra(config: DictConfig, settings: Mapping[str, str]) -> dict[s
 
 
 def _siblings(config: DictConfig, key: str) -> list[str]:
-    """The settings that there are where it was looked for, or above, where that is no place either."""
+    """Return the settings next to `key`, or next to the closest parent that exists."""
     parent = key.rpartition(".")[0]
     node = OmegaConf.select(config, parent)
     if not isinstance(node, DictConfig):
@@ -223,22 +226,24 @@ def _siblings(config: DictConfig, key: str) -> list[str]:
 
 
 def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[str, list[str]]) -> dict[str, str]:
-    """The settings that nothing in the configuration takes, with a sentence each. A `_target_` is put into it, since
-    the other settings are for that."""
+    """Return an error message for each setting that nothing in the configuration accepts. `_target_` settings come
+    first, because the other settings belong to the new target."""
     misplaced = {}
     for key, line in sorted(settings.items(), key=lambda setting: not setting[0].endswith(f".{TARGET}")):
         fault = _misplacement(config, key, line, groups)
         if fault:
             misplaced[key] = fault
         elif key.endswith(f".{TARGET}"):
-            OmegaConf.update(config, key, _value(line))
+            OmegaConf.update(config, key, _value(line), force_add=True)
     return misplaced
 
 
 def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, list[str]]) -> str:
-    """What is wrong with the name of a setting; empty where nothing is."""
+    """Return the error message about the name of a setting, empty if the name is valid."""
     node: Any = config
     *path, last = key.split(".")
+    if path[:-1] == ["callbacks"] and last == TARGET:
+        return ""  # the name of a callback is the user's choice
     for depth, part in enumerate(path):
         names = _names(node, ".".join(path[:depth]))
         if part not in names or part not in node:
@@ -250,7 +255,8 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
     if last not in names and "**" not in names and not (path and last == TARGET and _is_stated(config, key)):
         return f"there is no setting {key}{did_you_mean(last, names)}"
     inner = node._get_node(last) if last in node else None
-    is_removed = _value(line) == "null" and isinstance(inner, DictConfig) and TARGET not in inner
+    can_be_removed = isinstance(inner, DictConfig) and (TARGET not in inner or list(path) == ["callbacks"])
+    is_removed = _value(line) == "null" and can_be_removed
     if isinstance(inner, DictConfig) and not _value(line).startswith("{") and not is_removed:
         group = key.replace(".", "/")
         hint = f" and choose it as {group}=NAME" if group in groups else ""
@@ -265,21 +271,21 @@ def _is_stated(config: DictConfig, key: str) -> bool:
 
 
 def _names(node: Any, path: str) -> set[str]:
-    """The names that a node takes: those that stand in it, and its target's arguments; `**` where it takes any."""
+    """Return the names that a node accepts: its keys and its target's arguments; `**` if it accepts any name."""
     if not isinstance(node, DictConfig):
         return set()
     names = {str(key) for key in node if not str(key).startswith("_") and (path or key != "hydra")}
     if TARGET in node:
         try:
             signature = read_signature(str(node[TARGET]))
-        except SignatureError:  # told by the check of values
+        except SignatureError:  # reported by the check of values
             return names | {"**"}
         names |= signature.parameters.keys() | ({"**"} if signature.open else set())
     return names - set(SUPPLIED.get(path, ()))
 
 
-def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Findings]) -> Iterator[str]:
-    """A sentence for each misplaced setting; where only some runs of a sweep lack it, with the values that do."""
+def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Problems]) -> Iterator[str]:
+    """Yield an error message for each misplaced setting, with the sweep values at fault if other values accept it."""
     for key, own in given.items():
         faults = []
         for lines in given.values():
@@ -291,7 +297,7 @@ def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Fi
 
 
 def _spell(arguments: Sequence[str], overrides: Mapping[str, Override], unstated: set[str]) -> list[str]:
-    """The arguments with the prefixes that Hydra needs, less the settings that a later one replaces."""
+    """Return the arguments with the prefixes that Hydra needs, without settings that a later argument overrides."""
     lines = {str(o.input_line): f"++{_bare(o)}" if key in unstated else _bare(o) for key, o in overrides.items()}
     given = set(get_args_parser().parse_intermixed_args(list(arguments)).overrides)
     return [lines.get(argument, argument) for argument in arguments if argument in lines or argument not in given]

@@ -1,4 +1,4 @@
-"""Where conf/ is, what a command's choices make of it, and which choices there are."""
+"""Find conf/, compose the configuration of a command, and list the options of its config groups."""
 
 import copy
 import re
@@ -16,20 +16,20 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 
 LAUNCHER = "hydra/launcher"
-"""The group of what runs the runs of a sweep."""
+"""The config group of launchers, which run the runs of a sweep."""
 
 SEARCH = "sweep"
-"""The group of search spaces."""
+"""The config group of search spaces."""
 
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")
-"""The groups of what proposes trials, and of what ends hopeless ones."""
+"""The config groups of samplers, which propose trials, and of pruners, which stop hopeless ones."""
 
 
 def config_folder() -> str:
-    """`conf/`: inside the package where it was installed as a wheel, else at the top of the checkout."""
+    """Return the path of `conf/`: inside the package if installed as a wheel, else at the top of the checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "conf", package.parents[1] / "conf"):
         if (folder / "train.yaml").is_file():
@@ -38,15 +38,15 @@ def config_folder() -> str:
 
 
 def command_folder(name: str) -> str:
-    """The folder of a command's YAML: `conf/`, or `conf/NAME/` where the command has groups of its own."""
+    """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
     own = Path(config_folder(), name)
     return str(own) if (own / f"{name}.yaml").is_file() else config_folder()
 
 
 def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, list[str]]]:
-    """The configuration of a command, and the options of each of its groups.
+    """Return the configuration of a command, and the options of each of its config groups.
 
-    Among them are the nested groups (`attention/score`) of every option, also of those that are not chosen.
+    The groups include the nested groups (`attention/score`) of every option, chosen or not.
     """
     config, groups = _compose(command_folder(name), name, tuple(overrides))
     return copy.deepcopy(config), dict(groups)
@@ -54,20 +54,20 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
 
 @lru_cache(maxsize=64)
 def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, list[str]]]:
-    """The check of a command line asks for the same ones again and again, each of which takes a tenth of a second."""
+    """Cached `compose`: the check of a command line repeats calls, and each takes a tenth of a second."""
     with hydra.initialize_config_dir(folder):
         try:
             config = hydra.compose(name, list(overrides), return_hydra_config=True)
         except MissingConfigException as fault:
-            raise UserError(_mismatch(fault) or str(fault).splitlines()[0]) from None
+            raise UserError(_mismatch(fault) or first_line(fault)) from None
         except (HydraException, OmegaConfBaseException) as fault:
-            raise UserError(str(fault).splitlines()[0]) from None
+            raise UserError(first_line(fault)) from None
         return config, _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
 
 
 @contextmanager
 def beside_a_command() -> Iterator[None]:
-    """Lets configurations be composed while a command runs, for which Hydra has one already."""
+    """Allow `compose` while a command runs, by setting the command's own Hydra state aside."""
     if not GlobalHydra.instance().is_initialized():
         yield
         return
@@ -80,7 +80,7 @@ def beside_a_command() -> Iterator[None]:
 
 
 def _mismatch(fault: MissingConfigException) -> str | None:
-    """The sentence for an option that has a file for some options of another group only (`/variant/released/hard`)."""
+    """Return the error message if an option supports only some options of another group (`/variant/released/hard`)."""
     asking = re.match(r"In '([^']+)/([^'/]+)'", str(fault))
     folder, _, missing = (fault.missing_cfg_file or "").rpartition("/")
     made_for = sorted(path.stem for path in Path(config_folder(), folder).glob("*.yaml"))
@@ -91,26 +91,26 @@ def _mismatch(fault: MissingConfigException) -> str | None:
 
 @cache
 def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
-    """The options of the groups that are chosen from, as Hydra finds them while it composes what is in the folder."""
+    """Return the options of the config groups of `chosen` and their nested groups. Needs an initialised Hydra."""
     outer = [group for group in chosen if "/" not in group and group != "hydra"]
     own = [group for name in outer for group in (name, *_nested_groups(name))]
     return {group: _options(group) for group in (*own, LAUNCHER, *(OF_SEARCHES if SEARCH in own else ()))}
 
 
 def _options(group: str) -> list[str]:
-    """The files of the group's folder, and as `FOLDER/NAME` those of the subfolders that no option of it builds on."""
+    """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
     named = {entry.removeprefix(f"/{group}/").partition("/")[0] for entry in _defaults(group)}
     folders = [folder for folder in _subfolders(group) if folder not in named]
     return [*_files(group), *(f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}"))]
 
 
 def _nested_groups(group: str) -> list[str]:
-    """The subfolders from which options of the group choose."""
+    """Return the subfolders from which options of the group choose."""
     return [f"{group}/{folder}" for folder in _subfolders(group) if folder in _defaults(group)]
 
 
 def _defaults(group: str) -> set[str]:
-    """The groups and files that the defaults lists of the group's options name."""
+    """Return the groups and files named in the defaults lists of the group's options."""
     files = [Path(config_folder(), group, f"{option}.yaml") for option in _files(group)] if _subfolders(group) else []
     options: list[Any] = [OmegaConf.to_container(OmegaConf.load(file)) for file in files]
     return {name for option in options for entry in option.get("defaults", []) for name in _names(entry)}

@@ -1,4 +1,4 @@
-"""In which settings two configurations of training differ."""
+"""Compare the settings of two training configurations."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.check import leaves, shown
-from showattendtell.config.signature import read_signature
+from showattendtell.config.signatures import read_signature
+from showattendtell.config.validation import format_value, leaves
 from showattendtell.errors import listed
-from showattendtell.same_training import may_differ
+from showattendtell.settings import may_differ
 
 DEFAULT = "its default"
-"""Stands for a setting that a configuration does not state."""
+"""The value that is shown for a setting that a configuration does not contain."""
 
 MODEL = ("encoder", "attention", "decoder")
 """The groups of settings that shape the model."""
@@ -28,38 +28,38 @@ HARMLESS = {
     "dropout",
     "dropout_places",
 }
-"""Settings of the model that may be otherwise where it gets another one's weights."""
+"""Model settings that may differ when weights are loaded from another model."""
 
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
-    """A training configuration without what only says from where it goes on, and which trainings follow each other."""
+    """Return a training configuration as plain data, without `resume` and `stages`."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
     return {name: value for name, value in settings.items() if name not in ("resume", "stages")}
 
 
 def find_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:
-    """`setting=VALUE instead of VALUE` for each that the configuration has otherwise than the plain settings of another
-    run, but for those that may differ in a run that goes on."""
+    """Return `setting=VALUE instead of VALUE` for each setting that differs between the configuration and the
+    plain settings of another run, except settings that may change when a run is resumed."""
     ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", other))
     names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
     return [
-        f"{name}={shown(ours.get(name, DEFAULT))} instead of {shown(theirs.get(name, DEFAULT))}"
+        f"{name}={format_value(ours.get(name, DEFAULT))} instead of {format_value(theirs.get(name, DEFAULT))}"
         for name in names
         if not may_differ(name)
     ]
 
 
 def model_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:
-    """`setting=VALUE` for each that shapes the model and is otherwise in the plain settings of another, of those that
-    both have, those that both leave to the code among them."""
+    """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
+    Defaults in the code count as settings."""
     ours, theirs = _of_the_model(plain_settings(config)), _of_the_model(other)
     names = [name for name in theirs if name in ours and name.rpartition(".")[2] not in HARMLESS]
-    return [f"{name}={shown(theirs[name])}" for name in names if ours[name] != theirs[name]]
+    return [f"{name}={format_value(theirs[name])}" for name in names if ours[name] != theirs[name]]
 
 
 def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
-    """What a model that does not fit another was trained with, in words: its differences in settings, or else the
-    options that shape it."""
+    """Describe what an incompatible model was trained with: the settings that differ, or else the options of its config
+    groups."""
     groups = [f"{group}={option}" for group, option in choices.items() if group.partition("/")[0] in MODEL]
     return listed(list(differences) or groups, shown=6) or "another encoder"
 
@@ -71,7 +71,7 @@ def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the part's class that are plain values."""
+    """Return the defaults of the part's class that are literals."""
     values = {}
     for name, parameter in read_signature(part["_target_"]).parameters.items():
         if parameter.default is not None:

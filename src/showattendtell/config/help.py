@@ -1,4 +1,4 @@
-"""`--help`: what a command does, how it is called, and every setting with its meaning."""
+"""The page of `--help`: purpose and usage of a command, and every setting with its description."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from showattendtell.config.check import TARGET, join, shown
 from showattendtell.config.command_line import SUPPLIED
-from showattendtell.config.signature import Parameter, Signature, SignatureError, read_signature
+from showattendtell.config.signatures import Parameter, Signature, SignatureError, read_signature
+from showattendtell.config.validation import TARGET, format_value, join
 
 UNKNOWN = Parameter(None, None, "")
-"""Of a setting that nothing is said of."""
+"""The parameter of an undocumented setting."""
 
 
 class Setting(NamedTuple):
-    """A setting, its value as the command line takes it, what it means, and the type of its values where that is known;
-    of a part, which has no value, what it is."""
+    """A setting: its value as on the command line, its description, and its type if known. A part has a description and
+    no value."""
 
     name: str
     value: str
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
 
 
 def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
-    """The page for a composed configuration; a setting's meaning is read from the docstring of what it configures."""
+    """Return the page for a composed configuration. Descriptions come from the docstrings of the configured classes."""
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
@@ -50,7 +50,7 @@ def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
 
 
 def _choices(present: Mapping[str, str | None], groups: Mapping[str, list[str]]) -> Table:
-    """A row for each group that the present choices have."""
+    """Return a row for each config group that the present choices have."""
     table = Table.grid(padding=(0, 2))
     for group, options in groups.items():
         if group in present:
@@ -60,7 +60,7 @@ def _choices(present: Mapping[str, str | None], groups: Mapping[str, list[str]])
 
 
 def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
-    """A part and the settings in it; a target's own arguments are among them where they are set or documented."""
+    """Yield a part and its settings. Arguments of its target are included if they are set or documented."""
     signature = _signature(node)
     parameters = signature.parameters if signature else {}
     if signature and path:
@@ -69,17 +69,17 @@ def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
     for key, value in node.items():
         if key not in inner and not str(key).startswith("_"):
             parameter = parameters.get(key, UNKNOWN)
-            yield Setting(join(path, str(key)), shown(value), parameter.doc, parameter.annotation)
+            yield Setting(join(path, str(key)), format_value(value), parameter.doc, parameter.annotation)
     for key, parameter in parameters.items():
         if key not in node and parameter.default is not None and parameter.doc and key not in SUPPLIED.get(path, ()):
-            value = shown(_literal(parameter.default))
+            value = format_value(_literal(parameter.default))
             yield Setting(f"{path}.{key}", value, parameter.doc, parameter.annotation)
     for key, value in inner.items():
         yield from explain(join(path, key), value)
 
 
 def _literal(source: str) -> Any:
-    """The value of a default, or its source where it is an expression."""
+    """Return the value of a default, or its source if it is an expression."""
     try:
         return ast.literal_eval(source)
     except ValueError:
@@ -87,7 +87,7 @@ def _literal(source: str) -> Any:
 
 
 def _signature(node: Mapping[str, Any]) -> Signature | None:
-    """Of the project's own targets; a library's arguments are in the library's documentation."""
+    """Return the signature of a target of this project; None for others, which their libraries document."""
     if not str(node.get(TARGET, "")).startswith("showattendtell."):
         return None
     try:
@@ -97,5 +97,5 @@ def _signature(node: Mapping[str, Any]) -> Signature | None:
 
 
 def _escaped(value: str) -> str:
-    """The brackets of a list kept from rich."""
+    """Escape the brackets of a list, which rich would read as markup."""
     return value.replace("[", "\\[")

@@ -1,4 +1,4 @@
-"""Sweeps that learn from their runs: what is tried next is chosen by what the runs before have returned."""
+"""Sweeps by Optuna, which choose the next trial by the results of earlier ones."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,43 +10,42 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.arguments import NonNegativeInt, PositiveInt, Text
-from showattendtell.config.check import find_faults, raise_all
 from showattendtell.config.compose import SEARCH
-from showattendtell.config.faults import sentence
-from showattendtell.config.sweep import Witness, settle_folder, shown
+from showattendtell.config.sweeper import RecordingLauncher, format_override, settle_folder
+from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.errors import UserError
-from showattendtell.files import LOCK, alone
+from showattendtell.runtime.files import LOCK, file_lock
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text
 
 if TYPE_CHECKING:
     import optuna
 
-    from showattendtell.config.study import Study, Taken
+    from showattendtell.config.study import ClaimedTrial, Study
+
 
 HOPELESS = 3
-"""So many trials of a command that all fail end it."""
+"""A command stops after this many trials if all of them failed."""
 
 
 def is_trial() -> bool:
-    """Whether this run is one of a study."""
+    """Return whether this run is a trial of a study."""
     return HydraConfig.initialized() and bool(HydraConfig.get().runtime.choices.get(SEARCH))
 
 
-class Search(Sweeper):
-    """Runs the trials of a study in Optuna until it has `n_trials`, those of earlier commands and of other workers
-    included.
+class StudySweeper(Sweeper):
+    """Run trials of an Optuna study until it has `n_trials`, including those of earlier commands and other workers.
 
-    Optuna's own plugin for Hydra would give a study that goes on `n_trials` more, write them over the folders of the
-    first ones, and not let a run know its trial. How it reads a search space from the command line is used here.
+    Optuna's Hydra plugin would add `n_trials` to a resumed study, overwrite the folders of its first trials, and not
+    pass the trial to its run. Only its parser of search spaces is used here.
 
     study_name: the study's name in its storage.
-    storage: where the study is kept: a database, as postgresql://USER@HOST/NAME, or a file, which Optuna calls a
-        journal; by default study.db in the sweep's folder.
-    n_trials: how many trials the study is to have. Those that failed count; those that were cut off are run again.
-    n_jobs: how many are launched at a time.
-    seed: decides what is proposed, together with the trials that there are; null for chance.
-    sampler, pruner: what proposes trials, and what ends hopeless ones.
-    params: settings of all trials, with their value, or the values or the range in which they are searched.
+    storage: the storage of the study: a database, as postgresql://USER@HOST/NAME, or an Optuna journal file; by default
+        study.db in the sweep's folder.
+    n_trials: total number of trials of the study. Failed trials count; interrupted ones are resumed.
+    n_jobs: number of trials that are launched at a time.
+    seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
+    sampler, pruner: the sampler proposes trials, the pruner stops hopeless ones.
+    params: settings of all trials, each with its value, or the values or range to search.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Search(Sweeper):
         n_trials: PositiveInt = 20,
         n_jobs: PositiveInt = 1,
         seed: NonNegativeInt | None = None,
-        params: Any = None,  # the check of the command line puts them among the arguments
+        params: Any = None,  # the check of the command line adds them to the arguments
     ):
         self._study_name, self._storage = study_name, storage
         self._sampler, self._pruner, self._seed = sampler, pruner, seed
@@ -66,16 +65,16 @@ class Search(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         own = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-        raise_all(find_faults(OmegaConf.create({"hydra": {"sweeper": own}})))
+        raise_errors(validate(OmegaConf.create({"hydra": {"sweeper": own}})))
         settle_folder(config)
-        self._folder = shown(config.hydra.sweep.dir)
+        self._folder = format_override(config.hydra.sweep.dir)
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
-        self._witness = Witness(launcher, config)
+        self._witness = RecordingLauncher(launcher, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Raises `UserError` where all trials fail."""
+        """Run the trials and report the study. Raises `UserError` if all trials fail."""
         from showattendtell.config.study import Study
 
         study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)
@@ -84,7 +83,7 @@ class Search(Sweeper):
             self._refuse_hopeless()
         report(study.study, self._folder)
 
-    def _run(self, study: "Study", taken: "list[Taken]") -> None:
+    def _run(self, study: "Study", taken: "list[ClaimedTrial]") -> None:
         self._witness.launch([trial.overrides for trial in taken], taken[0].number)
         for trial, run in zip(taken, self._witness.ended[-len(taken) :], strict=True):
             if run.status == JobStatus.COMPLETED:
@@ -99,16 +98,16 @@ class Search(Sweeper):
 
 
 def report(study: "optuna.Study", folder: Path) -> None:
-    """Print what a study has found, and write its page."""
-    from showattendtell.report.study_page import PAGE, print_study, tell, write_page
+    """Print the results of a study, and write its page."""
+    from showattendtell.visualization.study_page import PAGE, print_study, summarize_study, write_page
 
-    told = tell(study, folder)
-    print_study(told)
-    with alone(folder / LOCK):  # workers end at the same time
-        write_page(told, folder / PAGE)
+    summary = summarize_study(study, folder)
+    print_study(summary)
+    with file_lock(folder / LOCK):  # workers end at the same time
+        write_page(summary, folder / PAGE)
     print(f"{folder / PAGE} has more")
 
 
 def _fault(run: JobReturn) -> str:
     assert run.hydra_cfg
-    return f"{shown(run.hydra_cfg.hydra.runtime.output_dir)}: {sentence(run._return_value)}"
+    return f"{format_override(run.hydra_cfg.hydra.runtime.output_dir)}: {sentence(run._return_value)}"

@@ -1,4 +1,4 @@
-"""A study in Optuna: which trials there are, which is next, and who runs it."""
+"""A search with Optuna: its metric, its trials, and the workers that share them."""
 
 import math
 import socket
@@ -15,57 +15,97 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from showattendtell.config.check import shown
-from showattendtell.config.selection import common_selection
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.trial import PRUNED, build_pruner, open_storage, write_card
+from showattendtell.config.validation import format_value
 from showattendtell.errors import UserError, listed
-from showattendtell.files import LOCK, alone, hold
-from showattendtell.same_training import may_differ
+from showattendtell.runtime.files import LOCK, file_lock, lock_file
+from showattendtell.settings import may_differ
+
+
+def common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
+    """Return the metric that all trials optimise. An experiment, a variant, a reward or the last stage may set it; no
+    setting of a part does.
+
+    Args:
+        searched: searched settings, with the distributions of their values.
+        fixed: settings of all trials.
+
+    Raises `UserError` if trials optimise different metrics.
+    """
+    first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
+    for key in [key for key in searched if "." not in key]:
+        found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
+        if len(found) > 1:
+            pairs = " and ".join(f"{selection} with {choice}" for selection, choice in found.items())
+            raise UserError(f"trials would go by different figures, {pairs}, and none were the best; give monitor=NAME")
+    return _selection_of(first)
+
+
+def _selection_of(settings: Mapping[str, Any]) -> str:
+    """Return `monitor` of one run, or of the last of its stages."""
+    arguments = [f"{key}={value}" for key, value in settings.items()]
+    with beside_a_command():
+        config, _ = compose("train", arguments)
+        if config.stages:
+            *_, last = config.stages.values()
+            config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
+    return str(config.monitor)
+
+
+def _values(space: BaseDistribution) -> list[str]:
+    """Return all choices, or the lower end of a range."""
+    if isinstance(space, CategoricalDistribution):
+        return [format_value(choice) for choice in space.choices]
+    assert isinstance(space, IntDistribution | FloatDistribution)
+    return [format_value(space.low)]
+
 
 HELD = ".worker"
-"""Held in a trial's folder by the sweep that runs it."""
+"""Lock file in a trial's folder, held by the sweep that runs the trial."""
 
 PROPOSALS = 3
-"""How often a sampler may propose what has been tried, before chance does."""
+"""Number of proposals by the sampler before a random sampler replaces it, if all were tried already."""
 
 DRAWS = 500
-"""How often chance may, before all is taken for tried."""
+"""Number of random proposals before the search space counts as exhausted, if all were tried already."""
 
 ATTEMPTS = 3
-"""How often a trial is begun that is cut off each time."""
+"""Number of times an interrupted trial is started before it fails."""
 
 SAMPLERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"]
 
 
-class Taken(NamedTuple):
-    """A trial that this process is to run, and the arguments of its run."""
+class ClaimedTrial(NamedTuple):
+    """A trial claimed by this process: its number and the arguments of its run."""
 
     number: int
     overrides: tuple[str, ...]
 
 
 def is_counted(trial: FrozenTrial) -> bool:
-    """Of a study's trials those that are run or have ended; not those that gave way to another worker's."""
+    """Return whether a trial is running or has ended, and was not withdrawn in favour of another worker's trial."""
     return trial.state != TrialState.FAIL or "fault" in trial.user_attrs
 
 
 class Study:
-    """The trials that one search space has had, and the next ones.
+    """The trials of one search space: proposes, claims and ends them.
 
-    Any number of processes work on one study, on one machine or on several. Each holds a file in the folder of a trial
-    that it runs, which the kernel gives back whatever becomes of it: so others see which trials were cut off, and run
-    them again in the same folder.
+    Any number of processes, on one machine or several, may work on one study. Each locks a file in the folder of a
+    trial that it runs; the kernel releases the lock however the process ends. So others see which trials were
+    interrupted, and resume them in the same folder.
 
-    A trial is proposed in a copy of the study, and comes into it with all its values at once: no two have the same, and
-    none is ever without. Numbers are rounded to 4 digits.
+    A trial is proposed in a copy of the study and added with all its values at once, so that values are unique and
+    never missing. Numbers are rounded to 4 digits.
 
     Args:
         sampler, pruner: their nodes in the configuration.
-        seed: decides what is proposed, together with the trials that there are.
-        arguments: what the runs are given; a setting with several values or a range is searched.
+        seed: seed of the proposals, which also depend on earlier trials.
+        arguments: arguments of the runs; a setting with several values or a range is searched.
 
-    Raises `UserError` where the study was begun with another search space or other settings, where the folder has
-    trials that the study does not have, or where trials would go by different figures.
+    Raises `UserError` if the study was started with another search space or other settings, if the folder has trials
+    that the study does not have, or if trials would optimise different metrics.
     """
 
     def __init__(
@@ -84,16 +124,16 @@ class Study:
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
-        self._selection = common_selection(searched, fixed)
+        self._monitor = common_monitor(searched, fixed)
         self._sampler, self._pruner, self._seed = sampler, build_pruner(pruner), seed
         self._folder = folder
         self._held: dict[int, TextIO] = {}
-        with alone(self._folder / LOCK):
+        with file_lock(self._folder / LOCK):
             self._storage = open_storage(storage, folder)
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
-                direction="minimize" if self._selection == "nll" else "maximize",
+                direction="minimize" if self._monitor == "nll" else "maximize",
                 load_if_exists=True,
             )
             self._id = self._storage.get_study_id_from_name(name)
@@ -102,12 +142,12 @@ class Study:
             write_card(folder, name, storage)
 
     def _refuse_other_space(self) -> None:
-        """Ranges may change."""
+        """Raise a `UserError` if the study has other settings or choices. The bounds of ranges may change."""
         settings = {key.lstrip("+"): str(value) for key, value in self._given.items()}
         own: dict[str, Any] = {
             name: value for name, value in settings.items() if name != "sweep" and not may_differ(name)
         }
-        own |= {name: _kind(space) for name, space in self._space.items()} | {"selection": self._selection}
+        own |= {name: _kind(space) for name, space in self._space.items()} | {"monitor": self._monitor}
         known = self.study.user_attrs.get("space")
         if known is None:
             self.study.set_user_attr("space", own)
@@ -129,14 +169,14 @@ class Study:
             )
 
     def trials(self) -> list[FrozenTrial]:
-        """All that were ever begun, by their numbers."""
+        """Return all trials of the study, ordered by number."""
         return self.study.get_trials(deepcopy=False)
 
-    def take(self, number: int, total: int) -> list[Taken]:
-        """As many trials as `number`, to be run by this process: first those that were cut off, then new ones until the
-        study has `total`. There are none where all are done, or are run by others."""
-        taken: list[Taken] = []
-        with alone(self._folder / LOCK):
+    def take(self, number: int, total: int) -> list[ClaimedTrial]:
+        """Claim up to `number` trials for this process: first interrupted ones, then new ones until the study has
+        `total`. Return an empty list if all are done or run by other processes."""
+        taken: list[ClaimedTrial] = []
+        with file_lock(self._folder / LOCK):
             for trial in self.trials():
                 if len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial):
                     taken += self._again(trial)
@@ -146,25 +186,29 @@ class Study:
         return taken
 
     def _seize(self, trial: FrozenTrial) -> bool:
-        """Whether a trial that is said to be run is not, and is this process's now."""
+        """Claim a trial that is marked as running if no process runs it; return whether it was claimed."""
         folder = self._folder / str(trial.number)
         if not (folder / HELD).exists() and trial.user_attrs["host"] != socket.gethostname():
             return False  # its folder is on another machine
-        trained = hold(folder / LOCK) if (folder / LOCK).exists() else None
+        trained = lock_file(folder / LOCK) if (folder / LOCK).exists() else None
         if trained:
             trained.close()
         elif (folder / LOCK).exists():
-            return False  # the sweep has ended, and left it to a scheduler
+            return False  # a scheduler runs it, though its sweep has ended
         return self._hold(trial.number)
 
     def _hold(self, number: int) -> bool:
-        file = hold(self._folder / str(number) / HELD) if number not in self._held else None
+        file = lock_file(self._folder / str(number) / HELD) if number not in self._held else None
         if file:
             self._held[number] = file
         return file is not None
 
-    def _again(self, trial: FrozenTrial) -> list[Taken]:
-        """The trial from where it was cut off; not if that happens again and again."""
+    def _again(self, trial: FrozenTrial) -> list[ClaimedTrial]:
+        """Return the interrupted trial, to be resumed; none if it was interrupted too often, or if this search could
+        not have proposed its values: they come from a database, and would become arguments."""
+        if not self._is_own(trial):
+            self.fail(trial.number, "its values are outside of the search space")
+            return []
         attempts = trial.user_attrs.get("attempts", 1)
         if attempts >= ATTEMPTS:
             self.fail(trial.number, f"it was cut off {attempts} times")
@@ -172,13 +216,18 @@ class Study:
         self._remember(trial.number, "attempts", attempts + 1)
         return [self._taken(trial, "resume=true")]
 
-    def _taken(self, trial: FrozenTrial, *more: str) -> Taken:
+    def _is_own(self, trial: FrozenTrial) -> bool:
+        return trial.params.keys() == self._space.keys() and all(
+            _is_in(value, self._space[name]) for name, value in trial.params.items()
+        )
+
+    def _taken(self, trial: FrozenTrial, *more: str) -> ClaimedTrial:
         given = [f"{key}={value}" for key, value in self._given.items()]
-        own = [f"{self._keys[name]}={shown(value)}" for name, value in trial.params.items()]
-        return Taken(trial.number, (*given, *own, f"hydra.sweep.subdir={trial.number}", *more))
+        own = [f"{self._keys[name]}={format_value(value)}" for name, value in trial.params.items()]
+        return ClaimedTrial(trial.number, (*given, *own, f"hydra.sweep.subdir={trial.number}", *more))
 
     def _add(self, total: int) -> FrozenTrial | None:
-        """A new trial, unless the study has its `total` or has tried all that there is."""
+        """Add a new trial and return it; None if the study has `total` trials or has tried all values."""
         while True:
             counted = [trial for trial in self.trials() if is_counted(trial)]
             if len(counted) >= min(total, _size(self._space)):
@@ -193,10 +242,10 @@ class Study:
             before = [trial for trial in trials[: own.number] if is_counted(trial)]
             if len(before) < total and all(trial.params != own.params for trial in before):
                 return own
-            self.study.tell(own.number, state=TrialState.FAIL)  # a worker elsewhere was as fast
+            self.study.tell(own.number, state=TrialState.FAIL)  # another worker was faster
 
     def _propose(self, token: str) -> FrozenTrial | None:
-        """A trial with values that no other one has; None where none is found."""
+        """Return a trial with values that no other trial has; None if none is found."""
         trials = self.trials()
         tried = [trial.params for trial in trials if is_counted(trial)]
         seed = None if self._seed is None else self._seed + len(trials)
@@ -218,7 +267,7 @@ class Study:
             return None
         system = draft.trials[proposed.number].system_attrs
         given = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
-        settings = {**given, **{name: shown(value) for name, value in params.items()}}
+        settings = {**given, **{name: format_value(value) for name, value in params.items()}}
         return create_trial(
             state=TrialState.RUNNING,
             params=params,
@@ -228,7 +277,7 @@ class Study:
         )
 
     def end(self, number: int, returned: Any) -> None:
-        """Tell what the run of a trial has returned; without a finite number it has failed."""
+        """Record the value that the run of a trial returned. The trial failed if it is not a finite number."""
         if self.trials()[number].user_attrs.get(PRUNED):
             self.study.tell(number, state=TrialState.PRUNED)
         elif isinstance(returned, float) and math.isfinite(returned):
@@ -238,7 +287,7 @@ class Study:
         return self._release(number)
 
     def fail(self, number: int, fault: str) -> None:
-        """Tell that a trial has failed, and why."""
+        """Record that a trial failed, with the error message."""
         self._remember(number, "fault", fault)
         self.study.tell(number, state=TrialState.FAIL)
         self._release(number)
@@ -252,14 +301,14 @@ class Study:
 
 
 def _kind(space: BaseDistribution) -> str | list[str]:
-    """What of a setting's values cannot change in a study: which choices there are, or that there is a range."""
+    """Return the part of a distribution that may not change in a study: its choices, or the kind of range."""
     if isinstance(space, CategoricalDistribution):
         return [str(choice) for choice in space.choices]
     return type(space).__name__
 
 
 def _size(space: Mapping[str, BaseDistribution]) -> float:
-    """How many points there are."""
+    """Return the number of points of a search space."""
     return math.prod(_num_values(values) for values in space.values())
 
 
@@ -269,6 +318,13 @@ def _num_values(space: BaseDistribution) -> float:
     if isinstance(space, IntDistribution | FloatDistribution) and space.step:
         return round((space.high - space.low) / space.step) + 1
     return math.inf
+
+
+def _is_in(value: Any, space: BaseDistribution) -> bool:
+    if isinstance(space, CategoricalDistribution):
+        return any(type(value) is type(choice) and value == choice for choice in space.choices)
+    assert isinstance(space, IntDistribution | FloatDistribution)
+    return type(value) in (int, float) and space.low <= value <= space.high
 
 
 def _rounded(value: Any, space: BaseDistribution) -> Any:

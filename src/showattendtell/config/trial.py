@@ -1,4 +1,4 @@
-"""A trial of a study in Optuna, as its run sees it: what it reports, and whether it goes on."""
+"""The current trial of an Optuna study: storage, intermediate reports and pruning."""
 
 import json
 import time
@@ -16,36 +16,36 @@ from optuna.storages.journal import JournalFileBackend
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from showattendtell.errors import UserError
-from showattendtell.files import whole_file
+from showattendtell.errors import UserError, first_line
+from showattendtell.runtime.files import atomic_write
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 FILE = "study.db"
-"""Where a study is kept that no other place is given for, in its sweep's folder."""
+"""The default storage of a study, a file in its sweep's folder."""
 
 PATIENCE = 60
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait while another process writes."""
 
 OPENINGS = 3
-"""How often a database is opened where it fails, as it may while another process makes the same tables."""
+"""Attempts to open a database, which may fail while another process creates the same tables."""
 
 CARD = "study.json"
-"""Says in the sweep's folder which study it is and where it is kept, less any password."""
+"""File in the sweep's folder with the name of the study and its storage, without a password."""
 
 PRUNED = "pruned"
 SECONDS = "seconds"
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:
-    """The database or file that keeps studies; None for the one in a sweep's folder.
+    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder.
 
-    Raises `UserError` where it cannot be opened.
+    Raises `UserError` if it cannot be opened.
     """
     if url and "://" not in url:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
-    template = place.replace("{", "{{").replace("}", "}}")  # which Optuna fills
+    template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
     waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}
     for left in reversed(range(OPENINGS)):
         try:
@@ -57,13 +57,13 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
             ) from None
         except (ArgumentError, DBAPIError) as fault:
             if not left:
-                reason = str(getattr(fault, "orig", fault)).strip().splitlines()[0]
+                reason = first_line(getattr(fault, "orig", None) or fault)
                 raise UserError(f"the storage {_shown(place)} cannot be opened: {reason}") from None
     raise AssertionError
 
 
 def _shown(url: str) -> str:
-    """Without its password; of what is no address of a database no more than its beginning."""
+    """Return a database URL without its password; only the scheme if it is not a valid URL."""
     try:
         return make_url(url).render_as_string(hide_password=True)
     except ArgumentError:
@@ -72,24 +72,39 @@ def _shown(url: str) -> str:
 
 def write_card(folder: Path, name: str, url: str | None) -> None:
     place = _shown(url) if url and "://" in url else url
-    with whole_file(folder / CARD) as stream:
+    with atomic_write(folder / CARD) as stream:
         stream.write(json.dumps({"study": name, "storage": place}).encode())
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
-    """The study of a sweep's folder; where it is kept is told by the folder or, if that is no longer so, by the caller.
+    """Return the study of a sweep's folder.
 
-    Raises `UserError` where there is none.
+    Args:
+        url: the storage, if it is outside of the folder; an outside storage in `study.json` is not trusted.
+
+    Raises `UserError` if there is no study.
     """
     try:
-        card = json.loads((folder / CARD).read_text())
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        name, place = str(card["study"]), card["storage"]
     except FileNotFoundError:
         raise UserError(f"{folder} has no {CARD}; give the folder of a search, runs/NAME-study") from None
-    storage = open_storage(url or card["storage"], folder)
+    except (KeyError, RecursionError, TypeError, ValueError) as fault:
+        raise UserError(f"{folder / CARD} is damaged ({type(fault).__name__}); give the folder of a search") from None
+    if url is None and place is not None and not _is_inside(place, folder):
+        raise UserError(f"{folder / CARD} names the storage {place}, which is outside of {folder}; give storage=PLACE")
+    storage = open_storage(url or place, folder)
     try:
-        return optuna.load_study(study_name=card["study"], storage=storage)
+        return optuna.load_study(study_name=name, storage=storage)
     except KeyError:
-        raise UserError(f"there is no study {card['study']} where {folder} has it; give storage=") from None
+        raise UserError(f"there is no study {name} where {folder} has it; give storage=PLACE") from None
+
+
+def _is_inside(place: Any, folder: Path) -> bool:
+    """Return whether a storage is a file in the folder, not a database elsewhere."""
+    if not isinstance(place, str) or "://" in place:
+        return False
+    return Path(place).expanduser().resolve().is_relative_to(folder.resolve())
 
 
 def build_pruner(node: DictConfig) -> BasePruner:
@@ -97,10 +112,10 @@ def build_pruner(node: DictConfig) -> BasePruner:
     return pruner
 
 
-class OwnTrial:
-    """The trial that a run is.
+class CurrentTrial:
+    """The trial that this process runs.
 
-    What it reports and how long it has taken is kept in the study; a trial that was cut off goes on with both.
+    Reported values and elapsed time are stored in the study; an interrupted trial resumes with both.
     """
 
     def __init__(self, storage: BaseStorage, study: str, pruner: DictConfig, number: int):
@@ -114,7 +129,7 @@ class OwnTrial:
         self._started = time.monotonic() - before
 
     def report(self, figure: float, step: int) -> None:
-        """What validation number `step`, from 1, has found."""
+        """Report the validation score number `step`, counted from 1."""
         self._storage.set_trial_intermediate_value(self._id, step, figure)
         self.keep_time()
 
@@ -122,7 +137,7 @@ class OwnTrial:
         self._remember(SECONDS, time.monotonic() - self._started)
 
     def is_hopeless(self) -> bool:
-        """Whether the pruner ends it, which is kept in the study too."""
+        """Return whether the pruner stops this trial, and record it in the study."""
         hopeless = self._study.pruner.prune(self._study, self._storage.get_trial(self._id))
         if hopeless:
             self._remember(PRUNED, True)
@@ -132,8 +147,8 @@ class OwnTrial:
         self._storage.set_trial_user_attr(self._id, name, value)
 
 
-def own_trial() -> OwnTrial:
-    """That of a run which is one."""
+def current_trial() -> CurrentTrial:
+    """Return the trial of this run, which must be one."""
     config = HydraConfig.get()
     storage = open_storage(config.sweeper.storage, Path(config.sweep.dir))
-    return OwnTrial(storage, config.sweeper.study_name, config.sweeper.pruner, int(config.sweep.subdir))
+    return CurrentTrial(storage, config.sweeper.study_name, config.sweeper.pruner, int(config.sweep.subdir))

@@ -1,23 +1,21 @@
-"""MS COCO: the images of 2014 in Karpathy's splits, as the paper used them, and the release of 2017."""
+"""MS COCO: the 2014 images in Karpathy's splits, as in the paper, and the 2017 release."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from showattendtell.arguments import Fraction, PositiveInt
-from showattendtell.data.bulk import uncollected
-from showattendtell.data.caption_forms import CaptionFile, read_coco_captions, read_karpathy
-from showattendtell.data.captions import assemble, join_restval
-from showattendtell.data.folders import check_images, find, look_in, open_folder
+from showattendtell.data.files import check_images, find, look_in, open_folder, without_garbage_collection
+from showattendtell.data.formats import CaptionFile, read_coco_captions, read_karpathy
 from showattendtell.data.instances import mark_instances
-from showattendtell.data.shares import share_out
-from showattendtell.records import Dataset
+from showattendtell.data.splits import assemble, join_restval, share_out
+from showattendtell.settings import Fraction, PositiveInt
+from showattendtell.types import Dataset
 
 TEXT_FOLDERS = (".", "annotations")
 """Where the texts are: beside the image folders, or as COCO's zip unpacks."""
 
 
-@uncollected()
+@without_garbage_collection()
 def read_coco(
     root: str,
     captions: str = "dataset_coco.json",
@@ -26,16 +24,16 @@ def read_coco(
     skip_unreadable: bool = False,
     instances: str | Sequence[str] | None = None,
 ) -> Dataset:
-    """MS COCO 2014 (Lin et al. 2014) in Karpathy's splits: 5,000 images each to validate and to test.
+    """Read MS COCO 2014 (Lin et al. 2014) in Karpathy's splits: 5,000 images each for validation and test.
 
     Args:
-        root: the folder that holds `train2014` and `val2014`, and the texts beside them or in `annotations`.
+        root: folder that holds `train2014` and `val2014`, with the captions there or in `annotations`.
         captions: Karpathy's `dataset_coco.json`.
-        train_on_restval: the 30,504 validation images that Karpathy left over (restval) join the 82,783 of train.
+        train_on_restval: add Karpathy's 30,504 leftover validation images (restval) to the 82,783 of train.
         captions_per_image: captions beyond this number are dropped.
-        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
-        instances: COCO's instances, as [instances_train2014.json,instances_val2014.json], for the boxes of what
-            captions name; looked for in `root` first.
+        skip_unreadable: skip images that are missing or (found when they are read) broken.
+        instances: COCO's instance files, as [instances_train2014.json,instances_val2014.json], for the boxes of objects
+            that captions name; searched in `root` first.
     """
     folder = open_folder(root, "MS COCO's train2014 and val2014")
     file = read_karpathy(_find_text(folder, captions))
@@ -45,7 +43,7 @@ def read_coco(
     return _marked(dataset, folder, instances)
 
 
-@uncollected()
+@without_garbage_collection()
 def read_coco2017(
     root: str,
     val2017: Literal["test", "val"] = "test",
@@ -54,16 +52,16 @@ def read_coco2017(
     skip_unreadable: bool = False,
     instances: str | Sequence[str] | None = None,
 ) -> Dataset:
-    """MS COCO as released in 2017: 118,287 images in train2017 and 5,000 in val2017.
+    """Read the 2017 release of MS COCO: 118,287 images in train2017 and 5,000 in val2017.
 
     Args:
-        root: the folder that holds `train2017`, `val2017` and, in `annotations` or beside them, the captions of both.
-        val2017: what val2017 is for; the other one of test and val is a part of train2017.
-        held_out: how large that part is; a hash of an image's name decides which images are in it.
+        root: folder that holds `train2017` and `val2017`, with the captions of both there or in `annotations`.
+        val2017: the split that val2017 becomes; the other one of test and val is a part of train2017.
+        held_out: fraction of train2017 in that part; a hash of an image's name decides which images are in it.
         captions_per_image: captions beyond this number are dropped.
-        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
-        instances: COCO's instances, as [instances_train2017.json,instances_val2017.json], for the boxes of what
-            captions name; looked for in `root` first.
+        skip_unreadable: skip images that are missing or (found when they are read) broken.
+        instances: COCO's instance files, as [instances_train2017.json,instances_val2017.json], for the boxes of objects
+            that captions name; searched in `root` first.
     """
     folder = open_folder(root, "MS COCO's train2017 and val2017")
     train, val = (read_coco_captions(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
@@ -84,7 +82,7 @@ def _find_text(root: Path, name: str) -> Path:
 
 
 def _marked(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
-    """The data set with the boxes of the instance files, if any are given."""
+    """Return the data set with the boxes of the instance files, if any are given."""
     if not instances:
         return dataset
     for name in [instances] if isinstance(instances, str) else instances:

@@ -1,4 +1,4 @@
-"""A user's own photographs, with captions in any form that caption files are published in."""
+"""Data sets of your own photographs, with captions in any supported file format."""
 
 import hashlib
 from pathlib import Path
@@ -6,24 +6,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.arguments import Fraction, PositiveInt, Text
-from showattendtell.data.bulk import uncollected
-from showattendtell.data.caption_files import read_captions
-from showattendtell.data.caption_folder import read_caption_folder
-from showattendtell.data.caption_forms import PLAIN, CaptionFile
-from showattendtell.data.captions import SPLITS, assemble, join_restval
-from showattendtell.data.folders import check_images, look_in, open_folder
-from showattendtell.data.shares import share_out
-from showattendtell.data.text_files import read_list
+from showattendtell.data.files import check_images, look_in, open_folder, read_list, without_garbage_collection
+from showattendtell.data.formats import PLAIN, CaptionFile, read_caption_folder, read_captions
+from showattendtell.data.splits import SPLITS, assemble, join_restval, share_out
 from showattendtell.errors import UserError
-from showattendtell.records import Dataset
+from showattendtell.settings import Fraction, PositiveInt, Text
+from showattendtell.types import Dataset
 
 CAPTION_FILES = [f"captions.{suffix}" for suffix in ("csv", "tsv", "jsonl", "json", "token", "txt")]
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
-@uncollected()
+@without_garbage_collection()
 def read_custom(
     root: Text,
     captions: Text | None = None,
@@ -35,21 +30,21 @@ def read_custom(
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
 ) -> Dataset:
-    """Images and captions of your own.
+    """Read images and captions of your own.
 
     Args:
-        root: the folder of the data set.
-        captions: CSV, JSON lines, COCO's or Karpathy's JSON or Flickr's token file, looked for in `root` first; by
-            default the file `captions.csv` (.tsv, .jsonl, .json, .token, .txt) there, or else a text file beside each
-            image, a caption a line.
-        images: the folder of the images, looked for in `root` first; by default `images` there, or else `root`.
-        splits: a folder with the lists train.txt, val.txt and test.txt, an image name a line, looked for in `root`
-            first; by default the splits that the caption file tells.
-        val, test: the shares of the images to validate and to test, where no splits are told; a hash of an image's name
+        root: folder of the data set.
+        captions: CSV, JSON lines, COCO's or Karpathy's JSON or Flickr's token file, searched in `root` first; by
+            default the file `captions.csv` (.tsv, .jsonl, .json, .token, .txt) there, or else a text file next to each
+            image, one caption per line.
+        images: folder of the images, searched in `root` first; by default `images` there, or else `root`.
+        splits: folder with the lists train.txt, val.txt and test.txt, one image name per line, searched in `root`
+            first; by default the splits of the caption file.
+        val, test: fractions of the images for validation and test, if no splits are given; a hash of an image's name
             decides, so that no image changes its split when others are added.
-        name: what grids and results are kept under; by default made of the folder's name and place.
+        name: data set name of grids and results; by default built from the folder's name and path.
         captions_per_image: captions beyond this number are dropped.
-        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
+        skip_unreadable: skip images that are missing or (found when they are read) broken.
     """
     folder = open_folder(root, "your images")
     place = _find_images(folder, images)
@@ -77,7 +72,7 @@ def _find_images(root: Path, given: str | None) -> Path:
 
 
 def _find_captions(root: Path, given: str | None) -> Path | None:
-    """None where every image has its own text."""
+    """Return the caption file; None if every image has its own text file."""
     if given:
         return look_in([root], given)
     found = [name for name in CAPTION_FILES if (root / name).is_file()]
@@ -87,7 +82,7 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
 
 
 def _read_named(path: Path) -> CaptionFile:
-    """What people say in a file that names images."""
+    """Read a caption file that names images."""
     file = read_captions(path)
     if file.form == PLAIN:
         raise UserError(f"{path} names no images; write CSV with the columns image and caption")
@@ -97,7 +92,7 @@ def _read_named(path: Path) -> CaptionFile:
 
 
 def _listed(file: CaptionFile, folder: Path) -> tuple[CaptionFile, tuple[str, ...]]:
-    """The file with the splits of the lists in a folder, and a note on images that no list names."""
+    """Return the file with the splits of the lists in a folder, and a note on images that no list names."""
     lists = {split: folder / f"{split}.txt" for split in SPLITS}
     splits = {split: read_list(path) for split, path in lists.items() if path.exists()}
     if not splits:
@@ -112,6 +107,6 @@ def _listed(file: CaptionFile, folder: Path) -> tuple[CaptionFile, tuple[str, ..
 
 
 def _name(folder: Path) -> str:
-    """Two folders of one name do not share stored grids."""
+    """Return a data set name; different folders of one name do not share stored grids."""
     place = folder.resolve()
     return f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:6]}"

@@ -1,4 +1,4 @@
-"""Flickr30k Entities: the boxes that people drew for the noun phrases of Flickr's captions (Plummer et al. 2015)."""
+"""Flickr30k Entities: annotated boxes for the noun phrases of Flickr's captions (Plummer et al. 2015)."""
 
 import re
 import zipfile
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.records import WHOLE, Box, Dataset, Example, Phrase
-from showattendtell.text.tokenize import tokenize
+from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
 """A marked phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
@@ -20,8 +20,8 @@ Boxes = dict[str, tuple[Box, ...]]
 """Boxes by the number of a coreference chain: what all phrases of an image with that number mean."""
 
 
-class Mark(NamedTuple):
-    """A marked phrase of a sentence: where its last word stands, the number of its chain, and its kind."""
+class PhraseSpan(NamedTuple):
+    """A marked phrase of a sentence: index of its last word, number of its chain, and its kind."""
 
     noun: int
     chain: str
@@ -29,9 +29,9 @@ class Mark(NamedTuple):
 
 
 class Entities:
-    """The annotations in a folder or zip that holds `Annotations/ID.xml` and `Sentences/ID.txt`.
+    """Annotations in a folder or zip that holds `Annotations/ID.xml` and `Sentences/ID.txt`.
 
-    Raises `UserError` where there is no such thing, and for a file in it that is damaged.
+    Raises `UserError` if they are missing, and for a damaged file.
     """
 
     def __init__(self, place: Path):
@@ -47,7 +47,7 @@ class Entities:
                 raise UserError(f"{place} has no folder {folder}; give the zip or folder that holds it at its top")
 
     def phrases(self, image: str) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
-        """The phrases that have boxes, by the words of their sentence; empty for an image that was not annotated."""
+        """Return the phrases with boxes, by the words of their sentence; empty for an image without annotations."""
         number = image_number(image)
         if not (self.root / f"Annotations/{number}.xml").is_file():
             return {}
@@ -68,12 +68,12 @@ class Entities:
 
 
 def image_number(image: str) -> str:
-    """What Flickr30k calls an image, which is `NUMBER_HASH.jpg` in Flickr8k and `NUMBER.jpg` there."""
+    """Return Flickr30k's number of an image; its file is `NUMBER_HASH.jpg` in Flickr8k, `NUMBER.jpg` in Flickr30k."""
     return Path(image).stem.partition("_")[0]
 
 
-def read_sentence(line: str) -> tuple[tuple[str, ...], list[Mark]]:
-    """The words of a marked sentence, and its phrases; of a phrase's kinds the first is taken."""
+def read_sentence(line: str) -> tuple[tuple[str, ...], list[PhraseSpan]]:
+    """Return the words of a marked sentence, and its phrases; of several kinds of a phrase the first counts."""
     marks = []
     plain, end = "", 0
     for phrase in MARKUP.finditer(line):
@@ -82,14 +82,14 @@ def read_sentence(line: str) -> tuple[tuple[str, ...], list[Mark]]:
         plain += phrase["words"]
         noun, end = len(tokenize(plain)) - 1, phrase.end()
         if noun >= num_before:
-            marks.append(Mark(noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
+            marks.append(PhraseSpan(noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
     return tokenize(plain + line[end:]), marks
 
 
 def read_boxes(xml: str, name: str) -> Boxes:
-    """The boxes of an annotation, clipped to the image; those that have no area within it are left out.
+    """Read the boxes of an annotation, clipped to the image; boxes without area inside it are left out.
 
-    Pixels are counted from 1, and a box contains its last ones. A `UserError` names a file that is damaged.
+    Pixels are counted from 1, and a box includes its last row and column. A `UserError` names a damaged file.
     """
     boxes: defaultdict[str, list[Box]] = defaultdict(list)
     try:
@@ -111,9 +111,9 @@ def _pixels(node: ElementTree.Element) -> Box:
 
 
 def mark_entities(dataset: Dataset, place: Path) -> Dataset:
-    """The data set with the phrases of its captions marked; a caption is found by its words among the marked sentences.
+    """Return the data set with the phrases of its captions marked; captions match marked sentences by their words.
 
-    Where not every caption is found, a note tells how many are; a `UserError` where none is.
+    If only some captions match, a note reports how many; a `UserError` if none does.
     """
     entities = Entities(place)
     known = {example.image: entities.phrases(example.image) for example in dataset.examples()}

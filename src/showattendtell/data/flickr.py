@@ -1,17 +1,15 @@
-"""Flickr8k and Flickr30k as they are distributed, and with Karpathy's splits."""
+"""Flickr8k and Flickr30k as distributed, or with Karpathy's splits."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from showattendtell.arguments import PositiveInt
-from showattendtell.data.bulk import uncollected
-from showattendtell.data.caption_forms import CaptionFile, read_karpathy, read_token_file
-from showattendtell.data.captions import assemble
 from showattendtell.data.entities import mark_entities
-from showattendtell.data.folders import check_images, find, look_in, open_folder
-from showattendtell.data.text_files import read_list
+from showattendtell.data.files import check_images, find, look_in, open_folder, read_list, without_garbage_collection
+from showattendtell.data.formats import CaptionFile, read_karpathy, read_token_file
+from showattendtell.data.splits import assemble
 from showattendtell.errors import UserError
-from showattendtell.records import Dataset
+from showattendtell.settings import PositiveInt
+from showattendtell.types import Dataset
 
 IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
 TEXT_FOLDERS = (".", "Flickr8k_text")
@@ -24,7 +22,7 @@ IMAGE_FOLDERS_30K = ("images", "flickr30k-images", "flickr30k_images", "Images")
 SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 
 
-@uncollected()
+@without_garbage_collection()
 def read_flickr8k(
     root: str,
     captions: str = "Flickr8k.token.txt",
@@ -33,16 +31,16 @@ def read_flickr8k(
     skip_unreadable: bool = False,
     entities: str | None = None,
 ) -> Dataset:
-    """Flickr8k (Hodosh et al. 2013).
+    """Read Flickr8k (Hodosh et al. 2013).
 
     Args:
-        root: the folder of the distribution: images in `images` (or a name they were published under), texts beside
-            them or in `Flickr8k_text`.
+        root: folder of the distribution: images in `images` (or a name they were published under), texts in the same
+            folder or in `Flickr8k_text`.
         captions: `Flickr8k.token.txt` with the three official split lists, or Karpathy's `dataset_flickr8k.json`.
-        absent: images that the lists name and the distribution lacks; they are passed over with a note.
+        absent: images in the lists that the distribution lacks; they are skipped with a note.
         captions_per_image: captions beyond this number are dropped.
-        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
-        entities: Flickr30k Entities, a zip or folder, for the boxes that people drew; looked for in `root` first.
+        skip_unreadable: skip images that are missing or (found when they are read) broken.
+        entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
     """
     folder = open_folder(root, "Flickr8k")
     images = find(folder, IMAGE_FOLDERS, "the image folder")
@@ -52,7 +50,7 @@ def read_flickr8k(
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-@uncollected()
+@without_garbage_collection()
 def read_flickr30k(
     root: str,
     captions: str = "results_20130124.token",
@@ -60,16 +58,16 @@ def read_flickr30k(
     skip_unreadable: bool = False,
     entities: str | None = None,
 ) -> Dataset:
-    """Flickr30k (Young et al. 2014).
+    """Read Flickr30k (Young et al. 2014).
 
     Args:
-        root: the folder of the distribution: images in `flickr30k-images` (or `images`), texts beside them or in
+        root: folder of the distribution: images in `flickr30k-images` (or `images`), texts in the same folder or in
             `flickr30k`.
         captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities, or
             Karpathy's `dataset_flickr30k.json`.
         captions_per_image: captions beyond this number are dropped.
-        skip_unreadable: pass over every image that is not on disk, and (when they are read) those that are broken.
-        entities: Flickr30k Entities, a zip or folder, for the boxes that people drew; looked for in `root` first.
+        skip_unreadable: skip images that are missing or (found when they are read) broken.
+        entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
     """
     folder = open_folder(root, "Flickr30k")
     images = find(folder, IMAGE_FOLDERS_30K, "the image folder")
@@ -80,7 +78,7 @@ def read_flickr30k(
 
 
 def _read_texts(path: Path, lists: Mapping[str, str]) -> CaptionFile:
-    """Karpathy's JSON, or a token file with the split lists beside it; Flickr30k's lists leave `.jpg` out."""
+    """Read Karpathy's JSON, or a token file with the split lists in the same folder; Flickr30k's lists omit `.jpg`."""
     if path.suffix == ".json":
         return read_karpathy(path)
     missing = next((place for file in lists.values() if not (place := path.with_name(file)).exists()), None)

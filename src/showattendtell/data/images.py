@@ -1,4 +1,4 @@
-"""From an image file to the pixels that the encoder sees, and back to the photograph's own pixels."""
+"""Read and preprocess images for the encoder, and map its input back to pixels of the photograph."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,79 +18,100 @@ from torchvision import io
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
+from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError
-from showattendtell.records import Box
+from showattendtell.types import Box
 
 PIXELS = 2
-"""Counts how often this module came to give other pixels of a file; grids stored under another number are refused."""
+"""Version of pixel decoding, increased when pixels change; grids stored under another number are rejected."""
 
 HEAD = 512
-"""The first bytes of a file, which tell what it is where it is no image."""
+"""Number of first bytes that identify a file that is not an image."""
+
+JPEG = b"\xff\xd8"
+"""The first bytes of a JPEG."""
 
 LONGEST = 16
-"""Times the shortest side: what of a longer image is far from its middle is cut off before anything is computed."""
+"""Maximum aspect ratio: the ends of a longer image are cut off before any computation."""
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """An image file as upright RGB, whatever its mode and EXIF rotation; the first picture of an animated one, and on
-    white what is transparent.
+    """Open an image file as upright RGB, whatever its mode and EXIF rotation: the first frame of an animation, with
+    transparent parts on white.
 
-    Raises `UserError` for a file that is missing, truncated, no image, or larger than Pillow's limit on pixels.
+    Raises `UserError` for a file that is missing, truncated, not an image in one of `bounded.FORMATS`, above Pillow's
+    pixel limit, or too costly to decode.
     """
-    with _opened(path) as image:
+    with _opened(path, decoded=True) as image:
         return upright_rgb(image)
 
 
 def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> Image.Image:
-    """As `open_image`, of a file's content; `name` is what a `UserError` calls it.
+    """Decode the content of a file as `open_image` does; a `UserError` calls it `name`.
 
     Args:
-        most_pixels: what it may have by its header; more are refused before anything is decoded.
+        most_pixels: maximum number of pixels in its header; larger images are rejected before decoding.
     """
-    with _telling(name, lambda: content[:HEAD]), Image.open(BytesIO(content)) as image:
+    with _telling(name, lambda: content[:HEAD]), open_content(content) as image:
         if most_pixels and image.width * image.height > most_pixels:
             raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {most_pixels:,} in all")
         return upright_rgb(image)
 
 
+@contextmanager
+def open_content(content: bytes, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
+    """Open a file's content with Pillow, safe to decode; raises `CostlyImageError` if it takes too long."""
+    check_jpeg(content)
+    with bounded_open(BytesIO(content), formats) as image:
+        yield image
+
+
 def read_pixels(path: str | Path) -> Tensor:
-    """The pixels of `open_image`, (3, height, width), uint8; of most JPEGs decoded in less time, by torchvision."""
-    with _opened(path) as image:
+    """Return the pixels of `open_image`, (3, height, width), uint8; torchvision decodes most JPEGs, which is faster."""
+    with _opened(path, decoded=True) as image:
         pixels = _decode_jpeg(path) if _is_plain_jpeg(image) else None
         return transforms.pil_to_tensor(upright_rgb(image)) if pixels is None else pixels
 
 
 @cache
 def image_size(path: str) -> tuple[int, int]:
-    """(width, height) of the upright image, from the file's header alone; faults as of `open_image`."""
+    """Return (width, height) of the upright image, read from the header only; raises like `open_image`."""
     with _opened(path) as image:
-        told_upright = image.format == "TIFF"  # its reader has turned the size already
+        told_upright = image.format == "TIFF"  # Pillow's TIFF reader already rotated the size
         return (image.height, image.width) if _orientation(image) >= 5 and not told_upright else image.size
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[Image.Image]:
-    """Pillow's view of a file, only its header read; whatever fails with it is a `UserError`."""
+def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
+    """Open a file with Pillow and read only its header, unless it will be `decoded`; any failure becomes a
+    `UserError`."""
     with _telling(path, lambda: _head(path)):
         mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):  # a pipe would be waited for
+        if not stat.S_ISREG(mode):  # reading a pipe would block
             raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
-        with Image.open(path) as image:
-            yield image
+        with open(path, "rb", buffering=0) as file:
+            if decoded and file.read(2) == JPEG:
+                file.seek(0)
+                check_jpeg(file.readall())
+            file.seek(0)
+            with bounded_open(file) as image:
+                yield image
 
 
 @contextmanager
 def _telling(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
-    """Whatever fails with an image as a `UserError`; what is no image is told by its first bytes."""
+    """Convert any failure of an image to a `UserError`; the first bytes identify a file that is not an image."""
     try:
         yield
     except FileNotFoundError:
         raise UserError(f"image {name} does not exist") from None
+    except CostlyImageError as fault:
+        raise UserError(f"image {name} {fault}") from None
     except UnidentifiedImageError:
         raise _unreadable(name, _what_it_is(head())) from None
-    except Exception as fault:  # Pillow's readers have no one error for a file that is damaged
-        told = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-        raise _unreadable(name, told.removesuffix(".").splitlines()[0]) from None
+    except Exception as fault:  # Pillow's readers have no common error for damaged files
+        reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+        raise _unreadable(name, reason.removesuffix(".").splitlines()[0]) from None
 
 
 def _unreadable(name: str | Path, reason: str) -> UserError:
@@ -103,7 +124,7 @@ def _head(path: str | Path) -> bytes:
 
 
 def _what_it_is(head: bytes) -> str:
-    """Of the first bytes of what is no image."""
+    """Describe a file that is not an image by its first bytes."""
     if not head.strip(b"\0"):
         return "it begins with zeros, as a broken copy does" if head else "it is empty"
     if re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
@@ -112,23 +133,23 @@ def _what_it_is(head: bytes) -> str:
 
 
 def _orientation(image: Image.Image) -> int:
-    """As EXIF numbers it; 1, upright, where nothing else is said that can be understood."""
+    """Return the EXIF orientation; 1 (upright) if it is missing or invalid."""
     try:
         number = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # damaged EXIF data harm no pixel
+    except Exception:  # damaged EXIF data do not affect pixels
         return 1
     return number if number in range(1, 9) else 1
 
 
 def _is_plain_jpeg(image: Image.Image) -> bool:
-    """Whether torchvision may decode it: what is rotated, or in the colours of print, is left to Pillow."""
+    """Return whether torchvision may decode it; Pillow handles rotated and CMYK images."""
     return image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1
 
 
 def _decode_jpeg(path: str | Path) -> Tensor | None:
-    """(3, height, width), uint8; None where Pillow is to tell whether the file is broken.
+    """Return (3, height, width), uint8; None if Pillow has to decide whether the file is broken.
 
-    torchvision announced that a later release comes without its decoders.
+    torchvision announced a later release without its decoders.
     """
     content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
     try:
@@ -138,8 +159,8 @@ def _decode_jpeg(path: str | Path) -> Tensor | None:
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """As `open_image` has it, of any picture of Pillow's."""
-    image.load()  # before its EXIF data are looked at, which may stand behind the pixels
+    """Convert any Pillow image to upright RGB, as `open_image` does."""
+    image.load()  # before its EXIF data are read, which may follow the pixels
     turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     if turned.mode.startswith(("I", "F")):
         return _eight_bits(turned).convert("RGB")
@@ -150,8 +171,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 or 32 bits scaled to 8, where Pillow clips it. White is 65535, of floats 1 or 255; or the image's own
-    largest value where that is larger."""
+    """Scale grey of 16 or 32 bits to 8 bits, where Pillow would clip it. White is 65535, for floats 1 or 255, or the
+    image's own maximum if that is larger."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
     whites = (1, 255, 65535) if image.mode == "F" else (65535,)
     largest = values.max()
@@ -160,7 +181,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def find_images(places: Sequence[str]) -> list[Path]:
-    """The files named, and the image files of the folders named; a `UserError` where there is nothing."""
+    """Return the given files and the image files of the given folders; a `UserError` if there are none."""
     files = []
     for place in map(Path, places):
         if place.is_dir():
@@ -174,19 +195,19 @@ def find_images(places: Sequence[str]) -> list[Path]:
 
 
 def _is_image(file: Path) -> bool:
-    """By name: a format of Pillow's that is an image, and no hidden file."""
-    mime = Image.MIME.get(Image.registered_extensions().get(file.suffix.lower(), ""), "")
-    return mime.startswith("image/") and not file.name.startswith(".") and file.is_file()
+    """Return whether the name has one of `FORMATS` and is not hidden."""
+    known = Image.registered_extensions().get(file.suffix.lower()) in (*FORMATS, "MPO")
+    return known and not file.name.startswith(".") and file.is_file()
 
 
 CropMode = Literal["center", "squash"]
-"""As timm has it: whether an image's shortest side is scaled to a length, or both."""
+"""As in timm: scale an image's shortest side to a length, or both sides."""
 
 
 class Preprocessing(NamedTuple):
-    """How an image becomes the encoder's input: shortest side to `resize` with the aspect kept, or where `crop_mode` is
-    `squash` both sides, the central square of `crop` pixels cut out; then, a batch at a time, (value - mean) / std per
-    channel. It travels in the checkpoint."""
+    """Image preprocessing of the encoder: resize the shortest side to `resize` with the aspect ratio kept (both sides
+    if `crop_mode` is `squash`), crop the central `crop` pixels, then compute (value - mean) / std per channel
+    for whole batches. Stored in the checkpoint."""
 
     resize: int
     crop: int
@@ -196,38 +217,38 @@ class Preprocessing(NamedTuple):
     crop_mode: CropMode = "center"
 
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
-        """RGB, or its pixels (3, height, width) in uint8, to (3, crop, crop), uint8."""
+        """Convert RGB, or pixels (3, height, width) in uint8, to (3, crop, crop), uint8."""
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
         strip, size = (pixels, [self.resize] * 2) if self.crop_mode == "squash" else (_middle(pixels), [self.resize])
         resized = transforms.resize(strip, size, InterpolationMode(self.interpolation), antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """(..., 3, height, width), uint8 to float32 of the same shape."""
+        """Normalise (..., 3, height, width), uint8, to float32 of the same shape."""
         return transforms.normalize(transforms.to_dtype(pixels, torch.float32, scale=True), self.mean, self.std)
 
     def crop_box(self, width: int, height: int) -> Box:
-        """The part of a width x height image that the encoder sees, in that image's pixels."""
+        """Return the part of a width x height image that the encoder sees, in that image's pixels."""
         across, down = (width, height) if self.crop_mode == "squash" else [min(width, height)] * 2
         wide, high = self.crop * across / self.resize, self.crop * down / self.resize
         left, top = (width - wide) / 2, (height - high) / 2
         return Box(left, top, left + wide, top + high)
 
     def describe(self) -> dict[str, Any]:
-        """As plain data, of which `Preprocessing(**...)` makes it again; `center` goes without saying."""
+        """Return plain data for `Preprocessing(**...)`; `center` is omitted as the default."""
         plain = {**self._asdict(), "mean": list(self.mean), "std": list(self.std)}
         return {name: value for name, value in plain.items() if (name, value) != ("crop_mode", "center")}
 
 
 def _middle(pixels: Tensor) -> Tensor:
-    """What is not too far from the middle of (3, height, width)."""
+    """Crop (3, height, width) to the part near its middle."""
     height, width = pixels.shape[1:]
     longest = LONGEST * min(height, width)
     return transforms.center_crop(pixels, [min(height, longest), min(width, longest)])
 
 
 class ImageFiles(torch.utils.data.Dataset):
-    """(position, preprocessed pixels); one that cannot be read gives its `UserError` in the pixels' place."""
+    """Pairs (position, preprocessed pixels); an unreadable image yields its `UserError` instead of pixels."""
 
     def __init__(self, paths: Sequence[str], preprocessing: Preprocessing):
         self.paths = list(paths)
@@ -241,3 +262,68 @@ class ImageFiles(torch.utils.data.Dataset):
             return position, self.preprocessing(read_pixels(self.paths[position]))
         except UserError as fault:
             return position, fault
+
+
+Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor
+"""A file's path, its content, an open file, a Pillow image, or pixels: an array (H, W), (H, W, 1), (H, W, 3) or
+(H, W, 4), a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W); either uint8 from 0 to 255 or floats from 0 to 1. Four
+channels are RGB and opacity."""
+
+CHANNELS = (1, 3, 4)
+
+
+def as_image(photograph: Photograph) -> Image.Image:
+    """Return the photograph as upright RGB; a `UserError` for an unreadable one, and for pixels of another shape."""
+    match photograph:
+        case str() | Path():
+            return open_image(photograph)
+        case bytes() | bytearray() | memoryview():
+            return decode_image(bytes(photograph), name_of(photograph))
+        case Image.Image():
+            return upright_rgb(photograph)
+        case Tensor():
+            pixels = photograph.detach().cpu()
+            layout = pixels.movedim(0, 2) if pixels.ndim == 3 else pixels
+            return _from_pixels(layout.to(torch.float32 if pixels.is_floating_point() else pixels.dtype).numpy())
+        case np.ndarray():
+            return _from_pixels(photograph)
+    read: Callable[[], Any] | None = getattr(photograph, "read", None)
+    content = read() if read else None
+    if not isinstance(content, bytes):
+        raise UserError(
+            f"a {type(photograph).__name__} is no photograph; give a path, bytes, an open file, a PIL image, an array "
+            "or a tensor"
+        )
+    return decode_image(content, name_of(photograph))
+
+
+def name_of(photograph: Photograph) -> str:
+    """Return the name of a photograph: its file, if it has one, else its type."""
+    if isinstance(photograph, str | Path):
+        return str(photograph)
+    name = getattr(photograph, "filename", None) or getattr(photograph, "name", None)
+    return str(name) if name else f"of {type(photograph).__name__}"
+
+
+def _from_pixels(pixels: np.ndarray) -> Image.Image:
+    """Convert an array (H, W) or (H, W, C) to an image."""
+    channels = 1 if pixels.ndim == 2 else pixels.shape[-1]
+    if pixels.ndim not in (2, 3) or channels not in CHANNELS or 0 in pixels.shape:
+        raise UserError(
+            f"pixels of the shape {tuple(pixels.shape)} are no photograph; give an array (H, W, 3) or a "
+            "tensor (3, H, W)"
+        )
+    eight_bits = _as_bytes(pixels)
+    return upright_rgb(Image.fromarray(eight_bits[..., 0] if pixels.ndim == 3 and channels == 1 else eight_bits))
+
+
+def _as_bytes(pixels: np.ndarray) -> np.ndarray:
+    if pixels.dtype == np.uint8:
+        return pixels
+    if not np.issubdtype(pixels.dtype, np.floating):
+        raise UserError(f"pixels are of {pixels.dtype}; give uint8 from 0 to 255, or floats from 0 to 1")
+    if not (pixels.min() >= 0 and pixels.max() <= 1):
+        raise UserError(
+            f"pixels of floats reach from {pixels.min():g} to {pixels.max():g}; give 0 to 1, or uint8 from 0 to 255"
+        )
+    return np.rint(pixels * 255).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""COCO's instances: the boxes of 80 categories of things, for the words of captions that name one (Lin et al. 2014)."""
+"""COCO's instances: boxes of 80 object categories for the words of captions that name them (Lin et al. 2014)."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from pydantic import PositiveInt
 
-from showattendtell.data.text_files import read_json
+from showattendtell.data.files import read_json
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.records import WHOLE, Box, Caption, Dataset, Example, Phrase
-from showattendtell.text.tokenize import tokenize
+from showattendtell.types import WHOLE, Box, Caption, Dataset, Example, Phrase
 
 SYNONYMS = {
     "person": (
@@ -56,19 +56,19 @@ SYNONYMS = {
     "teddy bear": ("teddy",),
     "hair drier": ("hair dryer", "blow dryer"),
 }
-"""What people say for a category besides its name, in the singular."""
+"""Synonyms of categories in captions, in the singular."""
 PLURALS = {
     **{"person": "people", "child": "children", "mouse": "mice", "knife": "knives", "calf": "calves"},
     **{name: name for name in ("sheep", "cattle", "aircraft", "luggage", "skis", "scissors", "broccoli")},
 }
-"""Plurals that no rule gives."""
+"""Irregular plurals."""
 
 Name = tuple[str, ...]
 """The words of a category's name: `("traffic", "light")`."""
 
 
 @dataclass(slots=True)
-class CocoImage:
+class InstanceImage:
     id: int
     file_name: str
     width: PositiveInt
@@ -92,25 +92,25 @@ class CocoInstance:
 
 @dataclass(slots=True)
 class CocoInstances:
-    """The fields that are used of `instances_train2017.json` and its like."""
+    """Fields read from `instances_train2017.json` and similar files."""
 
-    images: list[CocoImage]
+    images: list[InstanceImage]
     categories: list[CocoCategory]
     annotations: list[CocoInstance]
 
 
-class Seen(NamedTuple):
-    """A category that is seen in an image: where each of its things is, in fractions, and its supercategory."""
+class CategoryInstances(NamedTuple):
+    """A category in an image: the boxes of its objects, in fractions, and its supercategory."""
 
     boxes: tuple[Box, ...]
     kind: str
 
 
 def mark_instances(dataset: Dataset, path: Path) -> Dataset:
-    """The data set with a phrase for every word that names a category which its image shows, in the images of a file.
+    """Return the data set with a phrase for each word that names a category in the image, for the images of a file.
 
-    A phrase means all things of its category in the image, crowds left out; its noun is the name's last word, and its
-    kind the supercategory. Words alone decide, so that an orange cat is fruit too where the image shows oranges.
+    A phrase covers all objects of its category in the image, except crowds; its noun is the last word of the name,
+    and its kind the supercategory. Matching uses words only: an orange cat counts as fruit if the image shows oranges.
     Raises `UserError` for a file of another layout or of other images.
     """
     content = read_json(path, CocoInstances, "COCO's")
@@ -134,8 +134,8 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     return dataset._replace(splits=splits)
 
 
-def _seen(content: CocoInstances, known: Mapping[int, CocoCategory]) -> Mapping[str, Mapping[int, Seen]]:
-    """By image file and category; boxes are given as left, top, width and height in pixels."""
+def _seen(content: CocoInstances, known: Mapping[int, CocoCategory]) -> Mapping[str, Mapping[int, CategoryInstances]]:
+    """Return boxes by image file and category; the file gives left, top, width and height in pixels."""
     images = {image.id: image for image in content.images}
     boxes: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
     for thing in content.annotations:
@@ -144,19 +144,19 @@ def _seen(content: CocoInstances, known: Mapping[int, CocoCategory]) -> Mapping[
             box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
             if box.area > 0:
                 boxes[thing.image_id, thing.category_id].append(box)
-    seen: defaultdict[str, dict[int, Seen]] = defaultdict(dict)
+    seen: defaultdict[str, dict[int, CategoryInstances]] = defaultdict(dict)
     for (image_id, category), drawn in boxes.items():
-        seen[images[image_id].file_name][category] = Seen(tuple(drawn), known[category].supercategory)
+        seen[images[image_id].file_name][category] = CategoryInstances(tuple(drawn), known[category].supercategory)
     return seen
 
 
-def _marked(caption: Caption, names: Mapping[Name, int], seen: Mapping[int, Seen]) -> Caption:
+def _marked(caption: Caption, names: Mapping[Name, int], seen: Mapping[int, CategoryInstances]) -> Caption:
     named = [(noun, seen[category]) for noun, category in find_names(caption.words, names) if category in seen]
     return caption._replace(phrases=tuple(Phrase(noun, thing.boxes, thing.kind) for noun, thing in named))
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, int]) -> Iterator[tuple[int, int]]:
-    """(index of its last word, category) of every name in a caption; the longest name counts: a hot dog is no dog."""
+    """Yield (index of its last word, category) of each name in a caption; the longest wins: a hot dog is no dog."""
     longest = max(map(len, names), default=0)
     start = 0
     while start < len(words):
@@ -168,7 +168,7 @@ def find_names(words: Sequence[str], names: Mapping[Name, int]) -> Iterator[tupl
 
 
 def names_of(category: str) -> set[Name]:
-    """All that a category is called, in the singular and the plural."""
+    """Return all names of a category, singular and plural."""
     singular = [tokenize(name) for name in (category, *SYNONYMS.get(category, ()))]
     return {form for *first, last in singular for form in ((*first, last), (*first, plural(last)))}
 

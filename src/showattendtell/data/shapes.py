@@ -1,4 +1,4 @@
-"""The embedded data set: scenes of coloured shapes drawn by code, with captions and the box of every noun phrase."""
+"""Built-in data set: generated scenes of coloured shapes, with captions and a box for every noun phrase."""
 
 import fcntl
 import hashlib
@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 from rich.progress import track
 
-from showattendtell.arguments import NonNegativeInt, PositiveInt
 from showattendtell.errors import UserError
-from showattendtell.records import Box, Caption, Dataset, Example, Phrase
+from showattendtell.settings import NonNegativeInt, PositiveInt
+from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 COLORS = {
     "red": (214, 40, 40),
@@ -33,9 +33,9 @@ SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
 BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
 SIDE = 128
 DIAMETERS = ((45.0, 52.0), (34.0, 39.0), (25.0, 29.0))
-"""The range of each thing's diameter in pixels: the first is the largest, and so what people would name first."""
+"""Range of each object's diameter in pixels; the first is the largest, which captions name first."""
 FINENESS = 3
-"""Scenes are drawn this many times larger and scaled down, for smooth edges."""
+"""Supersampling factor of scenes, for smooth edges."""
 
 
 SEEN_FROM_THE_FIRST = {
@@ -45,11 +45,11 @@ SEEN_FROM_THE_FIRST = {
     "below": "above it",
     "near": "near it",
 }
-"""Where the second of two things is, by how the first stands to it."""
+"""Position of the second of two objects, by the relation of the first to it."""
 
 
-class Thing(NamedTuple):
-    """One shape of a scene: its centre and diameter in pixels."""
+class SceneObject(NamedTuple):
+    """A shape of a scene: its centre and diameter in pixels."""
 
     shape: str
     color: str
@@ -58,30 +58,30 @@ class Thing(NamedTuple):
     diameter: float
 
     def corners(self) -> list[tuple[float, float]]:
-        """The corners of its outline in pixels."""
+        """Return the corners of its outline in pixels."""
         radius = self.diameter / 2
         return [(self.x + radius * x, self.y + radius * y) for x, y in outline(self.shape)]
 
     @property
     def box(self) -> Box:
-        """In pixels."""
+        """Return the bounding box in pixels."""
         xs, ys = zip(*self.corners(), strict=True)
         return Box(min(xs), min(ys), max(xs), max(ys))
 
 
 class Scene(NamedTuple):
     background: str
-    things: tuple[Thing, ...]
+    things: tuple[SceneObject, ...]
 
 
 def read_shapes(
     root: str, train: PositiveInt = 2000, val: PositiveInt = 200, test: PositiveInt = 200, seed: NonNegativeInt = 0
 ) -> Dataset:
-    """The embedded data set, drawn into a folder of `root` at the first use and read from there later.
+    """Read the built-in data set; it is drawn into a folder of `root` at the first use.
 
     Args:
-        root: where the drawings are kept.
-        train, val, test: images of each split; every image depends on `seed`, its split and its number alone.
+        root: folder of the drawings.
+        train, val, test: images per split; an image depends only on `seed`, its split and its number.
     """
     sizes = {"train": train, "val": val, "test": test}
     recipe = json.dumps({"version": 2, "seed": seed, **sizes})
@@ -102,8 +102,8 @@ def read_shapes(
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Hold the only lock on a folder, which shuts out threads of one process as well; the operating system gives it
-    back, however the process ends."""
+    """Hold an exclusive lock on a folder, against threads of this process too; the operating system releases it when
+    the process ends for any reason."""
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -114,7 +114,7 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """All images into a folder of another name first, so that a killed run leaves no half-filled one."""
+    """Draw all images into a temporary folder first, so that a killed run leaves no incomplete one."""
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -141,23 +141,23 @@ def _rng(seed: int, split: str, number: int) -> np.random.Generator:
 
 
 def compose_scene(rng: np.random.Generator) -> Scene:
-    """Two or three things of different looks and sizes that do not touch, the largest first, on some background."""
+    """Compose two or three non-touching objects of different looks and sizes, largest first, on a random background."""
     count = int(rng.integers(2, 4))
-    things: list[Thing] = []
+    things: list[SceneObject] = []
     while len(things) < count:
         diameter = float(rng.uniform(*DIAMETERS[len(things)]))
         x, y = map(float, rng.uniform(diameter / 2 + 4, SIDE - diameter / 2 - 4, size=2))
-        thing = Thing(str(rng.choice(SHAPES)), str(rng.choice(list(COLORS))), x, y, diameter)
+        thing = SceneObject(str(rng.choice(SHAPES)), str(rng.choice(list(COLORS))), x, y, diameter)
         apart = all(math.hypot(x - other.x, y - other.y) > 0.75 * (diameter + other.diameter) for other in things)
         if apart and all(thing[:2] != other[:2] for other in things):
             things.append(thing)
-        elif rng.random() < 0.02:  # perhaps no room is left beside what stands there
+        elif rng.random() < 0.02:  # there may be no room left
             things.clear()
     return Scene(str(rng.choice(BACKGROUNDS)), tuple(things))
 
 
-def relation(first: Thing, second: Thing) -> str | None:
-    """How `first` stands to `second`; None where it is neither clearly beside nor clearly above or below."""
+def relation(first: SceneObject, second: SceneObject) -> str | None:
+    """Return the relation of `first` to `second`; None if it is neither clearly beside nor clearly above or below."""
     dx, dy = first.x - second.x, first.y - second.y
     if abs(dx) > 1.5 * abs(dy):
         return "left of" if dx < 0 else "right of"
@@ -167,17 +167,17 @@ def relation(first: Thing, second: Thing) -> str | None:
 
 
 def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
-    """Five different captions of the scene, chosen from all that the grammar has."""
+    """Return five different captions of the scene, drawn from all captions of the grammar."""
     sentences = _sentences(scene)
     order = rng.permutation(len(sentences))[:5]
     return tuple(_mark(sentences[index]) for index in order)
 
 
-Part = str | Thing
+Part = str | SceneObject
 
 
 def _sentences(scene: Scene) -> list[list[Part]]:
-    """Every caption that the grammar has for the scene: things are named in the order of their size."""
+    """Return every caption of the grammar for the scene; objects are named in order of size."""
     first, second, *others = scene.things
     where = relation(first, second) or "near"
     beside = SEEN_FROM_THE_FIRST[where]
@@ -198,11 +198,11 @@ def _sentences(scene: Scene) -> list[list[Part]]:
 
 
 def _mark(sentence: list[Part]) -> Caption:
-    """Words of a caption, and for each thing where its noun stands and where it is seen."""
+    """Return the words of a caption, and for each object the index of its noun and its box."""
     words: list[str] = []
     phrases: list[Phrase] = []
     for part in sentence:
-        if isinstance(part, Thing):
+        if isinstance(part, SceneObject):
             article = "an" if part.color[0] in "aeiou" else "a"
             words += [article, part.color, part.shape]
             phrases.append(Phrase(len(words) - 1, (part.box.scaled(1 / SIDE, 1 / SIDE),)))
@@ -212,7 +212,7 @@ def _mark(sentence: list[Part]) -> Caption:
 
 
 def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
-    """The scene as an RGB image, SIDE pixels square."""
+    """Draw the scene as an RGB image, SIDE pixels square."""
     image = _background(scene.background, rng)
     pen = ImageDraw.Draw(image)
     for thing in scene.things:
@@ -222,7 +222,7 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
 
 
 def outline(shape: str) -> list[tuple[float, float]]:
-    """The corners of a shape, from -1 to 1 to the right and downwards."""
+    """Return the corners of a shape, from -1 to 1 to the right and downwards."""
     if shape == "square":
         return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
     if shape == "triangle":
@@ -244,7 +244,7 @@ def _turn(points: list[tuple[float, float]], quarters: int) -> list[tuple[float,
 
 
 def _background(kind: str, rng: np.random.Generator) -> Image.Image:
-    """A pale texture of two related tones."""
+    """Draw a pale texture of two related tones."""
     side = SIDE * FINENESS
     tone = rng.integers(150, 215, size=3)
     other = np.clip(tone + rng.choice([-1, 1]) * rng.integers(14, 26), 0, 255)

@@ -1,30 +1,28 @@
-"""Exports a checkpoint as graphs that run without this package."""
+"""Export a checkpoint as graphs that run without this package."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point, leave
+from showattendtell.config.entry_point import entry_point, exit_process
 
 
 def run(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.checkpoint import restore
     from showattendtell.data.images import find_images, open_image
-    from showattendtell.decode.search import BeamSearch
-    from showattendtell.export.card import card_of
-    from showattendtell.export.checking import check_formats, generated_images
+    from showattendtell.decoding.beam_search import BeamSearch
+    from showattendtell.export.checking import check_formats, generated_images, print_files, print_rows
     from showattendtell.export.formats import require
     from showattendtell.export.graphs import graphs_of
-    from showattendtell.export.listing import print_files, print_rows
-    from showattendtell.export.writing import new_folder, write_card, write_formats
-    from showattendtell.model.loops import plain_torch
-    from showattendtell.portable import beside, find_model, weights_file
+    from showattendtell.export.writer import metadata_of, new_folder, write_card, write_formats
+    from showattendtell.inference.checkpoints import load_model
+    from showattendtell.inference.pretrained import find_model, next_to, weights_file
+    from showattendtell.models.kernels.parallel import plain_torch
 
     formats = list(dict.fromkeys(config.formats))
     require(formats)
     weights = weights_file(find_model(config.checkpoint))
-    output = Path(config.output).expanduser() if config.output else beside(config.checkpoint, "export")
-    model = restore(config.checkpoint, "cpu", BeamSearch(), config.attention).module
+    output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
+    model = load_model(config.checkpoint, "cpu", BeamSearch(), config.attention).module
     preprocessing = model.encoder.preprocessing
     if config.images is None:
         images = generated_images(preprocessing.crop, 8)
@@ -34,7 +32,7 @@ def run(config: DictConfig) -> None:
     with new_folder(output) as folder:
         with plain_torch():
             graphs = graphs_of(model, config.pixels, config.max_length)
-            card = card_of(model, weights, config.pixels, config.max_length)
+            card = metadata_of(model, weights, config.pixels, config.max_length)
             card = write_formats(folder, graphs, formats, card)
         rows = check_formats(model, folder, formats, card, images)
         write_card(folder, card)
@@ -47,4 +45,4 @@ main = entry_point("export", run)
 
 if __name__ == "__main__":
     main()
-    leave()
+    exit_process()

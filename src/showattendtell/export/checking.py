@@ -1,137 +1,184 @@
-"""What exported graphs say, beside what PyTorch says of the same pixels."""
+"""Comparison of exported graphs with PyTorch on the same pixels."""
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray
+from rich.console import Console
+from rich.table import Table
 
-from showattendtell.captioning import Choir, ImageCaptioner
-from showattendtell.decode.search import BeamSearch
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
-from showattendtell.export.run_onnx import Caption, Card, Graphs, spoken, write, write_greedy
+from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, spoken, write, write_greedy
+from showattendtell.visualization.tables import print_notes
 
 DIFFERENCE = 1e-3
-"""Up to which log p, in shares of itself, and alpha and beta are the same; and two captions equally likely."""
+"""Tolerance for log p (relative), alpha and beta; also for different captions to count as equally likely."""
 
 TOGETHER = 4
-"""Pictures that are captioned at once, too."""
+"""Batch size in images of the check that captions several at once."""
 
-Way = Callable[[ndarray], Caption]
-"""From the pixels of an image (1, 3, S, S) to its caption."""
+Way = Callable[[ndarray], OnnxCaption]
+"""Function from the pixels of an image (1, 3, S, S) to its caption."""
 
 
-class Said(NamedTuple):
-    """What was said of each image, and the milliseconds that the median one took."""
+class TimedCaptions(NamedTuple):
+    """The caption of each image, and the median time per image in milliseconds."""
 
-    captions: list[Caption]
+    captions: list[OnnxCaption]
     milliseconds: float
 
 
-class Outcome(NamedTuple):
-    """Captions beside PyTorch's: how many are the same, and the largest differences of log p (in shares of itself) and
-    of alpha and beta among these."""
+class Agreement(NamedTuple):
+    """Captions compared with PyTorch's: the number of equal ones, and among these the largest differences of log p
+    (relative) and of alpha and beta."""
 
     same: int
-    log_probability: float
+    log_prob: float
     maps: float
 
 
-class Row(NamedTuple):
-    """A way of captioning, and the milliseconds that an image takes; PyTorch's own has no outcome."""
+class TimingRow(NamedTuple):
+    """A way of captioning and its milliseconds per image; `outcome` is None for PyTorch itself."""
 
     runner: str
     way: str
     milliseconds: float
-    outcome: Outcome | None
+    outcome: Agreement | None
 
 
-def say(way: Way, images: Sequence[ndarray]) -> Said:
-    """Once more before, for what is prepared at the first call."""
+def say(way: Way, images: Sequence[ndarray]) -> TimedCaptions:
+    """Caption each image and measure the time, after one warm-up call."""
     way(images[0])
     captions, seconds = [], []
     for pixels in images:
         start = time.perf_counter()
         captions.append(way(pixels))
         seconds.append(time.perf_counter() - start)
-    return Said(captions, 1000 * statistics.median(seconds))
+    return TimedCaptions(captions, 1000 * statistics.median(seconds))
 
 
 def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> Way:
     decoding = BeamSearch(beam_size=beam, max_length=max_length)
-    choir = Choir([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
+    choir = CaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
 
-    def way(pixels: ndarray) -> Caption:
+    def way(pixels: ndarray) -> OnnxCaption:
         with torch.no_grad():
-            [[said]] = choir.write([torch.from_numpy(pixels)])
-        return Caption(said.tokens, said.log_probability, said.weights.numpy(), said.gates.numpy())
+            [[said]] = choir.generate([torch.from_numpy(pixels)])
+        return OnnxCaption(said.tokens, said.log_prob, said.attention.numpy(), said.gates.numpy())
 
     return way
 
 
 def check_formats(
     model: ImageCaptioner, folder: Path, formats: Sequence[FormatName], card: Card, images: Sequence[ndarray]
-) -> list[Row]:
-    """What each format says of images (1, 3, S, S), uint8, and first what PyTorch does.
+) -> list[TimingRow]:
+    """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
-    Raises `UserError` where a format says other things.
+    Raises `UserError` if the captions of a format differ.
     """
     greedy, beam = (say(by_pytorch(model, size, card["max_length"]), images) for size in (1, 3))
-    rows = [Row("PyTorch", "greedy", greedy.milliseconds, None), Row("PyTorch", "beam 3", beam.milliseconds, None)]
+    rows = [
+        TimingRow("PyTorch", "greedy", greedy.milliseconds, None),
+        TimingRow("PyTorch", "beam 3", beam.milliseconds, None),
+    ]
     for name in formats:
         runner, graphs = FORMATS[name].runner, read_graphs(card["graphs"], name, folder)
-        ways: dict[str, tuple[Way, Said]] = {
+        ways: dict[str, tuple[Way, TimedCaptions]] = {
             "greedy": (partial(write, graphs, card, beam=1), greedy),
             "beam 3": (partial(write, graphs, card, beam=3), beam),
             "in one graph": (partial(_write_alone, graphs, card), greedy),
         }
         for way, (writer, expected) in ways.items():
             said = say(writer, images)
-            rows.append(Row(runner, way, said.milliseconds, compare(said.captions, expected.captions, card, runner)))
+            rows.append(
+                TimingRow(runner, way, said.milliseconds, compare(said.captions, expected.captions, card, runner))
+            )
         together = write_greedy(graphs, card, np.concatenate(images[:TOGETHER]))
         compare(together, greedy.captions[:TOGETHER], card, f"{runner}, given several pictures at once,")
     return rows
 
 
-def _write_alone(graphs: Graphs, card: Card, pixels: ndarray) -> Caption:
+def _write_alone(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
     [caption] = write_greedy(graphs, card, pixels)
     return caption
 
 
-def compare(captions: Sequence[Caption], expected: Sequence[Caption], card: Card, name: str) -> Outcome:
-    """Captions that differ have to be equally likely.
+def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], card: Card, name: str) -> Agreement:
+    """Compare captions with those expected; different captions must be equally likely.
 
-    Raises `UserError` where they are not, or where log p or attention of the same captions differ.
+    Raises `UserError` if they are not, or if log p or attention of equal captions differ.
     """
     outcomes = []
     for number, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
         outcomes.append(outcome := _compare_one(caption, other))
-        if not max(outcome.log_probability, outcome.maps) <= DIFFERENCE:
+        if not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
-                f"{name} says '{' '.join(spoken(caption, card))}' (log p {caption.log_probability:.3f}) of picture "
-                f"{number}, and PyTorch '{' '.join(spoken(other, card))}' ({other.log_probability:.3f}); their "
+                f"{name} says '{' '.join(spoken(caption, card))}' (log p {caption.log_prob:.3f}) of picture "
+                f"{number}, and PyTorch '{' '.join(spoken(other, card))}' ({other.log_prob:.3f}); their "
                 f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
             )
     same, log_p, maps = zip(*outcomes, strict=True)
-    return Outcome(sum(same), max(log_p), max(maps))
+    return Agreement(sum(same), max(log_p), max(maps))
 
 
-def _compare_one(caption: Caption, other: Caption) -> Outcome:
-    off = abs(caption.log_probability - other.log_probability) / max(1, abs(other.log_probability))
+def _compare_one(caption: OnnxCaption, other: OnnxCaption) -> Agreement:
+    off = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
     if caption.tokens != other.tokens:
-        return Outcome(0, off, 0.0)
-    pairs = ((caption.weights, other.weights), (caption.gates, other.gates))
-    return Outcome(1, off, max(float(np.abs(a - b).max()) for a, b in pairs))
+        return Agreement(0, off, 0.0)
+    pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
+    return Agreement(1, off, max(float(np.abs(a - b).max()) for a, b in pairs))
 
 
 def generated_images(side: int, number: int) -> list[ndarray]:
-    """Blurred noise (1, 3, S, S), uint8, each: no photographs, but pixels of which a captioner says something."""
+    """Return images (1, 3, S, S), uint8, of blurred noise, for which a captioner generates some caption."""
     coarse = torch.rand(number, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     fine = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic", align_corners=False)
     return [image.unsqueeze(0).numpy() for image in (255 * fine.clamp(0, 1)).to(torch.uint8)]
+
+
+def print_rows(rows: Sequence[TimingRow], pictures: int, of: str) -> None:
+    """Print the number of captions equal to PyTorch's, the largest differences, and the time per image."""
+    columns = ("", "way", "same", "log p", "attention", "ms")
+    table = Table(*columns, title=f"{pictures} {of}, one after the other", title_justify="left")
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for runner, own in groupby(rows, key=lambda row: row.runner):
+        for number, row in enumerate(own):
+            figures = ["", "", ""]
+            if outcome := row.outcome:
+                off = f"{100 * outcome.log_prob:.4f} %"
+                figures = [f"{outcome.same} of {pictures}", off, f"{outcome.maps:.0e}"]
+            table.add_row("" if number else runner, row.way, *figures, f"{row.milliseconds:,.1f}")
+        table.add_section()
+    table.caption = "same: captions that are PyTorch's; log p, attention: the largest difference; ms an image"
+    Console(highlight=False).print(table)
+    print_notes(_notes(rows, pictures))
+
+
+def _notes(rows: Sequence[TimingRow], pictures: int) -> list[str]:
+    return [
+        f"{row.runner}, {row.way}: {pictures - row.outcome.same} of {pictures} captions are other ones than PyTorch's, "
+        "and as likely; the rounding decides between them"
+        for row in rows
+        if row.outcome and row.outcome.same < pictures
+    ]
+
+
+def print_files(files: Mapping[str, Any]) -> None:
+    table = Table("file", "MB")
+    table.columns[1].justify = "right"
+    for name, file in files.items():
+        table.add_row(name, f"{file['bytes'] / 1e6:,.2f}")
+    Console(highlight=False).print(table)

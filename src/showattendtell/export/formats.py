@@ -1,4 +1,4 @@
-"""The forms in which a graph is written, and how each is run again."""
+"""File formats of exported graphs: writing and running them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,21 +12,21 @@ from torch.fx import GraphModule
 
 from showattendtell.errors import UserError
 from showattendtell.export.graphs import Graph
-from showattendtell.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
+from showattendtell.runtime.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
 
 FormatName = Literal["onnx", "torch", "aoti"]
 
 Run = Callable[..., list[ndarray]]
-"""A graph that has been opened: from arrays to arrays."""
+"""An opened graph: a function from arrays to arrays."""
 
 
 class Format(NamedTuple):
     """
     suffix  of its files
-    runner  what runs them
-    lacks   what is missing here to write them, and what to do; empty where nothing is
-    write   puts a graph into a file
-    read    opens it
+    runner  the runtime that runs them
+    lacks   returns what is missing to write the format, and how to install it; empty if nothing is
+    write   writes a graph to a file
+    read    opens a file
     """
 
     suffix: str
@@ -47,7 +47,7 @@ def _read_onnx(path: Path) -> Run:
 
 
 def _write_program(program: ExportedProgram, graph: Graph, path: Path) -> None:
-    """Less where in the modules a loop's body comes from, of which torch.export.save knows no form."""
+    """Write without the `nn_module_stack` of loop bodies, which torch.export.save cannot serialise."""
     for part in program.graph_module.modules():
         if isinstance(part, GraphModule) and part is not program.graph_module:
             for node in part.graph.nodes:
@@ -95,14 +95,14 @@ FORMATS: Mapping[FormatName, Format] = {
 
 
 def require(names: Sequence[FormatName]) -> None:
-    """Raises `UserError` for a format that cannot be written here."""
+    """Raise `UserError` for a format that cannot be written here."""
     for name in names:
         if missing := FORMATS[name].lacks():
             raise UserError(f"formats=[{name}] needs {missing}")
 
 
 def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
-    """Raises `UserError` for a model that torch.export does not know how to follow."""
+    """Trace all graphs; raise `UserError` for a model that torch.export cannot trace."""
     programs = {}
     for name, (module, example, inputs, _, _) in graphs.items():
         try:
@@ -113,7 +113,7 @@ def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
 
 
 def write_graph(program: ExportedProgram, graph: Graph, name: FormatName, path: Path) -> None:
-    """Raises `UserError` where the format cannot hold the graph."""
+    """Write a graph; raise `UserError` if the format does not support it."""
     try:
         with quietly():
             FORMATS[name].write(program, graph, path)

@@ -1,9 +1,9 @@
-"""Captions photographs with the exported graphs beside this file; it needs numpy, Pillow and onnxruntime alone.
+"""Caption photographs with the exported graphs in this folder; requires only numpy, Pillow and onnxruntime.
 
     python run_onnx.py photo.jpg other.jpg              beam 3
-    python run_onnx.py photo.jpg --beam 1 --where       greedy, with the place that each word looked at
+    python run_onnx.py photo.jpg --beam 1 --where       greedy, with the region of each word
 
-Letters for sizes: I images, B captions, T steps, L regions, V words, S the side of what the encoder sees.
+Sizes: I images, B captions, T steps, L regions, V words, S the side of what the encoder sees.
 """
 
 import argparse
@@ -17,23 +17,23 @@ from numpy import ndarray
 from PIL import Image, ImageOps
 
 Graphs = Mapping[str, Callable[..., list[ndarray]]]
-"""`encode`, `begin`, `step` and `greedy`: from arrays to arrays, in the order in which captioner.json names them."""
+"""`encode`, `begin`, `step` and `greedy`: functions from arrays to arrays, in the order of captioner.json."""
 
 Card = Mapping[str, Any]
-"""What captioner.json says."""
+"""Content of captioner.json."""
 
 
-class Caption(NamedTuple):
-    """Words as ids, `<eos>` included, log p of them, alpha (T, L) and beta (T,)."""
+class OnnxCaption(NamedTuple):
+    """Token ids including `<eos>`, log p of the caption, alpha (T, L) and beta (T,)."""
 
     tokens: list[int]
-    log_probability: float
-    weights: ndarray
+    log_prob: float
+    attention: ndarray
     gates: ndarray
 
 
 def load(folder: Path) -> tuple[Card, Graphs]:
-    """What is in the folder of an export."""
+    """Load captioner.json and the graphs of an export folder."""
     import onnxruntime
 
     card = json.loads((folder / "captioner.json").read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ def load(folder: Path) -> tuple[Card, Graphs]:
 
 
 def see(photograph: Image.Image, card: Card) -> ndarray:
-    """Its pixels (1, 3, S, S), uint8: scaled as `_scale` does, the central square cut out."""
+    """Return the photograph's pixels (1, 3, S, S), uint8: scaled by `_scale`, then cropped to the central square."""
     settings = card["preprocessing"]
     upright = ImageOps.exif_transpose(photograph)
     if upright.mode.startswith(("I", "F")):
@@ -60,7 +60,7 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
 
 
 def _scale(image: Image.Image, settings: Mapping[str, Any]) -> Image.Image:
-    """Its shortest side to `resize`, less what is far from its middle; with `squash` both sides."""
+    """Scale the shortest side to `resize`, after a central crop of very long images; with `squash`, both sides."""
     if settings["crop_mode"] == "squash":
         strip, size = image, [settings["resize"]] * 2
     else:
@@ -71,7 +71,7 @@ def _scale(image: Image.Image, settings: Mapping[str, Any]) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 or 32 bits scaled to 8. White is 65535, of floats 1 or 255; or the largest value if that is larger."""
+    """Scale grey of 16 or 32 bits to 8. White is 65535, for floats 1 or 255; or the maximum if that is larger."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
     whites = (1, 255, 65535) if image.mode == "F" else (65535,)
     white = next((white for white in whites if values.max() <= white), values.max())
@@ -79,44 +79,44 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _centre(image: Image.Image, width: int, height: int) -> Image.Image:
-    """The middle of an image, black around it where it is smaller."""
+    """Crop the centre of an image; a smaller image is padded with black."""
     left, top = _before(image.width - width), _before(image.height - height)
     return image.crop((left, top, left + width, top + height))
 
 
 def _before(rest: int) -> int:
-    """Of the pixels that are cut off, those on the left or above."""
+    """Return how many of the `rest` cropped pixels are on the left or top."""
     return round(rest / 2) if rest >= 0 else -(-rest // 2)
 
 
 def _typed(pixels: ndarray, card: Card) -> ndarray:
-    """As the graphs take them: as they are, or between 0 and 1."""
+    """Convert pixels to the input type of the graphs: uint8, or float32 between 0 and 1."""
     return pixels if card["preprocessing"]["pixels"] == "uint8" else pixels.astype(np.float32) / 255
 
 
-def write_greedy(graphs: Graphs, card: Card, pixels: ndarray) -> list[Caption]:
-    """The likeliest word at every step, for images (I, 3, S, S) at once: the graph itself has the loop."""
+def write_greedy(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
+    """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
     captions = []
     for tokens, total, weights, gates in zip(*graphs["greedy"](_typed(pixels, card)), strict=True):
         words = tokens.tolist()
         length = words.index(card["special"]["eos"]) + 1 if card["special"]["eos"] in words else len(words)
-        captions.append(Caption(words[:length], float(total), weights[:length], gates[:length]))
+        captions.append(OnnxCaption(words[:length], float(total), weights[:length], gates[:length]))
     return captions
 
 
-def write(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> Caption:
-    """The likeliest caption of one image (1, 3, S, S) that `beam` open captions find. A caption that ends leaves its
-    place to the next one, and the search ends when no open caption is likelier than the best that ended."""
+def write(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxCaption:
+    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
+    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
     [regions] = graphs["encode"](_typed(pixels, card))
     keys, hidden, cell = graphs["begin"](regions)
-    still_open = [Caption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
+    still_open = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [card["special"]["start"]], [0], None
     for _ in range(card["max_length"]):
-        owners = np.zeros(len(words), np.int64)
+        image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
-        log_p, weights, gates, hidden, cell = graphs["step"](regions, keys, owners, *last)
+        log_p, weights, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
         longer = _continue(still_open, log_p, card["never_said"], 2 * beam)
-        least = -np.inf if ended is None else ended.log_probability
+        least = -np.inf if ended is None else ended.log_prob
         for score, parent, word in longer[:beam]:
             if word == card["special"]["eos"] and score > least:
                 ended, least = _append(still_open[parent], score, word, weights[parent], gates[parent]), score
@@ -129,29 +129,31 @@ def write(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> Caption:
     return ended or still_open[0]
 
 
-def _continue(captions: list[Caption], log_p: ndarray, never: list[int], number: int) -> list[tuple[float, int, int]]:
-    """The likeliest captions with a word more, best first: log p, which caption each continues, the word."""
+def _continue(
+    captions: list[OnnxCaption], log_p: ndarray, never: list[int], number: int
+) -> list[tuple[float, int, int]]:
+    """Return the likeliest continuations, best first: log p, index of the continued caption, next word."""
     log_p[:, never] = -np.inf
-    scores = (np.array([[caption.log_probability] for caption in captions], np.float32) + log_p).ravel()
+    scores = (np.array([[caption.log_prob] for caption in captions], np.float32) + log_p).ravel()
     best = np.argpartition(-scores, number)[:number] if number < len(scores) else np.arange(len(scores))
     best = best[np.argsort(-scores[best], kind="stable")]
     return [(float(scores[n]), int(n) // log_p.shape[1], int(n) % log_p.shape[1]) for n in best]
 
 
-def _append(caption: Caption, score: float, word: int, weights: ndarray, gate: float) -> Caption:
-    return Caption(
-        [*caption.tokens, word], score, np.concatenate([caption.weights, [weights]]), np.append(caption.gates, gate)
+def _append(caption: OnnxCaption, score: float, word: int, weights: ndarray, gate: float) -> OnnxCaption:
+    return OnnxCaption(
+        [*caption.tokens, word], score, np.concatenate([caption.attention, [weights]]), np.append(caption.gates, gate)
     )
 
 
-def spoken(caption: Caption, card: Card) -> list[str]:
-    """The words before `<eos>`."""
+def spoken(caption: OnnxCaption, card: Card) -> list[str]:
+    """Return the words before `<eos>`."""
     return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
 
 
-def tell_where(caption: Caption, card: Card) -> None:
+def tell_where(caption: OnnxCaption, card: Card) -> None:
     rows, columns = card["grid"]
-    for word, weights, gate in zip(spoken(caption, card), caption.weights, caption.gates, strict=False):
+    for word, weights, gate in zip(spoken(caption, card), caption.attention, caption.gates, strict=False):
         row, column = divmod(int(weights.argmax()), columns)
         print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 

@@ -1,16 +1,15 @@
-"""Shows the stores of grids, verifies them, and makes one of several."""
+"""List, verify and merge feature stores."""
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry import entry_point
+from showattendtell.config.entry_point import entry_point
 
 
 def run(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError
-    from showattendtell.features.collection import find_former, find_stores, merge
-    from showattendtell.features.listing import print_stores, verify_stores
+    from showattendtell.features.collection import find_former, find_stores, merge, print_stores, verify_stores
 
     folder = Path(config.cache).expanduser() / "features"
     if (config.merge is None) != (config.output is None):

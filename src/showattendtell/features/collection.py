@@ -1,4 +1,4 @@
-"""The stores of a cache: which there are, whether they are whole, and several made one."""
+"""List, verify and merge the feature stores of a cache."""
 
 import os
 import shutil
@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import Progress
+from tabulate import tabulate
 
 from showattendtell.errors import UserError
 from showattendtell.features.layout import (
     BATCH_SIZE,
     MANIFEST,
+    NUMBERS,
     PLAN,
     ShardRecord,
+    check_same_settings,
     damaged,
     grid_type,
     image_bytes,
@@ -22,20 +28,18 @@ from showattendtell.features.layout import (
     read_manifest,
     read_record,
     record_file,
-    refuse_difference,
     shard_file,
     shard_header,
     write_whole,
 )
-from showattendtell.features.numbers import NUMBERS
 from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import seal
-from showattendtell.files import advise
+from showattendtell.runtime.files import fadvise
 
 
-class Found(NamedTuple):
-    """A store by its folder: so many of its shards are written. `store` is None where it is not finished, or cannot be
-    read for the reason in `fault`."""
+class FoundStore(NamedTuple):
+    """A store by its folder, with the number of its written shards. `store` is None if it is incomplete, or unreadable
+    for the reason in `fault`."""
 
     path: Path
     num_bytes: int
@@ -45,21 +49,21 @@ class Found(NamedTuple):
     fault: str = ""
 
 
-def find_stores(folder: Path) -> list[Found]:
-    """The stores below a folder, finished or not."""
+def find_stores(folder: Path) -> list[FoundStore]:
+    """Return the stores below a folder, complete or not."""
     marks = [mark for name in (MANIFEST, PLAN) for mark in folder.rglob(name)]
     return [_look_at(path) for path in sorted({mark.parent for mark in marks})]
 
 
 def find_former(folder: Path) -> list[Path]:
-    """Stores of the former format, single files."""
+    """Return stores of the former format, which are single files."""
     return sorted(folder.rglob("*.safetensors"))
 
 
-def _look_at(path: Path) -> Found:
+def _look_at(path: Path) -> FoundStore:
     shards = list(path.glob("*.npy"))
     size = sum(file.stat().st_size for file in path.iterdir())
-    found = Found(path, size, len(shards), sum(file.with_suffix(".json").exists() for file in shards))
+    found = FoundStore(path, size, len(shards), sum(file.with_suffix(".json").exists() for file in shards))
     try:
         return found._replace(store=FeatureStore(path)) if is_finished(path) else found
     except UserError as fault:
@@ -67,16 +71,16 @@ def _look_at(path: Path) -> Found:
 
 
 def verify(path: Path) -> Iterator[int]:
-    """Read a whole store, and give the images of each batch that is as it was written and finite.
+    """Read a whole store, and yield the number of images of each batch with valid checksum and finite values.
 
-    Raises `UserError` for the first one that is not.
+    Raises `UserError` for the first invalid batch.
     """
     manifest = read_manifest(path)
     numbers, grid = NUMBERS[manifest.settings["dtype"]], grid_type(manifest.settings)
     for number in range(manifest.shards):
         record = read_record(path, number)
         with shard_file(path, number).open("rb", buffering=0) as file:
-            advise(file.fileno(), "SEQUENTIAL")
+            fadvise(file.fileno(), "SEQUENTIAL")
             if file.read(len(header := shard_header(manifest.settings, len(record.images)))) != header:
                 raise damaged(path, f"the head of {shard_file(path, number).name}")
             for batch, checksum in enumerate(record.checksums):
@@ -90,17 +94,17 @@ def verify(path: Path) -> Iterator[int]:
 
 
 def merge(sources: Sequence[Path], output: Path) -> None:
-    """One store with the images of several, made by the same encoder in the same way. Shards on the same disk are
-    shared by both, others are copied.
+    """Merge stores with the same encoder and settings into one. Shards are hard-linked on the same disk, and copied
+    otherwise.
 
-    Raises `UserError` where the encoders differ, an image is in two of them, or `output` is there already.
+    Raises `UserError` if encoders differ, an image is in two stores, or `output` exists.
     """
     if output.exists():
         raise UserError(f"{output} is there already; give another folder as output")
     manifests = {source: read_manifest(source) for source in sources}
     first = manifests[sources[0]]
     for source, manifest in manifests.items():
-        refuse_difference(source, manifest.settings, first.settings)
+        check_same_settings(source, manifest.settings, first.settings)
     shards = [(source, number) for source in sources for number in range(manifests[source].shards)]
     records = [read_record(source, number) for source, number in shards]
     _refuse_common([source for source, _ in shards], records)
@@ -126,8 +130,63 @@ def _refuse_common(sources: Sequence[Path], records: Sequence[ShardRecord]) -> N
 
 
 def _share(file: Path, target: Path) -> None:
-    """The same content under another name: a link where the disk allows."""
+    """Hard-link a file if the disk allows it, else copy it."""
     try:
         os.link(file, target)
     except OSError:
         shutil.copyfile(file, target)
+
+
+COLUMNS = ["store", "images", "grid", "size", "shards", "state"]
+
+
+def print_stores(folder: Path, found: Sequence[FoundStore], former: Sequence[Path]) -> None:
+    """Print a row for each store below the folder, and the files of the former format, which are no longer read."""
+    if found:
+        print(f"in {folder}")
+        print(tabulate([_row(folder, one) for one in found], headers=COLUMNS, disable_numparse=True))
+    else:
+        print(f"there are no stores of grids in {folder}")
+    for one in found:
+        if one.fault:
+            print(one.fault)
+    for file in former:
+        print(f"{file} ({decimal(file.stat().st_size)}) is of an earlier version and is not read; it may be removed")
+
+
+def _row(folder: Path, found: FoundStore) -> list[str]:
+    name = str(found.path.relative_to(folder)) if found.path != folder else found.path.name
+    about = _about(found.store) if found.store else ("", "")
+    return [name, *about, decimal(found.num_bytes), str(found.shards), _state(found)]
+
+
+def _about(store: FeatureStore) -> tuple[str, str]:
+    """Return the number of images and the grid size as text."""
+    rows, columns = store.settings["grid"]
+    views = f", {store.views} views" if store.views > 1 else ""
+    skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
+    computed = f", computed in {store.settings['precision']}" if "precision" in store.settings else ""
+    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}{views}{computed}"
+    return f"{len(store):,}{skipped}", grid
+
+
+def _state(found: FoundStore) -> str:
+    if found.fault:
+        return "damaged"
+    return "complete" if found.store else f"unfinished, {found.written} of {found.shards} shards"
+
+
+def verify_stores(found: Sequence[FoundStore]) -> None:
+    """Verify all complete stores; a `UserError` lists all damaged ones."""
+    faults = [one.fault for one in found if one.fault]
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for path, store in ((one.path, one.store) for one in found if one.store):
+            bar = progress.add_task("verifying", total=len(store) + len(store.skipped))
+            try:
+                for images in verify(path):
+                    progress.advance(bar, images)
+                print(f"{path}: every grid is as it was written, and finite")
+            except UserError as fault:
+                faults.append(str(fault))
+    if faults:
+        raise UserError("; ".join(faults))

@@ -1,4 +1,4 @@
-"""Runs the frozen encoder over every image of a data set, once."""
+"""Run the frozen encoder once over every image of a data set."""
 
 import shutil
 from dataclasses import replace
@@ -12,34 +12,31 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from showattendtell.arguments import PositiveInt
-from showattendtell.encoder import Encoder
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import ImageEncoding, on_gpu
-from showattendtell.features.engines import Computed, EngineName
-from showattendtell.features.layout import USUAL, Settings, is_finished
-from showattendtell.features.plan import Plan
+from showattendtell.features.encoding import Computed, EngineName, ImageEncoding, in_processes, on_gpu
+from showattendtell.features.layout import USUAL, Settings, StorePlan, check_same_settings, is_finished, read_manifest
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.workers import in_processes
 from showattendtell.features.writer import count_written, write_shards, write_store
-from showattendtell.processes import rank
-from showattendtell.records import Dataset
+from showattendtell.models.encoder import Encoder
+from showattendtell.runtime.distributed import rank
+from showattendtell.settings import PositiveInt
+from showattendtell.types import Dataset
 
 READERS = 2
-"""Processes that read images for the one that encodes, where that is one."""
+"""Reader processes if a single process encodes."""
 
 
 class Extraction(NamedTuple):
-    """How the grids of a frozen encoder are computed and stored.
+    """Settings of grid computation and storage.
 
-    workers: processes; without a GPU each of them encodes and writes images of its own, and for a GPU they read images.
-    dtype: float16, or int8 for half the size: a step for each region, 1/127 of its largest number; what that loses is
-        told.
-    precision: what the encoder computes in. Shorter numbers save time on GPUs and on some processors; bfloat16 loses
-        1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, float16 an eighth of that.
-    engine: torch, or onnxruntime from the extra onnx, which is faster on processors and gives the same grids.
-    views: grids of each image. 1 is that of the image alone, 2 has its mirror image as well, more have parts of it,
-        every other one mirrored. Training draws one for each image of a batch; validation and test use the first, with
+    workers: processes; without a GPU each encodes and writes its own images, with a GPU they read images.
+    dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value; the loss is
+        reported.
+    precision: number format of the encoder. Shorter formats are faster on GPUs and some CPUs; the error of bfloat16 is
+        1 % (vgg19) to 5 % (tf_efficientnet_lite0) of the grids' norm, that of float16 an eighth of it.
+    engine: torch, or onnxruntime from the extra onnx, which is faster on CPUs and gives the same grids.
+    views: grids per image. 1 is the image alone, 2 adds its mirror image, more add enlarged parts of it, every other
+        one mirrored. Training draws one per image and batch; validation and test use the first, with
         `decoding=mirrored` also the second.
     """
 
@@ -51,24 +48,43 @@ class Extraction(NamedTuple):
 
 
 def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: Extraction) -> Path:
-    """Where a data set's grids are kept, those of a network that was fine-tuned by its weights; other weights under the
-    same name are found out by the store's manifest."""
-    parts = [
-        f"{encoder.network_name}-{encoder.stride}-{encoder.preprocessing.crop}",
-        "squash" if encoder.preprocessing.crop_mode == "squash" else "",
+    """Return the folder of a data set's feature store.
+
+    Its name has the encoder's sizes, and for a fine-tuned network a hash of the weights; the store's manifest detects
+    other weights under the same name. Earlier versions omitted the resize: a complete store under such a name is used
+    if its settings match.
+    """
+    preprocessing = encoder.preprocessing
+    ending = [
+        "squash" if preprocessing.crop_mode == "squash" else "",
         f"pool{encoder.pool}" if encoder.pool > 1 else "",
         encoder.describe()["weights_sha256"][:12] if encoder.tuned else "",
         extraction.precision if extraction.precision != "float32" else "",
         extraction.dtype if extraction.dtype != "float16" else "",
         f"{extraction.views}views" if extraction.views > 1 else "",
     ]
-    return folder / dataset.name / "-".join(filter(None, parts))
+    network = f"{encoder.network_name}-{encoder.stride}-{preprocessing.crop}"
+    path, former = (
+        folder / dataset.name / "-".join(filter(None, parts))
+        for parts in ([network, f"resize{preprocessing.resize}", *ending], [network, *ending])
+    )
+    if is_finished(former) and not is_finished(path) and _has_settings(former, store_settings(encoder, extraction)):
+        return former
+    return path
+
+
+def _has_settings(path: Path, settings: Settings) -> bool:
+    try:
+        check_same_settings(path, read_manifest(path).settings, settings)
+    except UserError:
+        return False
+    return True
 
 
 def open_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction | None = None
 ) -> tuple[FeatureStore, Dataset]:
-    """The store of a data set's grids, made now where it is missing, and the data set less the images it skipped."""
+    """Open the feature store, or create it if it is missing; also return the data set without skipped images."""
     extraction = extraction or Extraction()
     settings = store_settings(encoder, extraction)
     if not is_finished(path):
@@ -84,7 +100,7 @@ def open_features(
 
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
-    """All that decides the values of the grids; the usual precision goes without saying."""
+    """Return all settings that decide the grids' values; the default precision is omitted."""
     lower = {} if extraction.precision == USUAL["precision"] else {"precision": extraction.precision}
     return {**encoder.describe(), "dtype": extraction.dtype, "views": extraction.views, **lower}
 
@@ -92,11 +108,11 @@ def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
 def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
 ) -> None:
-    """Compute and write all grids, or those that an interrupted run left undone."""
+    """Compute and write all grids, or the remaining ones of an interrupted run."""
     settings, num_workers = store_settings(encoder, extraction), extraction.workers
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
-    plan = Plan(dataset.name, settings, list(paths))
+    plan = StorePlan(dataset.name, settings, list(paths))
     engine, precision = extraction.engine, extraction.precision
     encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, engine, precision)
     write = partial(write_shards, path, plan)
@@ -106,14 +122,14 @@ def write_features(
 
         def work() -> None:
             progress.update(bar, completed=count_written(path, plan))
-            tell = partial(progress.advance, bar)
+            report = partial(progress.advance, bar)
             if torch.cuda.is_available() and engine == "torch":
                 with on_gpu(encoder):
-                    write(replace(encode, readers=max(READERS, num_workers)), tell)
+                    write(replace(encode, readers=max(READERS, num_workers)), report)
             elif num_workers == 1:
-                write(replace(encode, readers=READERS), tell)
+                write(replace(encode, readers=READERS), report)
             else:
-                in_processes(num_workers, write, encode, tell)
+                in_processes(num_workers, write, encode, report)
 
         write_store(path, plan, work)
         progress.update(bar, completed=len(paths))
@@ -124,8 +140,8 @@ def write_features(
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
 
 
-def _announce(console: Console, path: Path, plan: Plan) -> None:
-    """What will be written, and where, and how much room there is."""
+def _announce(console: Console, path: Path, plan: StorePlan) -> None:
+    """Print the store's content, its path and the free disk space."""
     rows, columns = plan.settings["grid"]
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
     console.print(

@@ -1,4 +1,4 @@
-"""The grids of a data set, read from the shards that `writer` wrote; nothing is kept in memory but the names."""
+"""Read a data set's grids from the shards of `writer`; only image names are kept in memory."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,28 +12,28 @@ from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.features.layout import (
+    NUMBERS,
     Settings,
+    check_same_settings,
     damaged,
     grid_type,
     image_bytes,
     read_manifest,
     read_record,
-    refuse_difference,
     shard_bytes,
     shard_file,
     shard_header,
 )
-from showattendtell.features.numbers import NUMBERS
-from showattendtell.files import advise
+from showattendtell.runtime.files import fadvise
 
 
 class FeatureStore:
-    """Grids by row, read from the files when they are asked for.
+    """Grids by row, read from disk on request.
 
-    Files are opened at their first use and read at given places (`pread`), so a store may be handed to other processes,
-    forked or not, and what was read counts as the system's cache instead of as this process's memory.
+    Files are opened at their first use and read by `pread`, so a store works in other processes, forked or not, and the
+    data count as the system's page cache instead of this process's memory.
 
-    Raises `UserError` where the store was made with other settings than `expected`, naming the first difference.
+    Raises `UserError` if the store's settings differ from `expected`, naming the first difference.
     """
 
     def __init__(self, path: Path, expected: Settings | None = None):
@@ -41,7 +41,7 @@ class FeatureStore:
         manifest = read_manifest(path)
         self.settings: Settings = manifest.settings
         if expected is not None:
-            refuse_difference(path, self.settings, expected)
+            check_same_settings(path, self.settings, expected)
         self.relative_error, self.views = manifest.relative_error, manifest.settings["views"]
         self.skipped: dict[str, str] = {}
         self._numbers, self._grid = NUMBERS[self.settings["dtype"]], grid_type(self.settings)
@@ -63,7 +63,7 @@ class FeatureStore:
             raise damaged(self.path, f"{file.name} has {size} bytes, {expected} were written")
 
     def rows(self, images: Sequence[str]) -> Tensor:
-        """The rows of the named images; a `UserError` for one that the store lacks."""
+        """Return the rows of the named images; a `UserError` if the store lacks one."""
         unknown = [image for image in images if image not in self._rows]
         if unknown:
             raise UserError(
@@ -76,17 +76,17 @@ class FeatureStore:
         return image in self._rows
 
     def __len__(self) -> int:
-        """Images that have a grid."""
+        """Number of images with a grid."""
         return len(self._rows)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """(I,) rows to (I, L, D) grids of the images as they are; float16, of a store in int8 float32."""
+        """Return grids (I, L, D) of the unchanged images at rows (I,); float16, or float32 for int8 stores."""
         return self.read(rows, torch.zeros_like(rows))
 
     def read(self, rows: Tensor, views: Tensor) -> Tensor:
-        """As `store[rows]`, but of each image the view that `views` (I,) names.
+        """Like `store[rows]`, with the view of each image from `views` (I,).
 
-        Raises `IndexError` for a view that the store lacks.
+        Raises `IndexError` for a view that is not in the store.
         """
         if (views >= self.views).any():
             raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
@@ -96,8 +96,8 @@ class FeatureStore:
         content = np.empty((len(rows), self._grid.itemsize), np.uint8)
         with self._telling_faults():
             files = [self._open(number) for number in numbers.tolist()]
-            for file, offset in zip(files, offsets, strict=True):  # the disk knows of all before the first is read
-                advise(file, "WILLNEED", offset, self._grid.itemsize)
+            for file, offset in zip(files, offsets, strict=True):  # let the disk read ahead for all grids
+                fadvise(file, "WILLNEED", offset, self._grid.itemsize)
             for file, offset, number, own in zip(files, offsets, numbers, content, strict=True):
                 if os.preadv(file, [own.data], offset) != len(own):
                     raise damaged(self.path, f"{shard_file(self.path, number).name} ends too early")
@@ -114,11 +114,11 @@ class FeatureStore:
     def _open(self, number: int) -> int:
         if number not in self._files:
             self._files[number] = os.open(shard_file(self.path, number), os.O_RDONLY)
-            advise(self._files[number], "RANDOM")
+            fadvise(self._files[number], "RANDOM")
         return self._files[number]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process opens the files itself."""
+        """Omit open files: another process opens its own."""
         return {**self.__dict__, "_files": {}}
 
     def __del__(self) -> None:

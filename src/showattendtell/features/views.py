@@ -1,7 +1,7 @@
-"""Other views of an image, whose grids are stored beside that of the image itself.
+"""Views of an image, whose grids are stored next to the grid of the image itself.
 
-View 0 is the image as it is, view 1 its mirror image; the further ones show a part of it, enlarged, every other one
-mirrored. They depend on the image's name alone.
+View 0 is the unchanged image, view 1 its mirror image; the others are enlarged parts of it, every other one
+mirrored. They depend only on the image's name.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ MIRRORED = 1
 """The view that is the mirror image."""
 
 SMALLEST = 0.7
-"""The least side of a part, as a share of the whole side."""
+"""Minimum side of a part, as a fraction of the whole side."""
 
 
 def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
-    """(I, 3, S, S) pixels of the named images, to the same shape."""
+    """Return a view of the named images' pixels (I, 3, S, S), same shape."""
     parts = pixels
     if view >= 2 and len(pixels):
         named = zip(images, pixels, strict=True)
@@ -31,14 +31,14 @@ def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
 
 
 def is_mirrored(view: Any) -> Any:
-    """Of a view, or of each of an array of views."""
+    """Return whether a view, or each of an array of views, is mirrored."""
     return view % 2 == 1
 
 
 def draw_views(number: int, positions: Sequence[int], sided: NDArray[np.bool_], seed: int) -> Tensor:
-    """(I,) one of so many views for each image of a batch, decided by the seed and by which images the batch has.
+    """Draw one of `number` views for each image of a batch, (I,); seed and images of the batch decide.
 
-    sided: (I,) whether the image's captions tell left from right, so that no mirrored view is drawn.
+    sided: (I,) whether the image's captions distinguish left from right, so that no mirrored view is drawn.
     """
     drawn = np.random.default_rng([seed, *positions]).integers(number, size=len(positions))
     return torch.from_numpy(np.where(sided & is_mirrored(drawn), drawn - 1, drawn))

@@ -1,58 +1,175 @@
-"""Writes a store: any number of processes at once, each its own shards, and a killed one loses a batch at most.
-
-A process that writes holds a shared lock on the store's folder, and the only lock on the shard that it writes. The
-operating system gives both back, however the process ends.
-"""
+"""Write feature shards, with a journal from which interrupted work resumes."""
 
 import fcntl
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from showattendtell.errors import UserError
 from showattendtell.features.layout import (
     BATCH_SIZE,
     FORMAT,
     MANIFEST,
+    NUMBERS,
     PLAN,
+    Encode,
+    EncodedBatch,
     Manifest,
     Settings,
     ShardRecord,
+    StorePlan,
+    grid_type,
+    image_bytes,
     is_finished,
     journal_file,
     read_record,
     record_file,
+    report_errors,
     shard_bytes,
     shard_file,
     shard_header,
     write_whole,
 )
-from showattendtell.features.plan import Encode, Plan, telling_faults
-from showattendtell.features.shard import Shard
-from showattendtell.files import reserve
+from showattendtell.runtime.files import preallocate
+from showattendtell.settings import NonNegativeInt
 
 
-def write_store(path: Path, plan: Plan, work: Callable[[], None]) -> None:
-    """Call `work`, which is to call `write_shards`, until the store is finished.
+class JournalLine(BaseModel):
+    """Journal entry of a batch."""
 
-    Shards that other processes write are waited for, and taken over where those are killed. Raises `UserError` where
-    they write something else, or the disk is full: space for all images is taken at the start.
+    batch: NonNegativeInt
+    checksum: int
+    skipped: dict[str, str]
+    lost: float
+    whole: float
+
+
+class Shard:
+    """Part of a store that one process writes in batches; a journal records the completed ones."""
+
+    def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: int):
+        self._path, self._plan, self._number, self._images, self._file = path, plan, number, images, file
+        self._numbers = NUMBERS[plan.settings["dtype"]]
+        self._image_bytes = image_bytes(plan.settings)
+        self._header_bytes = len(shard_header(plan.settings, len(images)))
+        self._lines: dict[int, JournalLine] = {}
+        with self._telling_faults():
+            self._journal = journal_file(path, number).open("a+b", buffering=0)
+            self._read_journal()
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def batch(self, number: int) -> Sequence[str]:
+        """Return the images of a batch."""
+        return self._images[number * BATCH_SIZE : (number + 1) * BATCH_SIZE]
+
+    def remaining(self) -> list[int]:
+        """Return the batches still to be written, in order."""
+        return [batch for batch in range(-(-len(self._images) // BATCH_SIZE)) if batch not in self._lines]
+
+    def write(self, batch: int, encoded: EncodedBatch) -> None:
+        """Write a batch at its positions in the file, and record it in the journal."""
+        images = self.batch(batch)
+        packed = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
+        lost = whole = 0.0
+        if encoded.images:
+            grids = encoded.grids.flatten(0, 1)
+            own = self._numbers.pack(grids)
+            if not self._numbers.are_finite(own):
+                raise UserError(
+                    f"the grids of {encoded.images[0]} and others do not fit into {self._plan.settings['dtype']}; "
+                    "choose another encoder.stride"
+                )
+            lost = (self._numbers.unpack(own).double() - grids.double()).square().sum().item()
+            whole = grids.double().square().sum().item()
+            packed[[images.index(image) for image in encoded.images]] = own.reshape(-1, *packed.shape[1:])
+        content = packed.tobytes()
+        line = JournalLine(
+            batch=batch, checksum=zlib.crc32(content), skipped=dict(encoded.skipped), lost=lost, whole=whole
+        )
+        with self._telling_faults():
+            self._write_at(self._offset(batch), content)
+            self._write_line(line.model_dump_json().encode() + b"\n")
+        self._lines[batch] = line
+
+    def finish(self) -> None:
+        """Write the shard's record, which replaces its journal."""
+        lines = [self._lines[batch] for batch in sorted(self._lines)]
+        record = ShardRecord(
+            images=list(self._images),
+            skipped={image: reason for line in lines for image, reason in line.skipped.items()},
+            checksums=[line.checksum for line in lines],
+            lost=sum(line.lost for line in lines),
+            whole=sum(line.whole for line in lines),
+        )
+        with self._telling_faults():
+            os.fsync(self._file)
+            write_whole(record_file(self._path, self._number), record)
+            journal_file(self._path, self._number).unlink()
+
+    def _offset(self, batch: int) -> int:
+        return self._header_bytes + batch * BATCH_SIZE * self._image_bytes
+
+    def _write_at(self, offset: int, content: bytes) -> None:
+        """Write all bytes: on a nearly full disk, `pwrite` writes a part and fails only at the next call."""
+        view = memoryview(content)
+        while view:
+            count = os.pwrite(self._file, view, offset)
+            view, offset = view[count:], offset + count
+
+    def _write_line(self, line: bytes) -> None:
+        while line:
+            line = line[self._journal.write(line) :]
+
+    def _read_journal(self) -> None:
+        """Read the journal of an interrupted process: complete lines that match the shard."""
+        self._journal.seek(0)
+        content = self._journal.read()
+        for line in content.split(b"\n"):
+            with suppress(ValidationError):
+                entry = JournalLine.model_validate_json(line)
+                if self._is_true(entry):
+                    self._lines[entry.batch] = entry
+        if content and not content.endswith(b"\n"):
+            self._write_line(b"\n")
+
+    def _is_true(self, line: JournalLine) -> bool:
+        images = self.batch(line.batch)
+        content = os.pread(self._file, len(images) * self._image_bytes, self._offset(line.batch)) if images else b""
+        return bool(images) and zlib.crc32(content) == line.checksum and set(line.skipped) <= set(images)
+
+    def _telling_faults(self) -> AbstractContextManager[None]:
+        return report_errors(self._path, self._plan)
+
+
+def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
+    """Call `work`, which must call `write_shards`, until the store is complete.
+
+    Waits for shards of other processes, and takes them over if those are killed. Raises `UserError` if they write
+    another store, or the disk is full: space for all images is reserved at the start.
     """
-    with telling_faults(path, plan):
+    with report_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
     with _opened(path) as folder:
         while _join(folder, path, plan):
             work()
-            with telling_faults(path, plan):
+            with report_errors(path, plan):
                 fcntl.flock(folder, fcntl.LOCK_EX)
                 _finish(path, plan)
 
 
-def write_shards(path: Path, plan: Plan, encode: Encode, tell: Callable[[int], None] = lambda number: None) -> None:
-    """Write every shard that no other process has written or is writing; `tell` is given the images of each batch."""
+def write_shards(
+    path: Path, plan: StorePlan, encode: Encode, tell: Callable[[int], None] = lambda number: None
+) -> None:
+    """Write every shard that no other process writes or has written; `tell` gets the images of each batch."""
     with _opened(path) as folder:
         fcntl.flock(folder, fcntl.LOCK_SH)
         for number, images in enumerate(plan.shards):
@@ -66,8 +183,8 @@ def write_shards(path: Path, plan: Plan, encode: Encode, tell: Callable[[int], N
                 shard.finish()
 
 
-def count_written(path: Path, plan: Plan) -> int:
-    """The images that unfinished work has already."""
+def count_written(path: Path, plan: StorePlan) -> int:
+    """Return the number of images that unfinished work has written."""
     written = 0
     for number, images in enumerate(plan.shards):
         if record_file(path, number).exists():
@@ -79,7 +196,7 @@ def count_written(path: Path, plan: Plan) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """The folder, opened to be locked; at the end its lock is given back, whatever processes were forked meanwhile."""
+    """Open the folder for locking; the lock is released at the end, even if processes were forked meanwhile."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield folder
@@ -88,9 +205,9 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def _join(folder: int, path: Path, plan: Plan) -> bool:
-    """Take the shared lock on a folder that is laid out for the plan; whether there is something to do."""
-    with telling_faults(path, plan):
+def _join(folder: int, path: Path, plan: StorePlan) -> bool:
+    """Take the shared lock on a folder that is laid out for the plan; return whether work is left."""
+    with report_errors(path, plan):
         with suppress(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not is_finished(path) and not _is_laid_out(path, plan):
@@ -109,21 +226,21 @@ def _read_plan(path: Path) -> Any:
     return None
 
 
-def _is_laid_out(path: Path, plan: Plan) -> bool:
+def _is_laid_out(path: Path, plan: StorePlan) -> bool:
     sizes = {shard_file(path, number): shard_bytes(plan.settings, len(own)) for number, own in enumerate(plan.shards)}
     return _read_plan(path) == plan.describe() and all(
         file.is_file() and file.stat().st_size == size for file, size in sizes.items()
     )
 
 
-def _lay_out(path: Path, plan: Plan) -> None:
-    """Remove what other settings left, and take the space for all images."""
+def _lay_out(path: Path, plan: StorePlan) -> None:
+    """Remove files of other settings, and reserve space for all images."""
     for left in [path / PLAN, *_own_files(path)]:
         left.unlink(missing_ok=True)
     try:
         for number, images in enumerate(plan.shards):
             with shard_file(path, number).open("wb") as file:
-                reserve(file.fileno(), shard_bytes(plan.settings, len(images)))
+                preallocate(file.fileno(), shard_bytes(plan.settings, len(images)))
                 file.write(shard_header(plan.settings, len(images)))
         write_whole(path / PLAN, plan.describe())
     except OSError:
@@ -133,13 +250,13 @@ def _lay_out(path: Path, plan: Plan) -> None:
 
 
 def _own_files(path: Path) -> list[Path]:
-    """Of shards, whole or not."""
+    """Return the files of shards, complete or not."""
     kinds = (".npy", ".json", ".progress", ".tmp")
     return [file for file in path.iterdir() if file.suffix in kinds and file.stem.isdigit()]
 
 
-def _finish(path: Path, plan: Plan) -> None:
-    """Say that the store is finished, if it is. Nobody else writes now."""
+def _finish(path: Path, plan: StorePlan) -> None:
+    """Write the manifest if all shards are complete. Call without concurrent writers."""
     numbers = range(len(plan.shards))
     if is_finished(path) or not all(record_file(path, number).exists() for number in numbers):
         return
@@ -149,7 +266,7 @@ def _finish(path: Path, plan: Plan) -> None:
 
 
 def seal(path: Path, dataset: str, settings: Settings, records: Sequence[ShardRecord]) -> None:
-    """Write the manifest of shards that are all there."""
+    """Write the manifest of a complete set of shards."""
     lost, whole = (sum(getattr(record, name) for record in records) for name in ("lost", "whole"))
     error = (lost / whole) ** 0.5 if whole else 0.0
     manifest = Manifest(
@@ -159,8 +276,8 @@ def seal(path: Path, dataset: str, settings: Settings, records: Sequence[ShardRe
 
 
 @contextmanager
-def _claim(path: Path, plan: Plan, number: int, images: Sequence[str]) -> Iterator[Shard | None]:
-    """The shard, for this process alone; None where another one has it or it is finished."""
+def _claim(path: Path, plan: StorePlan, number: int, images: Sequence[str]) -> Iterator[Shard | None]:
+    """Lock the shard for this process; None if another process has it or it is complete."""
     with shard_file(path, number).open("r+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Corpus BLEU of captions (Papineni et al. 2002), by pycocoevalcap's scorer; reference lengths are the closest."""
+"""Corpus BLEU of captions (Papineni et al. 2002) by pycocoevalcap's scorer, with the closest reference length."""
 
 import math
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer, cook_refs, cook_test
 
-from showattendtell.metrics.measured import Array, Measured, Pair, Words, pair_up
+from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, SufficientStatistics, Words, pair_up
 
 
 class Bleu(NamedTuple):
     """BLEU-1 to BLEU-4 between 0 and 1.
 
-    The paper's figures are `without_penalty`, most later ones are `with_penalty`; they differ where the captions are
-    shorter than the closest reference: with = without * exp(1 - reference_length / length).
+    The paper's scores are `without_penalty`, most later ones `with_penalty`; they differ if the captions are shorter
+    than the closest reference: with = without * exp(1 - reference_length / length).
     """
 
     with_penalty: tuple[float, ...]
@@ -25,7 +25,7 @@ class Bleu(NamedTuple):
     reference_length: int
 
     def figures(self) -> dict[str, float]:
-        """Under the names that result files give them; BLEU in percent."""
+        """Return the scores by their names in results files; BLEU in percent."""
         return {
             **{f"bleu{n}": 100 * score for n, score in enumerate(self.without_penalty, start=1)},
             **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(self.with_penalty, start=1)},
@@ -36,8 +36,8 @@ class Bleu(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BleuCounts(Measured):
-    """The sums that BLEU is made of, by image.
+class BleuCounts(SufficientStatistics):
+    """Counts for BLEU, by image.
 
     by_image  (N, 10) matching 1- to 4-grams, all 1- to 4-grams, words of the caption and of the closest reference
     """
@@ -53,20 +53,20 @@ def bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> 
     """BLEU of the whole corpus.
 
     Args:
-        hypotheses: one caption an image.
-        references: the captions that people gave it, at least one each.
+        hypotheses: one caption per image.
+        references: the reference captions of each image, at least one.
     """
     return score_counts(measure_bleu(pair_up(hypotheses, references)).by_image.sum(axis=0))
 
 
-def measure_bleu(pairs: Sequence[Pair]) -> BleuCounts:
+def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
     cooked = [cook_test(pair.hypothesis, cook_refs(pair.references), eff="closest") for pair in pairs]
     counts = [[*image["correct"], *image["guess"], image["testlen"], image["reflen"]] for image in cooked]
     return BleuCounts(np.array(counts, dtype=np.float64))
 
 
 def score_counts(counts: Array) -> Bleu:
-    """From a corpus's sums (10,), which stand before the scorer as one image."""
+    """Compute BLEU from a corpus's sums (10,), passed to the scorer as one image."""
     *ngrams, length, reference_length = counts.tolist()
     scorer = BleuScorer(n=4, special_reflen=reference_length)
     scorer.ctest = [{"correct": ngrams[:4], "guess": ngrams[4:], "testlen": length}]

@@ -1,6 +1,6 @@
-"""Whether two sets of captions differ by more than the choice of images: the paired bootstrap (Koehn 2004).
+"""Paired bootstrap test of the difference between two sets of captions (Koehn 2004).
 
-N is the number of images, R that of resamples: corpora of N images, drawn from them with replacement.
+N is the number of images, R the number of resamples: corpora of N images, drawn with replacement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.measured import Array, Measured, corpus_figures
+from showattendtell.metrics.sufficient_statistics import Array, SufficientStatistics, corpus_figures
 
 INTERVAL = (2.5, 97.5)
 """The percentiles between which 95 % of the resamples lie."""
 
 
 class Resampled(NamedTuple):
-    """The figures of a set of captions by name.
+    """Scores of a set of captions by name.
 
-    corpus: of the images as they are.
-    resamples: (R,) of each resample.
+    corpus: on the original images.
+    resamples: (R,) on each resample.
     missing: the metrics that failed on the resamples, with the reason.
     """
 
@@ -29,11 +29,11 @@ class Resampled(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """By how much b's figure is higher than a's.
+    """Difference of a score, b minus a.
 
-    difference: on the images as they are.
-    low, high: between them lie 95 % of the resamples' differences.
-    higher: the share of resamples in which b's figure is the higher; one in which both are equal counts half.
+    difference: on the original images.
+    low, high: limits of 95 % of the resamples' differences.
+    higher: fraction of resamples in which b's score is higher; ties count half.
     """
 
     difference: float
@@ -43,26 +43,26 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The differences of b and a by figure, and why a metric has none."""
+    """Differences of b and a by score, and the reason for missing metrics."""
 
     differences: dict[str, Difference]
     missing: dict[str, str]
 
     def describe(self) -> dict[str, Any]:
-        """As result files have it."""
+        """Return the content for results files."""
         figures = {name: difference._asdict() for name, difference in self.differences.items()}
         return {"differences": figures, "missing": self.missing}
 
 
 def draw_copies(num_images: int, num_resamples: int, seed: int) -> Array:
-    """(R, N): how many times each image stands in each resample."""
+    """Draw (R, N): the count of each image in each resample."""
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
     return drawn.astype(np.float64)
 
 
-def resample(measured: Mapping[str, Measured], copies: Array) -> Resampled:
-    """The figures of the corpora that `copies` (R, N) say; systems are paired by being given the same ones."""
+def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Resampled:
+    """Return the scores of the corpora given by `copies` (R, N); systems that get the same copies are paired."""
     resampled = Resampled({}, {}, {})
     for metric, seen in measured.items():
         try:
@@ -74,9 +74,9 @@ def resample(measured: Mapping[str, Measured], copies: Array) -> Resampled:
 
 
 def compare_with_first(
-    systems: Sequence[Mapping[str, Measured]], num_images: int, num_resamples: int, seed: int
+    systems: Sequence[Mapping[str, SufficientStatistics]], num_images: int, num_resamples: int, seed: int
 ) -> list[Comparison]:
-    """Every further system, b, with the first, a; all are measured on the same resamples."""
+    """Compare each further system, b, with the first, a, on the same resamples."""
     if len(systems) < 2:
         return []
     copies = draw_copies(num_images, num_resamples, seed)
@@ -85,7 +85,7 @@ def compare_with_first(
 
 
 def average(systems: Sequence[Resampled]) -> Resampled:
-    """The means of systems' figures, as of one model's seeds; of those figures that all have."""
+    """Average the scores of several systems, such as one model's seeds; only scores that all have."""
     shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
     return Resampled(
         {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
@@ -95,7 +95,7 @@ def average(systems: Sequence[Resampled]) -> Resampled:
 
 
 def compare(a: Resampled, b: Resampled) -> Comparison:
-    """Every figure that both have."""
+    """Compare all scores that both have."""
     differences = {
         name: _summarise(b.corpus[name] - figure, b.resamples[name] - a.resamples[name])
         for name, figure in a.corpus.items()

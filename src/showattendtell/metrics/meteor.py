@@ -1,7 +1,7 @@
 """METEOR 1.5 (Denkowski and Lavie 2014) of captions, by the jar in pycocoevalcap.
 
-The jar answers `SCORE ||| reference ||| ... ||| caption` with 23 statistics, and `EVAL ||| statistics ||| ...` with a
-score for each and one for all of them together.
+The jar answers `SCORE ||| reference ||| ... ||| caption` with 23 statistics, and `EVAL ||| statistics ||| ...` with
+one score for each and one for all together.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from pycocoevalcap.meteor import meteor as package
 
 from showattendtell.metrics.java import LineServer, MetricError, java_command
-from showattendtell.metrics.measured import Array, Measured, Pair
+from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, SufficientStatistics
 
 JAR = Path(package.__file__).with_name(package.METEOR_JAR)
 TIME_LIMIT = 120.0
@@ -21,8 +21,8 @@ TIME_LIMIT = 120.0
 NUM_STATISTICS = 23
 MATCHES = slice(4, 20)
 CHUNKS = 20
-"""Where the statistics stand, caption and reference in turn: lengths, function words, matches of four kinds and two
-classes of words; then the chunks, and the matching words."""
+"""Positions of the statistics, caption and reference alternating: lengths, function words, four kinds of matches for
+two word classes; then the chunks, and the matching words."""
 
 
 def meteor_command() -> list[str]:
@@ -33,25 +33,25 @@ SERVER = LineServer("METEOR", meteor_command, TIME_LIMIT)
 
 
 @dataclass(frozen=True, eq=False)
-class MeteorCounts(Measured):
-    """The jar's statistics (N, 23) of images."""
+class MeteorCounts(SufficientStatistics):
+    """Statistics of the jar for each image (N, 23)."""
 
     by_image: Array
 
     def figures(self, copies: Array) -> dict[str, Array]:
-        """METEOR in percent, of summed statistics by the jar, too; a `MetricError` if it fails."""
+        """Return METEOR in percent, computed by the jar from summed statistics; a `MetricError` if it fails."""
         *scores, _ = evaluate(copies @ summable(self.by_image))
         return {"meteor": 100 * np.array(scores)}
 
 
-def measure_meteor(pairs: Sequence[Pair]) -> MeteorCounts:
-    """A `MetricError` if the jar cannot be run."""
+def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
+    """Measure METEOR; a `MetricError` if the jar cannot be run."""
     answers = SERVER.ask([score_line(pair) for pair in pairs], len(pairs))
     return MeteorCounts(np.array([_statistics(answer) for answer in answers]))
 
 
-def score_line(pair: Pair) -> str:
-    """The jar's signs and line breaks within the captions go."""
+def score_line(pair: CaptionPair) -> str:
+    """Return the request line, without the jar's separators and line breaks in the captions."""
     sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
     return " ||| ".join(["SCORE", *sentences])
 
@@ -67,7 +67,7 @@ def _statistics(answer: str) -> list[float]:
 
 
 def summable(statistics: Array) -> Array:
-    """(N, 23) as the jar adds them up: a caption that is its reference, in one chunk, is taken to have none."""
+    """Return statistics (N, 23) as the jar sums them: a caption equal to its reference (one chunk) has no chunk."""
     matches = statistics[:, MATCHES].reshape(len(statistics), -1, 2).sum(axis=1)
     perfect = (matches == statistics[:, :2]).all(axis=1) & (statistics[:, CHUNKS] == 1)
     added = statistics.copy()
@@ -76,6 +76,6 @@ def summable(statistics: Array) -> Array:
 
 
 def evaluate(statistics: Array) -> list[float]:
-    """Each row's score, 0 to 1, and that of all rows together."""
+    """Return each row's score, 0 to 1, and that of all rows together."""
     rows = [" ".join(map(str, row)) for row in statistics.tolist()]
     return [float(answer) for answer in SERVER.ask([" ||| ".join(["EVAL", *rows])], len(rows) + 1)]

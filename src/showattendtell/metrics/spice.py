@@ -1,4 +1,4 @@
-"""SPICE (Anderson et al. 2016) of captions, by the jar in pycocoevalcap, where what that needs is at hand."""
+"""SPICE (Anderson et al. 2016) of captions, by the jar in pycocoevalcap, if its files are available."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import numpy as np
 import pycocoevalcap.spice
 
 from showattendtell.metrics.java import MetricError, run_java
-from showattendtell.metrics.measured import Array, Means, Pair
+from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, ImageMeans
 
 PACKAGE = Path(pycocoevalcap.spice.__file__).parent
 FOLDER = "SHOWATTENDTELL_SPICE"
@@ -22,15 +22,15 @@ NEEDED = (
     "nashorn-core-*.jar",
     *(f"asm{part}-[0-9]*.jar" for part in ("", "-analysis", "-commons", "-tree", "-util")),
 )
-"""Stanford CoreNLP parses the captions; the jar writes its scores by JavaScript, which Java lost with version 15 and
-Nashorn, which stands on ASM, gives back."""
+"""Stanford CoreNLP parses the captions; the jar writes its scores by JavaScript, which Java removed in version 15 and
+Nashorn (which depends on ASM) restores."""
 
 TIME_LIMIT = 4 * 3600.0
-"""Seconds; it parses every reference."""
+"""Time limit in seconds; all references are parsed."""
 
 
-def measure_spice(pairs: Sequence[Pair]) -> Means:
-    """A `MetricError` that says which files to put where if they are not at hand, or why the jar fails."""
+def measure_spice(pairs: Sequence[CaptionPair]) -> ImageMeans:
+    """Measure SPICE; a `MetricError` names missing files and their folder, or why the jar fails."""
     folders = [PACKAGE / "lib", *(Path(name) for name in [os.environ.get(FOLDER)] if name)]
     missing = [jar for jar in NEEDED if not any(any(folder.glob(jar)) for folder in folders)]
     if missing:
@@ -43,17 +43,17 @@ def measure_spice(pairs: Sequence[Pair]) -> Means:
         captions.write_text(captions_json(pairs), encoding="utf-8")
         scorer = ["-Xmx8G", "-cp", class_path, "edu.anu.spice.SpiceScorer"]
         run_java("SPICE", [*scorer, str(captions), "-out", str(scores), "-silent"], TIME_LIMIT)
-        return Means("spice", 100 * read_scores(scores.read_text(encoding="utf-8"), len(pairs)))
+        return ImageMeans("spice", 100 * read_scores(scores.read_text(encoding="utf-8"), len(pairs)))
 
 
-def captions_json(pairs: Sequence[Pair]) -> str:
+def captions_json(pairs: Sequence[CaptionPair]) -> str:
     return json.dumps(
         [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
     )
 
 
 def read_scores(text: str, num_images: int) -> Array:
-    """(N,) F-scores of all tuples, 0 to 1; a `MetricError` unless there is one for every image."""
+    """Return F-scores (N,) of all tuples, 0 to 1; a `MetricError` unless there is one for every image."""
     by_image = {item["image_id"]: item["scores"]["All"]["f"] for item in json.loads(text)}
     if by_image.keys() != set(range(num_images)):
         raise MetricError(f"SPICE scored {len(by_image)} of {num_images} images")

@@ -1,4 +1,4 @@
-"""Ways to split captions into words before they are scored; scores compare only within one way."""
+"""Tokenizers for scoring; only scores from the same tokenizer are comparable."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Literal, get_args
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
-from showattendtell.text.tokenize import tokenize
 
 TokenizerName = Literal["plain", "whitespace", "ptb"]
 TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
@@ -19,10 +19,10 @@ TIME_LIMIT = 600.0
 
 
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """The words of sentences; a `MetricError` if Stanford's tokenizer cannot be run.
+    """Split sentences into words; a `MetricError` if Stanford's tokenizer cannot be run.
 
     Args:
-        tokenizer: `plain` lower case without punctuation, as the model reads captions; `whitespace` as written;
+        tokenizer: `plain` lower case without punctuation, as the model reads captions; `whitespace` unchanged;
             `ptb` Stanford's, lower case without punctuation, as the COCO server scores captions.
     """
     if tokenizer not in _SPLIT:
@@ -39,7 +39,7 @@ def _split_at_whitespace(sentences: Sequence[str]) -> list[list[str]]:
 
 
 def _split_as_penn_treebank(sentences: Sequence[str]) -> list[list[str]]:
-    """All in one run, a line a sentence."""
+    """Tokenize all sentences in one run, one sentence per line."""
     program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)
     lines = run_java("the PTB tokenizer", program, TIME_LIMIT, text).split("\n")[:-1]

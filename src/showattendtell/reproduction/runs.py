@@ -1,40 +1,41 @@
-"""The runs of a table: what each of them trains, and how far it is."""
+"""The runs of a table: the training settings of each, and its progress."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.check import raise_all
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command, compose
 from showattendtell.config.differences import find_differences, plain_settings
-from showattendtell.config.entry import as_value
-from showattendtell.config.reproducing import PaperTable, Recipe
+from showattendtell.config.entry_point import as_value
+from showattendtell.config.schemas import PaperTableConfig, RecipeConfig
+from showattendtell.config.trust import literal
+from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
-from showattendtell.files import BEST, LAST, PREVIOUS
-from showattendtell.report.times import read_times
-from showattendtell.reproduction.scoring import Scoring, setting_of, sha256_of
-from showattendtell.same_training import may_differ
+from showattendtell.reproduction.scoring import ScoringPlan, setting_of, sha256_of
+from showattendtell.runtime.epoch_times import read_times
+from showattendtell.runtime.files import BEST, LAST, PREVIOUS
+from showattendtell.settings import may_differ
 
-BEGINNING = "initial_weights.sha256"
-"""The file of a second stage, or of a mean, that tells the weights that it was made of."""
+BEGINNING = "init_from.sha256"
+"""File with the SHA-256 of the weights that a second stage was initialised from, or that a mean was averaged from."""
 
-OWN = {"seed": ", and choose seeds by seeds=[1]", "initial_weights": "", "resume": "", "stages": ""}
-"""Settings of training that each run of a table has of its own, and what to do instead."""
+OWN = {"seed": ", and choose seeds by seeds=[1]", "init_from": "", "resume": "", "stages": ""}
+"""Settings of training that each run of a table sets itself, and what to do instead."""
 
 
-class Run(NamedTuple):
+class TableRun(NamedTuple):
     """A recipe with a seed.
 
-    arguments  of train, but for those that say where it writes
-    config     what they make of the settings of training
-    scoring    what is to be known of its best checkpoint
-    before     the runs with whose best weights it begins, if it is a second stage, or of which it is the mean
-    is_mean    whether nothing is trained, but those weights averaged
+    arguments  of train, without those that set the output folder
+    config     the training configuration that they compose
+    scoring    the required test results of its best checkpoint
+    before     the runs whose best weights initialise a second stage, or are averaged
+    is_mean    whether the run averages those weights instead of training
     """
 
     recipe: str
@@ -42,8 +43,8 @@ class Run(NamedTuple):
     folder: Path
     arguments: tuple[str, ...]
     config: DictConfig
-    scoring: Scoring
-    before: "tuple[Run, ...]" = ()
+    scoring: ScoringPlan
+    before: "tuple[TableRun, ...]" = ()
     is_mean: bool = False
 
     @property
@@ -60,7 +61,7 @@ class Run(NamedTuple):
 
     @property
     def is_trained(self) -> bool:
-        """Whether all of its epochs are done; one that stopped early, or a mean, is known by its results alone."""
+        """Whether all epochs are done; with early stopping and for a mean, only its results show that."""
         return self.scoring.was_scored or (self.num_epochs is not None and self.epochs >= self.num_epochs)
 
     @property
@@ -69,7 +70,7 @@ class Run(NamedTuple):
 
     @property
     def minutes_before(self) -> float:
-        """That all stages before it have trained, each once."""
+        """Training minutes of all stages before it, each counted once."""
         return sum(sum(read_times(folder)) for folder in dict.fromkeys(self._folders_before())) / 60
 
     def _folders_before(self) -> Iterator[Path]:
@@ -79,43 +80,43 @@ class Run(NamedTuple):
 
     @property
     def epochs(self) -> int:
-        """That have been trained."""
+        """Number of finished epochs."""
         return len(read_times(self.folder))
 
     @property
     def num_epochs(self) -> int | None:
-        """That there are to be at most; None without a limit."""
+        """Maximum number of epochs; None without a limit."""
         most = self.config.trainer.get("max_epochs")
         return most if most and most > 0 else None
 
 
-def make_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
-    """Those that a command asks for, recipe by recipe.
+def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
+    """Return the runs that a command asks for, recipe by recipe.
 
-    A second stage stands behind the runs that it begins with, which are run where it is asked for. Raises `UserError`
-    for a table that names what there is not, settings that train does not take, and where the folder holds a run of
-    other settings.
+    A second stage comes after the runs that it depends on, which are added if necessary. Raises `UserError` for a table
+    with unknown names, settings that train does not accept, and a folder that holds a run
+    with other settings.
     """
     _check(table)
     runs = _make_runs(table, config, folder, _chosen(table, config), config.seeds or table.seeds)
-    refuse_other_settings(runs)
+    check_settings(runs)
     return runs
 
 
-def finished_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
-    """All of the table that are there with these settings, whichever the command asks for."""
+def finished_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
+    """Return all finished runs of the table with these settings, including those that the command does not ask for."""
     return [run for run in _all_runs(table, config, folder) if run.is_finished and not find_other_settings(run)]
 
 
-def runs_with_other_settings(table: PaperTable, config: DictConfig, folder: Path) -> list[str]:
-    """A sentence for each run of the table that is there with other settings than these."""
+def runs_with_other_settings(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[str]:
+    """Return a sentence for each existing run of the table with other settings."""
     return [fault for run in _all_runs(table, config, folder) for fault in find_other_settings(run)]
 
 
-def _all_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
-    """Recipes that cannot have the settings have no runs with them; `UserError` where none can."""
+def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
+    """Return the runs of all recipes that accept the settings; raise `UserError` if none does."""
     seeds = list(dict.fromkeys([*table.seeds, *(config.seeds or [])]))
-    runs: list[Run] = []
+    runs: list[TableRun] = []
     faults = []
     for recipe in table.recipes:
         try:
@@ -125,45 +126,47 @@ def _all_runs(table: PaperTable, config: DictConfig, folder: Path) -> list[Run]:
         else:
             runs += [run for run in made if run.recipe == recipe]
     if len(faults) == len(table.recipes):
-        raise_all(faults[:1])
+        raise_errors(faults[:1])
     return runs
 
 
 def _make_runs(
-    table: PaperTable, config: DictConfig, folder: Path, recipes: Iterable[str], seeds: Sequence[int]
-) -> list[Run]:
+    table: PaperTableConfig, config: DictConfig, folder: Path, recipes: Iterable[str], seeds: Sequence[int]
+) -> list[TableRun]:
     common = [*given_settings(config), *data_settings(config, ["root"])]
     boxed = bool(config.dataset.entities or config.dataset.instances)
-    runs: dict[tuple[str, int], Run] = {}
+    runs: dict[tuple[str, int], TableRun] = {}
     for name in recipes:
         recipe = table.recipes[name]
         arguments = (*_settings(table.recipes, name), *common)
         settings = _compose(arguments)
         for seed in seeds:
             at = folder / name / str(seed)
-            scoring = Scoring(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
+            scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
             before = tuple(runs[needed, seed] for needed in recipe.needs)
-            own = {"seed": seed, **({"initial_weights": str(before[0].folder / BEST)} if recipe.begins_with else {})}
+            own = {"seed": seed, **({"init_from": str(before[0].folder / BEST)} if recipe.init_from else {})}
             whole = OmegaConf.merge(settings, own)
             assert isinstance(whole, DictConfig)
             given = (f"{key}={as_value(str(value))}" for key, value in own.items())
-            runs[name, seed] = Run(name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.mean_of))
+            runs[name, seed] = TableRun(
+                name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.average_of)
+            )
     return list(runs.values())
 
 
-def _settings(recipes: Mapping[str, Recipe], name: str) -> Sequence[str]:
-    """Of train; those of a mean are its first part's, as in its checkpoint."""
+def _settings(recipes: Mapping[str, RecipeConfig], name: str) -> Sequence[str]:
+    """Return the settings of train; for a mean, those of its first part, as in its checkpoint."""
     recipe = recipes[name]
-    return _settings(recipes, recipe.mean_of[0]) if recipe.mean_of else recipe.settings
+    return _settings(recipes, recipe.average_of[0]) if recipe.average_of else recipe.settings
 
 
-def refuse_other_settings(runs: Iterable[Run]) -> None:
-    """Raises `UserError` where a run's folder holds one of other settings, or one that began with other weights."""
-    raise_all([fault for run in runs for fault in find_other_settings(run)][:1])
+def check_settings(runs: Iterable[TableRun]) -> None:
+    """Raise `UserError` if a run's folder holds one with other settings or with other initial weights."""
+    raise_errors([fault for run in runs for fault in find_other_settings(run)][:1])
 
 
-def _check(table: PaperTable) -> None:
-    """All that it names has to be there before hours are spent on it."""
+def _check(table: PaperTableConfig) -> None:
+    """Raise `UserError` unless everything that the table names exists, before hours are spent on it."""
     beginnings = (name for recipe in table.recipes.values() for name in recipe.needs)
     members = (recipe for name in table.ensembles for recipe in table.members(name))
     for name in [table.base, *table.pages, *members, *beginnings]:
@@ -180,12 +183,14 @@ def _check(table: PaperTable) -> None:
             check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
 
 
-def _check_means(table: PaperTable) -> None:
-    """A recipe is a training or a mean of several, and none is made of itself."""
+def _check_means(table: PaperTableConfig) -> None:
+    """Check that each recipe is either a training or a mean of several, and that there are no cycles."""
     for name, recipe in table.recipes.items():
-        if len(recipe.mean_of) == 1 or bool(recipe.settings) == bool(recipe.mean_of):
-            raise UserError(f"table={table.name}: {name} needs settings of train, or mean_of with two recipes or more")
-        if recipe.mean_of and recipe.begins_with:
+        if len(recipe.average_of) == 1 or bool(recipe.settings) == bool(recipe.average_of):
+            raise UserError(
+                f"table={table.name}: {name} needs settings of train, or average_of with two recipes or more"
+            )
+        if recipe.average_of and recipe.init_from:
             raise UserError(
                 f"table={table.name}: {name} is the mean of others, and begins with nothing; leave that out"
             )
@@ -195,8 +200,8 @@ def _check_means(table: PaperTable) -> None:
         raise UserError(f"table={table.name}: {' needs '.join(reversed(fault.args[1]))}, which has no end") from None
 
 
-def _chosen(table: PaperTable, config: DictConfig) -> list[str]:
-    """The recipes that are asked for, each behind those that it begins with."""
+def _chosen(table: PaperTableConfig, config: DictConfig) -> list[str]:
+    """Return the requested recipes, each after those that it depends on."""
     given = table.recipes if config.recipes is None else config.recipes
     asked = [given] if isinstance(given, str) else list(given)
     for name in asked:
@@ -205,15 +210,15 @@ def _chosen(table: PaperTable, config: DictConfig) -> list[str]:
     return list(dict.fromkeys(name for one in asked for name in _with_beginnings(table.recipes, one)))
 
 
-def _with_beginnings(recipes: Mapping[str, Recipe], name: str) -> Iterator[str]:
+def _with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[str]:
     for first in recipes[name].needs:
         yield from _with_beginnings(recipes, first)
     yield name
 
 
-def make_ensembles(table: PaperTable, runs: Sequence[Run], folder: Path) -> dict[str, Scoring]:
-    """The table's ensembles by name, where there are runs of each of its recipes, and several in all. They have no maps
-    in common, and no figures of them."""
+def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> dict[str, ScoringPlan]:
+    """Return the table's ensembles by name, if each recipe has a run and there are several runs. Ensembles have no
+    attention scores, since they have no common attention maps."""
     ensembles = {}
     for name in table.ensembles:
         members = [[run for run in runs if run.recipe == recipe] for recipe in table.members(name)]
@@ -228,7 +233,7 @@ def make_ensembles(table: PaperTable, runs: Sequence[Run], folder: Path) -> dict
 
 
 def given_settings(config: DictConfig) -> list[str]:
-    """Raises `UserError` for one that each run has of its own."""
+    """Return the settings of all runs; raise `UserError` for one that each run sets itself."""
     given = [config.settings] if isinstance(config.settings, str) else list(config.settings)
     for setting in given:
         name = setting.partition("=")[0].lstrip("+")
@@ -238,12 +243,12 @@ def given_settings(config: DictConfig) -> list[str]:
 
 
 def budget(config: DictConfig) -> list[str]:
-    """The settings given to all runs that make them other than the recipes."""
+    """Return the settings of all runs that make them differ from the recipes."""
     return [setting for setting in given_settings(config) if not may_differ(setting.partition("=")[0])]
 
 
 def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
-    """Some of the command's settings of `dataset` as arguments, where they are given."""
+    """Return those of the command's `dataset` settings that are given, as arguments."""
     given = {name: config.dataset[name] for name in names if config.dataset[name] is not None}
     return [f"dataset.{name}={as_value(value)}" for name, value in given.items()]
 
@@ -256,8 +261,8 @@ def _compose(arguments: Sequence[str]) -> DictConfig:
     return config
 
 
-def find_other_settings(run: Run) -> list[str]:
-    """A sentence if the folder of the run holds one that was begun with other settings."""
+def find_other_settings(run: TableRun) -> list[str]:
+    """Return a sentence if the folder of the run holds one that was started with other settings."""
     if not (run.is_begun or run.scoring.results):
         return []
     if run.is_mean:
@@ -274,35 +279,40 @@ def find_other_settings(run: Run) -> list[str]:
     return []
 
 
-def _differences(run: Run) -> list[str]:
+def _differences(run: TableRun) -> list[str]:
     file = run.folder / "config/config.yaml"
     if not file.is_file():
         return []
-    theirs = OmegaConf.load(file)
-    assert isinstance(theirs, DictConfig)
-    beginning = {"initial_weights": run.config.initial_weights} if run.before else {}  # its folder may have moved
-    return find_differences(run.config, {**plain_settings(theirs), **beginning})
+    theirs = _unresolved(OmegaConf.load(file))
+    beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
+    return find_differences(_unresolved(run.config), {**plain_settings(theirs), **beginning})
 
 
-def _made_of_others(run: Run) -> list[Run]:
-    """The runs before it that have other weights by now; a run that was begun by hand says nothing of its weights, and
-    a checkpoint that was deleted neither."""
-    told = run.folder / BEGINNING
-    if not told.is_file():
+def _unresolved(config: Any) -> DictConfig:
+    """Return the configuration with unresolved interpolations, since those of a file are untrusted."""
+    settings: Any = OmegaConf.to_container(config, resolve=False)
+    return literal(settings)
+
+
+def _made_of_others(run: TableRun) -> list[TableRun]:
+    """Return the runs before it whose weights have changed since. Without a record of the weights, or if a checkpoint
+    was deleted, no change is assumed."""
+    marker = run.folder / BEGINNING
+    if not marker.is_file():
         return []
-    hashes = told.read_text().split()
+    hashes = marker.read_text().split()
     if len(hashes) != len(run.before):
         return list(run.before)
     return [before for before, sha256 in zip(run.before, hashes, strict=True) if _has_other_weights(before, sha256)]
 
 
-def _has_other_weights(run: Run, sha256: str) -> bool:
+def _has_other_weights(run: TableRun, sha256: str) -> bool:
     best = run.folder / BEST
     return best.is_file() and sha256_of(best) != sha256
 
 
-def note_beginning(run: Run) -> None:
-    """Write down of which weights a second stage, or a mean, is made; a `UserError` where they are gone."""
+def note_beginning(run: TableRun) -> None:
+    """Record the weights that a second stage or a mean starts from; raise `UserError` if they are missing."""
     gone = [before for before in run.before if not (before.folder / BEST).is_file()]
     if gone:
         raise UserError(
@@ -314,9 +324,9 @@ def note_beginning(run: Run) -> None:
         (run.folder / BEGINNING).write_text("".join(f"{sha256}\n" for sha256 in hashes))
 
 
-def expected_seconds(run: Run, runs: Sequence[Run], minutes: float | None) -> float | None:
-    """What is left of the training, about: by the run's own epochs, by runs of the same recipe, or by what its table
-    says in `minutes`; None where nothing tells."""
+def expected_seconds(run: TableRun, runs: Sequence[TableRun], minutes: float | None) -> float | None:
+    """Estimate the remaining training time from the run's own epochs, from runs of the same recipe, or from the table's
+    `minutes`; None if there is no estimate."""
     if run.is_finished or run.is_trained or run.is_mean:
         return 0.0
     seconds = read_times(run.folder)

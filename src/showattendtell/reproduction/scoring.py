@@ -1,4 +1,4 @@
-"""The test results that models are to have, and which of them are there."""
+"""The test results that models need, and which of them exist."""
 
 import json
 from functools import cache
@@ -6,30 +6,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from showattendtell.config.compose import beside_a_command, compose
-from showattendtell.files import sha256
+from showattendtell.runtime.files import sha256
 
 BOXED = "pointing_game"
-"""The figure that a result has where the boxes of things were known."""
+"""The figure that a result has if the data set has ground-truth boxes."""
 
 
 def title_of(decoding: int | str) -> str:
-    """A table's way of decoding as readers are told of it."""
+    """Return the title of a table's decoding."""
     return f"beam {decoding}" if isinstance(decoding, int) else decoding
 
 
 def setting_of(decoding: int | str) -> str:
-    """A table's way of decoding as a command is told of it."""
+    """Return the command-line setting of a table's decoding."""
     return f"decoding.beam_size={decoding}" if isinstance(decoding, int) else f"decoding={decoding}"
 
 
-class Scoring(NamedTuple):
-    """Models that write as one, and the test results that they are to have.
+class ScoringPlan(NamedTuple):
+    """A model or an ensemble, and the test results that it needs.
 
-    title      what it is called
-    folder     that of the results
-    models     their checkpoints
-    decodings  how the images are captioned, each by a result of its own
-    boxed      whether the results are to say how well attention finds things
+    title      its name
+    folder     of the results
+    models     the checkpoints
+    decodings  one result for each
+    boxed      whether the results need attention scores, which use ground-truth boxes
     """
 
     title: str
@@ -44,21 +44,21 @@ class Scoring(NamedTuple):
 
     @property
     def results(self) -> list[Path]:
-        """Those that are there, also of other ways of decoding and of other weights."""
+        """Existing results, including those of other decodings and other weights."""
         return sorted(self.folder.glob("results-test-*.json"))
 
     @property
     def was_scored(self) -> bool:
-        """Whether there is any result of these models as they are: they were scored, and so trained to their end."""
+        """Whether any result belongs to the present weights, which means that training was complete."""
         return all(model.is_file() for model in self.models) and any(map(self._is_of_these, self.results))
 
     def result_file(self, decoding: int | str) -> Path:
         return self.folder / f"results-test-{title_of(decoding).replace(' ', '')}.json"
 
     def is_scored(self, decoding: int | str) -> bool:
-        """Whether there is a result of these models, written in the way that the settings say now.
+        """Whether there is a result of these models with the present settings of this decoding.
 
-        A checkpoint that was deleted is taken to be what was scored.
+        A deleted checkpoint is assumed to be the one that was scored.
         """
         file = self.result_file(decoding)
         if not file.is_file() or not self._is_of_these(file):
@@ -73,16 +73,16 @@ class Scoring(NamedTuple):
 
 
 def _is_written_so(result: dict[str, Any], decoding: int | str) -> bool:
-    """A setting that the result knows nothing of came later, and leaves captions as they were where it is not given."""
+    """Whether a result has the present settings; those that it lacks are newer, and by default change no caption."""
     tokenizer, settings = _settings_of(decoding)
-    told = result["decoding"]
-    return result["tokenizer"] == tokenizer and all(told[name] == settings.get(name) for name in told)
+    decoding_used = result["decoding"]
+    return result["tokenizer"] == tokenizer and all(decoding_used[name] == settings.get(name) for name in decoding_used)
 
 
 @cache
 def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
-    """The tokenizer and the way of decoding that evaluate has now, as it writes them into a result."""
-    from showattendtell.config.build import build
+    """Return the present tokenizer and decoding settings of evaluate, in the form of a result file."""
+    from showattendtell.config.instantiate import build
 
     with beside_a_command():
         config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
@@ -94,7 +94,7 @@ def _is_of(checkpoint: Path, sha256: str) -> bool:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """What tells a file from what stood in its place before."""
+    """Return modification time and size of a file, as cache key."""
     about = file.stat()
     return about.st_mtime_ns, about.st_size
 

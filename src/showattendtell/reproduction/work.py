@@ -1,53 +1,123 @@
-"""What there is to do for a table, done as far as it is not yet."""
+"""Runs the commands of this package one after the other, as a user would."""
 
+import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
 
-from showattendtell.config.entry import as_value
-from showattendtell.config.reproducing import PaperTable
+from showattendtell.config.entry_point import as_value
+from showattendtell.config.schemas import PaperTableConfig
+from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError
-from showattendtell.files import BEST, LOCK, alone, hold
-from showattendtell.reproduction.commands import Commands
-from showattendtell.reproduction.outcome import tell, write
+from showattendtell.reproduction.outcome import make_table, write
 from showattendtell.reproduction.runs import (
-    Run,
+    TableRun,
     budget,
+    check_settings,
     data_settings,
+    expected_seconds,
     find_other_settings,
     finished_runs,
     given_settings,
     make_ensembles,
     note_beginning,
-    refuse_other_settings,
     runs_with_other_settings,
 )
-from showattendtell.reproduction.scoring import Scoring, setting_of
+from showattendtell.reproduction.scoring import ScoringPlan, setting_of
+from showattendtell.runtime.epoch_times import duration, read_times
+from showattendtell.runtime.files import BEST, LOCK, file_lock, lock_file
+
+
+class CommandRunner(Subcommands):
+    """Context manager that runs commands in turn. Signals are forwarded to the current one and then end the program."""
+
+    def __exit__(self, *about: object) -> None:
+        super().__exit__(*about)
+        if self.came:
+            print("\nstopped; the same command goes on from here", file=sys.stderr)
+
+    def run(self, command: str, *settings: str) -> None:
+        """Print the command and run it.
+
+        Raises `UserError` if it fails, and SystemExit if this process received a signal.
+        """
+        line = f"python -m showattendtell.{shlex.join([command, *settings])}"
+        print(f"\n$ {line}", flush=True)
+        status = self.status_of(command, *settings)
+        if self.came:
+            sys.exit(128 + self.came)
+        if status:
+            raise UserError(f"{command} ended with status {status}; what it said stands above, behind $ {line}")
+
+
+def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
+    """Print the progress and the remaining training time of each run, and the total."""
+    shown = Table(
+        "recipe", "seed", "state", title=f"{table.name}: {len(runs)} run{'s' * (len(runs) > 1)}", title_justify="left"
+    )
+    shown.add_column("training left", justify="right")
+    left = []
+    for run in runs:
+        minutes = None if budget(config) else table.recipes[run.recipe].minutes
+        left.append(expected_seconds(run, runs, minutes))
+        shown.add_row(run.recipe, str(run.seed), _state(run), _told(left[-1]))
+    console = Console(highlight=False)
+    console.print(shown)
+    todo, unknown, known = sum(not run.is_finished for run in runs), left.count(None), sum(filter(None, left))
+    if not todo:
+        console.print("nothing to train: all runs are finished")
+    elif not unknown and not known:
+        console.print(f"nothing to train: {todo} to be scored")
+    else:
+        others = f" and {unknown} of unknown length" if unknown else ""
+        time = f"about {duration(known)}{others}" if known else "for an unknown time"
+        console.print(f"{todo} to do: they train {time}; storing grids and scoring come on top", soft_wrap=True)
+
+
+def _state(run: TableRun) -> str:
+    trained = "" if run.is_mean else f", {run.epochs} epochs in {duration(sum(read_times(run.folder)))}"
+    if run.is_finished:
+        return f"finished{trained}"
+    if run.is_trained:
+        return f"{'averaged' if run.is_mean else 'trained'}{trained}, to be scored"
+    if run.is_mean:
+        return "to be averaged"
+    if run.is_begun:
+        return f"{run.epochs} of {run.num_epochs or 'any number of'} epochs"
+    return "to be trained"
+
+
+def _told(seconds: float | None) -> str:
+    return "?" if seconds is None else duration(seconds) if seconds else ""
+
 
 NUM_PHOTOGRAPHS = 20
 
 
-def reproduce(table: PaperTable, runs: Sequence[Run], folder: Path, config: DictConfig) -> None:
-    """Run what is not finished and not with another worker, and write the table of what is finished.
+def reproduce(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, config: DictConfig) -> None:
+    """Run what is neither finished nor running in another worker, and write the table of the finished runs.
 
     Raises `UserError` with a sentence for each run that failed.
     """
-    with Commands() as commands:
+    with CommandRunner() as commands:
         faults = carry_out(runs, folder, commands, config)
         faults += score_ensembles(table, runs, folder, commands, config)
-        with alone(folder / LOCK):
+        with file_lock(folder / LOCK):
             faults += write_outcome(table, runs, folder, commands, config)
     if faults:
         raise UserError("\n  ".join([f"{len(faults)} of the table's rows failed:", *faults]))
 
 
 def score_ensembles(
-    table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
+    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
 ) -> list[str]:
-    """Score those of which all models are there, and that no other worker has; a sentence for each that fails.
+    """Score the ensembles whose models are finished and that no other worker has; return a sentence for each failure.
 
     A command that asks for no runs scores none.
     """
@@ -61,28 +131,30 @@ def score_ensembles(
     return faults
 
 
-def _ensembles(table: PaperTable, runs: Sequence[Run], finished: Sequence[Run], folder: Path) -> dict[str, Scoring]:
-    """Of the finished runs; an ensemble waits for all those of its recipes that the command asks for."""
+def _ensembles(
+    table: PaperTableConfig, runs: Sequence[TableRun], finished: Sequence[TableRun], folder: Path
+) -> dict[str, ScoringPlan]:
+    """Return the ensembles of finished runs; an ensemble waits for all requested runs of its recipes."""
     unfinished = {run.recipe for run in runs if not run.is_finished}
     return make_ensembles(table, [run for run in finished if run.recipe not in unfinished], folder)
 
 
-def _hold(scoring: Scoring) -> TextIO | None:
-    """The file that the worker holds which trains or scores these models; None where another worker is that, which is
-    told."""
-    held = hold(scoring.folder.with_suffix(LOCK))
+def _hold(scoring: ScoringPlan) -> TextIO | None:
+    """Lock the models for this worker and return the lock file; if another worker trains or scores them, print that and
+    return None."""
+    held = lock_file(scoring.folder.with_suffix(LOCK))
     if held is None:
         print(f"{scoring.title} is with another worker")
     return held
 
 
 def write_outcome(
-    table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
+    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
 ) -> list[str]:
-    """The page of photographs and the table of what is finished; a sentence for what fails.
+    """Write the page of photographs and the table of the finished runs; return a sentence for each failure.
 
-    The table has all of its runs, those too that this command does not ask for; one that asks for none only writes the
-    table.
+    The table includes finished runs that this command does not ask for. A command that asks for no runs
+    writes only the table.
     """
     faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
     shown = finished_runs(table, config, folder)
@@ -93,7 +165,7 @@ def write_outcome(
         with _noting(faults, "photographs"):
             photographs = show_photographs(table, shown, folder, commands, config)
     with _noting(faults, "the table"):
-        overview = tell(table, shown, ensembles, _notes(table, shown, ensembles.values(), config))
+        overview = make_table(table, shown, ensembles, _notes(table, shown, ensembles.values(), config))
         if overview:
             write(overview._replace(photographs=photographs), folder, table.name)
         else:
@@ -103,30 +175,32 @@ def write_outcome(
     return faults
 
 
-def _notes(table: PaperTable, runs: Sequence[Run], ensembles: Iterable[Scoring], config: DictConfig) -> list[str]:
-    """What a reader should know of the runs: what was cut, and what is not there."""
+def _notes(
+    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Iterable[ScoringPlan], config: DictConfig
+) -> list[str]:
+    """Return notes on changed settings and on missing runs."""
     cut, lacking = budget(config), list(_lacking(table, runs))
     lacking += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
     notes = [f"all runs with other settings than their recipes: {' '.join(cut)}"] if cut else []
     return [*notes, *([f"not finished, and not in the table: {'; '.join(lacking)}"] if lacking else [])]
 
 
-def _lacking(table: PaperTable, runs: Sequence[Run]) -> Iterator[str]:
-    """The recipes, or single seeds of them, of which there is no finished run."""
+def _lacking(table: PaperTableConfig, runs: Sequence[TableRun]) -> Iterator[str]:
+    """Yield the recipes, or single seeds of them, without a finished run."""
     for recipe in table.recipes:
         there = {run.seed for run in runs if run.recipe == recipe}
         yield from [f"{recipe}, seed {seed}" for seed in table.seeds if seed not in there] if there else [recipe]
 
 
-def carry_out(runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig) -> list[str]:
-    """Train what is not trained, and score on the test images what is; a sentence for each run that fails.
+def carry_out(runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig) -> list[str]:
+    """Train and score the unfinished runs; return a sentence for each run that fails.
 
-    Before the first of all, data and encoder are checked: a fault in them would be one of every run. What another
-    worker has is left to it, and so is a second stage that begins with it, unless that is finished meanwhile.
+    If none has started, data and encoder are checked first, since an error there would affect every run. Runs of
+    another worker are skipped, and so are second stages that depend on them, unless those finish in the meantime.
     """
     left = [run for run in runs if not run.is_finished]
     if left and not any(run.is_begun for run in runs):
-        with alone(folder / LOCK):
+        with file_lock(folder / LOCK):
             commands.run("prepare", *left[0].arguments)
     faults: list[str] = []
     took_any = True
@@ -137,13 +211,13 @@ def carry_out(runs: Sequence[Run], folder: Path, commands: Commands, config: Dic
     return faults
 
 
-def _take(run: Run, commands: Commands, config: DictConfig, faults: list[str]) -> bool:
-    """Carry out a run, or note its fault; False for one that another worker has or that cannot begin yet."""
+def _take(run: TableRun, commands: CommandRunner, config: DictConfig, faults: list[str]) -> bool:
+    """Carry out a run, or record its error; return False if another worker has it or if it cannot start yet."""
     held = _hold(run.scoring)
     if held is None:
         return False
     with held, _noting(faults, run.title):
-        refuse_other_settings([run])  # of another worker since
+        check_settings([run])  # another worker may have changed them since
         if not run.can_begin:
             return False
         if not run.is_finished:
@@ -153,15 +227,15 @@ def _take(run: Run, commands: Commands, config: DictConfig, faults: list[str]) -
 
 @contextmanager
 def _noting(faults: list[str], title: str) -> Iterator[None]:
-    """Go on behind a fault, which is added to the others."""
+    """Record a `UserError` in `faults` instead of raising it."""
     try:
         yield
     except UserError as fault:
         faults.append(f"{title}: {fault}")
 
 
-def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
-    """What was scored is not trained again; training that is finished otherwise ends at once."""
+def _carry_out(run: TableRun, commands: CommandRunner, config: DictConfig) -> None:
+    """Train, unless the run was scored before, and score; complete training ends at once when resumed."""
     if not run.scoring.was_scored:
         if not run.is_begun:
             note_beginning(run)
@@ -172,18 +246,18 @@ def _carry_out(run: Run, commands: Commands, config: DictConfig) -> None:
     score(run.scoring, commands, config)
 
 
-def _train(run: Run, commands: Commands) -> None:
+def _train(run: TableRun, commands: CommandRunner) -> None:
     at = f"hydra.run.dir={as_value(str(run.folder))}"
     commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
 
 
-def _average(run: Run, commands: Commands) -> None:
+def _average(run: TableRun, commands: CommandRunner) -> None:
     parts = [str(part.folder / BEST) for part in run.before]
     commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
 
 
-def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
-    """Make the test results that are missing."""
+def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> None:
+    """Compute the missing test results."""
     models = [str(file) for file in scoring.models]
     places = [setting for setting in given_settings(config) if setting.startswith("cache=")]
     for decoding in scoring.decodings:
@@ -203,15 +277,15 @@ def score(scoring: Scoring, commands: Commands, config: DictConfig) -> None:
                 )
 
 
-def page_of(table: PaperTable, folder: Path) -> Path:
+def page_of(table: PaperTableConfig, folder: Path) -> Path:
     return folder / f"{table.name}-photographs.html"
 
 
 def show_photographs(
-    table: PaperTable, runs: Sequence[Run], folder: Path, commands: Commands, config: DictConfig
+    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
 ) -> str | None:
-    """The name of the table's page of photographs, made now where there is none of these models as they are; None where
-    one of them is not finished."""
+    """Return the name of the table's page of photographs, created if missing or older than the models; None if one of
+    its models is not finished."""
     first = {run.recipe: run for run in reversed(runs) if run.is_finished and run.recipe in table.pages}
     if not first or len(first) < len(table.pages):
         return None
@@ -231,6 +305,6 @@ def show_photographs(
     command = "\n".join(arguments)
     is_of_these = page.is_file() and made.is_file() and made.read_text() == command
     if not is_of_these or made.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
-        commands.run("page", *arguments, *data_settings(config, ["root"]))
+        commands.run("caption", "split=test", *arguments, *data_settings(config, ["root"]))
         made.write_text(command)
     return page.name

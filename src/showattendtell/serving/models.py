@@ -1,4 +1,4 @@
-"""The models that are served, each by its name, and what they say of photographs in the way that is wished."""
+"""The served models by name, and their captions with the options of a request."""
 
 import dataclasses
 from collections import Counter
@@ -9,79 +9,82 @@ from pathlib import Path
 
 from PIL import Image
 
-from showattendtell.captioning import ImageCaptioner
 from showattendtell.data.images import decode_image
-from showattendtell.decode.decoding import Decoding
-from showattendtell.decode.search import BeamSearch
-from showattendtell.describing import Description, PhotoCaptioner
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.model.hard import HardAttention
-from showattendtell.serving.refusal import Refusal
-from showattendtell.serving.uploads import Upload, clean
-from showattendtell.serving.wishes import Look, Wishes
+from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.models.attention import Attention
+from showattendtell.serving.limits import RequestError
+from showattendtell.serving.requests import CaptionRequest, Look, Upload, clean
+from showattendtell.visualization.image_captions import ImageCaptions
 
 VARIANTS = 8
-"""Of a model's ways of writing that are kept ready."""
+"""Number of beam sizes for which the pipeline of a model is kept."""
 
 
-class Model:
-    """A checkpoint, or several that write as one, under the name that it is asked for by."""
+class RegisteredModel:
+    """A checkpoint or an ensemble under the name that requests use."""
 
-    def __init__(self, name: str, captioner: PhotoCaptioner):
+    def __init__(self, name: str, captioner: CaptioningPipeline):
         self.name, self._captioner = name, captioner
-        self._writing = lru_cache(VARIANTS)(self._write_as)
+        self._pipeline = lru_cache(VARIANTS)(self._with_beam_size)
 
     @property
-    def hard(self) -> list[HardAttention]:
-        """The hard attentions in it, whose way of looking can be chosen."""
+    def hard(self) -> list[Attention]:
+        """The modules of hard attention, whose inference mode a request can choose."""
         attentions = (model.module.captioner.attention for model in self._captioner.models)
-        return [attention for attention in attentions if isinstance(attention, HardAttention)]
+        return [attention for attention in attentions if attention.stochastic]
 
     @property
     def decoding(self) -> Decoding:
         return self._captioner.models[0].module.decoding
 
-    def describe(self, photographs: list[Image.Image], wishes: Wishes) -> list[Description]:
-        captioner = self._writing(wishes.beam_size, wishes.seed)
-        with self._looking(wishes.attention):
-            return captioner(photographs)
+    def describe(self, photographs: list[Image.Image], wishes: CaptionRequest) -> list[ImageCaptions]:
+        """Return the captions of each photograph; called by one thread at a time."""
+        pipeline = self._pipeline(wishes.beam_size)
+        pipeline.seed = self._captioner.seed if wishes.seed is None else wishes.seed
+        with self._attention_mode(wishes.attention):
+            return pipeline(photographs)
 
-    def _write_as(self, beam_size: int | None, seed: int | None) -> PhotoCaptioner:
-        """The same models, writing in another way."""
-        decoding = self._with_beams(beam_size) if beam_size else self.decoding
-        models = [one._replace(module=_writing(one.module, decoding)) for one in self._captioner.models]
-        return PhotoCaptioner(self.name, models, self._captioner.seed if seed is None else seed)
+    def _with_beam_size(self, beam_size: int | None) -> CaptioningPipeline:
+        """Return a pipeline of the same models with another beam size; their weights are shared."""
+        decoding = self._beam_search(beam_size) if beam_size else self.decoding
+        models = [
+            model._replace(
+                module=ImageCaptioner(model.module.encoder, model.module.captioner, model.module.vocabulary, decoding)
+            )
+            for model in self._captioner.models
+        ]
+        return CaptioningPipeline(self.name, models, self._captioner.seed)
 
-    def _with_beams(self, beam_size: int) -> Decoding:
+    def _beam_search(self, beam_size: int) -> Decoding:
         if not isinstance(self.decoding, BeamSearch):
-            raise Refusal(422, "beam_size: this server writes otherwise than by beams alone; leave it out")
+            raise RequestError(422, "beam_size: this server writes otherwise than by beams alone; leave it out")
         try:
             return dataclasses.replace(self.decoding, beam_size=beam_size)
         except ValueError as fault:
-            raise Refusal(422, f"beam_size: {fault}") from None
+            raise RequestError(422, f"beam_size: {fault}") from None
 
     @contextmanager
-    def _looking(self, look: Look | None) -> Iterator[None]:
-        before = [attention.test for attention in self.hard]
+    def _attention_mode(self, mode: Look | None) -> Iterator[None]:
+        before = [attention.inference_mode for attention in self.hard]
         for attention in self.hard:
-            attention.test = look or attention.test
+            attention.inference_mode = mode or attention.inference_mode
         try:
             yield
         finally:
-            for attention, test in zip(self.hard, before, strict=True):
-                attention.test = test
+            for attention, mode_before in zip(self.hard, before, strict=True):
+                attention.inference_mode = mode_before
 
 
-def _writing(module: ImageCaptioner, decoding: Decoding) -> ImageCaptioner:
-    return ImageCaptioner(module.encoder, module.captioner, module.vocabulary, decoding)
+class ModelRegistry:
+    """The served models by name; the first one is the default."""
 
-
-class Models:
-    """The models by their names, the first of which is asked where a request names none."""
-
-    def __init__(self, captioners: Sequence[PhotoCaptioner]):
+    def __init__(self, captioners: Sequence[CaptioningPipeline]):
         names = names_of([captioner.name for captioner in captioners])
-        self.by_name = {name: Model(name, one) for name, one in zip(names, captioners, strict=True)}
+        self.by_name = {name: RegisteredModel(name, one) for name, one in zip(names, captioners, strict=True)}
 
     @property
     def names(self) -> list[str]:
@@ -89,27 +92,30 @@ class Models:
 
     @property
     def beam_size(self) -> int | None:
-        """Where a request wishes no other; None where captions are not written by beams alone."""
+        """The default beam size; None if the models do not use beam search."""
         decoding = self.by_name[self.names[0]].decoding
         return decoding.beam_size if isinstance(decoding, BeamSearch) else None
 
-    def describe(self, photographs: Sequence[Upload], wishes: Wishes) -> dict[str, list[Description]]:
-        """By the name of each model wished for what it says of each photograph; a `Refusal` for one that is damaged."""
+    def describe(self, photographs: Sequence[Upload], wishes: CaptionRequest) -> dict[str, list[ImageCaptions]]:
+        """Return the captions of each photograph by the name of the requested model.
+
+        Raises `RequestError` for a damaged photograph.
+        """
         chosen = [self._find(name) for name in dict.fromkeys(wishes.model or self.names[:1])]
         try:
             images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
         except UserError as fault:
-            raise Refusal(422, str(fault)) from None
+            raise RequestError(422, str(fault)) from None
         return {model.name: model.describe(images, wishes) for model in chosen}
 
-    def _find(self, name: str) -> Model:
+    def _find(self, name: str) -> RegisteredModel:
         if name not in self.by_name:
-            raise Refusal(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
+            raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
         return self.by_name[name]
 
 
 def names_of(checkpoints: Sequence[str]) -> list[str]:
-    """FOLDER/FILE of each, which tells nothing of where that is; the second of a name is `FOLDER/FILE 2`."""
+    """Return FOLDER/FILE of each checkpoint without the path to it; a repeated name becomes `FOLDER/FILE 2`."""
     counts: Counter[str] = Counter()
     names = []
     for checkpoint in checkpoints:

@@ -1,0 +1,233 @@
+"""Entry point of every command: read the configuration, check it, run the command, and report errors."""
+
+import atexit
+import gc
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.plugins import Plugins
+from hydra.types import RunMode
+from hydra.utils import execution_whitelist
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import SEARCH, command_folder, compose
+from showattendtell.config.help import help_page
+from showattendtell.config.search import StudySweeper, is_trial
+from showattendtell.config.sweeper import GridSweeper, format_override, run_in_sweep
+from showattendtell.config.trust import escaped
+from showattendtell.config.validation import (
+    DEBUG,
+    FAULTS,
+    find_targets,
+    full_traceback,
+    is_debugging,
+    raise_errors,
+    sentence,
+    validate,
+)
+from showattendtell.errors import UserError, quiet_pipe
+
+GARBAGE = 50_000
+"""Allocations between two garbage collections, instead of 700: importing torch creates half a million objects that
+stay, and scanning them repeatedly takes a second."""
+
+
+PLAIN = r"[\w./-]+"
+"""Pattern of a value that needs no quotes, neither for the shell nor for Hydra."""
+
+
+def entry_point(
+    name: str,
+    run: Callable[[DictConfig], Any],
+    positional: str = "",
+    expand: Callable[[list[str]], list[str]] = list,
+) -> Callable[[], None]:
+    """Return `main()` of a command: it reads `conf/NAME.yaml` and the command line, checks them, calls `run(config)`.
+
+    Every `_target_` on the command line may be built. Errors that the user can fix are printed as one sentence, with
+    exit status 2.
+
+    Args:
+        positional: the setting that collects positional arguments as a list.
+        expand: function that rewrites the arguments before they are checked.
+    """
+
+    def task(config: DictConfig) -> Any:
+        def checked() -> Any:
+            raise_errors(validate(config))
+            with without_checks(config):
+                return run(config)
+
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return run_in_sweep(checked)
+        with report_errors():
+            return checked()
+
+    def main() -> None:
+        gc.set_threshold(GARBAGE)
+        with report_errors():
+            arguments = without_dashes(map(expand_home, take_debug(sys.argv[1:])))
+            arguments = name_positional(arguments, positional) if positional else arguments
+            if {"-h", "--help"} & set(arguments):
+                settings = [argument for argument in arguments if not argument.startswith("-")]
+                print(help_page(*compose(name, check_command(name, settings, complete=False))))
+                return
+            sys.argv[1:] = check_command(name, expand(arguments))
+            for sweeper in (GridSweeper, StudySweeper):
+                Plugins.instance().register(sweeper)
+            hydra.main(config_path=command_folder(name), config_name=name)(task)()
+
+    return main
+
+
+def take_debug(arguments: list[str]) -> list[str]:
+    """Return the arguments without `--debug`. Set the debug variable by it or by the user's HYDRA_FULL_ERROR=1.
+
+    HYDRA_FULL_ERROR is then set to 1 in any case, so that Hydra prints no error messages itself.
+    """
+    if "--debug" in arguments:
+        os.environ[DEBUG] = "1"
+    os.environ.setdefault(DEBUG, os.environ.get("HYDRA_FULL_ERROR", "0"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    return [argument for argument in arguments if argument != "--debug"]
+
+
+@contextmanager
+def without_checks(config: DictConfig) -> Iterator[None]:
+    """Allow every `_target_` in the configuration, which the user wrote."""
+    with execution_whitelist(list(find_targets(OmegaConf.to_container(config, resolve=True)))):
+        yield
+
+
+def exit_process() -> None:
+    """Exit the process without freeing its modules, which would take another second."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def expand_home(argument: str) -> str:
+    """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
+    names."""
+    return re.sub(r"(?<=[=\[,])~(?=[/,\]]|$)", lambda _: str(Path.home()), argument)
+
+
+def without_dashes(arguments: Iterable[str]) -> list[str]:
+    """Return the arguments with `--name value` and `--name=value` as `name=value`, unless it is an option of Hydra."""
+    known, settings = get_args_parser()._option_string_actions, []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or f"--{name}" in known:
+            settings.append(argument)
+            continue
+        given = value if equals else next(rest, None)
+        if not given or given.startswith("--"):
+            raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
+        settings.append(f"{name.replace('-', '_')}={given if given[0] in '[{' else as_value(given)}")
+    return settings
+
+
+def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
+    """Return the arguments with the positional ones collected as `setting=[...]`. An argument is positional if it has
+    no `=` or is the path of a file or folder.
+
+    Raises `UserError` if the setting is given by name as well.
+    """
+    given = get_args_parser().parse_intermixed_args(list(arguments)).overrides
+    places = [argument for argument in given if "=" not in argument or os.path.exists(argument)]
+    rest = [argument for argument in arguments if argument not in places]
+    named = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
+    if places and named:
+        raise UserError(f"{setting} are given twice, as {places[0]} and as {named}; give all of them in one way")
+    return [*rest, f"{setting}=[{','.join(map(quoted, places))}]"] if places else rest
+
+
+def run_folder() -> Path:
+    """Return the folder that Hydra made for this run, as the user would type it."""
+    return format_override(HydraConfig.get().runtime.output_dir)
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first process of torchrun or SLURM. Works before the process group is initialised."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
+
+
+def search_root() -> Path | None:
+    """Return the folder that has earlier runs of the same command, or earlier sweeps for a run of a sweep. None if the
+    user named this run's folder, and for a trial."""
+    config, folder = HydraConfig.get(), run_folder()
+    is_sweep = config.mode == RunMode.MULTIRUN
+    if is_trial():
+        return None
+    setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
+    is_named = any(line.startswith(setting) for line in config.overrides.hydra)
+    if is_sweep:
+        return folder.parent if is_named else folder.parent.parent
+    return None if is_named else folder.parent
+
+
+class Choices(NamedTuple):
+    """The choices of a run: the option of each config group, and the arguments of its command."""
+
+    choices: dict[str, str]
+    arguments: list[str]
+
+
+def read_choices() -> Choices:
+    """Return the choices of this run, without the arguments `resume` and `sweep`."""
+    config = HydraConfig.get()
+    choices = {group: option for group, option in config.runtime.choices.items() if option}
+    return Choices(
+        {group: option for group, option in choices.items() if not group.startswith("hydra") and group != SEARCH},
+        [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))],
+    )
+
+
+def as_argument(name: str, value: object) -> str:
+    """Return `name=value` as a user would type it, quoted for the shell and for Hydra if needed."""
+    if re.fullmatch(PLAIN, str(value)):
+        return f"{name}={value}"
+    return shlex.quote(f"{name}={quoted(str(value))}")
+
+
+def as_value(value: str | Iterable[str]) -> str:
+    """Return a text, or several as a list, as the value of a setting in an argument list, quoted if Hydra needs it."""
+    if not isinstance(value, str):
+        return f"[{','.join(map(as_value, value))}]"
+    return value if re.fullmatch(PLAIN, value) else quoted(value)
+
+
+def quoted(text: str) -> str:
+    """Quote a text so that Hydra's command line and OmegaConf's interpolation take it literally."""
+    return QuotedString(escaped(text), Quote.double).with_quotes()
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Print an error that the user can fix on stderr and exit with status 2; with 130, as shells do, for Ctrl-C.
+
+    With `--debug` print its traceback as well. If the reader of standard output is gone, exit without a message.
+    """
+    try:
+        with quiet_pipe():
+            yield
+    except FAULTS as fault:
+        if is_debugging():
+            print(full_traceback(fault), file=sys.stderr)
+        print(f"error: {sentence(fault)}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

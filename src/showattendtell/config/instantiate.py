@@ -1,0 +1,99 @@
+"""Build objects from the nodes of a checked configuration."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from showattendtell.config.trust import trusted_targets
+from showattendtell.config.validation import TARGET
+from showattendtell.data.checks import drop_unreadable
+from showattendtell.datamodules.datasets import Source, open_source, pixels_of
+from showattendtell.errors import UserError, first_line
+from showattendtell.features.extract import feature_path
+from showattendtell.features.layout import is_finished
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.initialization import initialise_as_released
+from showattendtell.types import Dataset
+
+
+def build(node: DictConfig, **objects: Any) -> Any:
+    """Call the node's `_target_` with the node's settings and the objects that the code passes, and return the result.
+
+    Raises `UserError` for a target that is neither trusted nor named on the command line, for a setting that the code
+    passes, and for a value that the target rejects.
+    """
+    for name in objects.keys() & node.keys():
+        raise UserError(f"{node._get_full_key(name)} is set by the code; leave it out")
+    try:
+        return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
+    except (InstantiationException, ValueError) as fault:
+        raise UserError(f"{node._get_full_key('')}: {first_line(fault)}") from None
+
+
+def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -> Captioner:
+    """Build the attention and decoder of a training configuration, with initial weights.
+
+    This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
+    make each step several times slower.
+    """
+    torch.set_flush_denormal(True)
+    decoder = build(config.decoder, vocabulary_size=vocabulary_size, region_dim=region_dim)
+    attention = build(config.attention, region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+    try:
+        captioner = Captioner(attention, decoder)
+    except ValueError as fault:
+        raise UserError(str(fault)) from None
+    if config.get("init_from") == "released":
+        initialise_as_released(captioner)
+    return captioner
+
+
+def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tuple[Source, Dataset]:
+    """Return the source of a training configuration's images, and the data set without the images that cannot be read.
+
+    See `open_source`.
+    """
+    augmentation = build(config.augment, seed=config.seed)
+    extraction, skips = build(config.features), _skips_unreadable(config)
+    if not encoder.trainable and extraction.views > 1 and config.data.get("cache_on_device"):
+        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
+    return open_source(dataset, encoder, _feature_folder(config), extraction, augmentation, config.seed, skips)
+
+
+def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: str) -> tuple[Source, Dataset]:
+    """Return the source of the images of a split, and the data set without the images that cannot be read.
+
+    Like `build_source`, except that pixels are read if the feature cache has no finished store, and that only the
+    images of the split are checked.
+    """
+    extraction, skips = build(config.features), _skips_unreadable(config)
+    if encoder.trainable or not is_finished(feature_path(_feature_folder(config), dataset, encoder, extraction)):
+        return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
+    return open_source(dataset, encoder, _feature_folder(config), extraction, None, config.seed, skips)
+
+
+def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
+    """Return a stored configuration with the changes that are not null."""
+    merged = copy.deepcopy(config)
+    for name, change in changes.items():
+        if isinstance(change, DictConfig):
+            merged[name] = with_overrides(
+                merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
+            )
+        elif change is not None:
+            merged[name] = change
+    return merged
+
+
+def _feature_folder(config: DictConfig) -> Path:
+    return Path(config.cache).expanduser() / "features"
+
+
+def _skips_unreadable(config: DictConfig) -> bool:
+    return config.dataset.get("skip_unreadable", False)

@@ -1,0 +1,406 @@
+"""Settings of each command that do not belong to one of its parts.
+
+Each class has the settings of one command; `--help` shows its docstring. Shared settings are in base classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from showattendtell.config.entry_point import quoted
+from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Text
+
+Split = Literal["train", "val", "test"]
+Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
+"""One text, or a list of at least one."""
+
+
+@dataclass
+class DownloadConfig:
+    """
+    dataset: the data set to fetch.
+    parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
+    mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
+    retries: attempts in a row without progress before the download fails; the pauses between them grow.
+    """
+
+    dataset: Text
+    parts: Annotated[Sequence[Literal["images", "captions", "splits"]], Field(min_length=1)] | None
+    mirror: Text | None
+    retries: NonNegativeInt
+
+
+@dataclass
+class TrainConfig:
+    """
+    seed: seed of the order of the captions, the initial weights and dropout.
+    cache: the folder of the feature cache and of the images of dataset=shapes.
+    init_from: initial weights: project, each layer by its own rule; released, all layers by the rule of the released
+        code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
+    monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p per
+        word of the reference captions.
+    brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
+    checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step. Another
+        is written before each validation. Training waits while a checkpoint is written.
+    resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a run's
+        folder resumes that run, with its settings.
+    stages: trainings that run one after the other, by name, each with arguments that are added to this command's; each
+        starts from the best checkpoint of the previous one.
+    """
+
+    seed: NonNegativeInt
+    cache: Text
+    init_from: Literal["project", "released"] | Text
+    monitor: Literal["bleu4", "cider", "nll"]
+    brevity_penalty: bool
+    checkpoint_interval_minutes: NonNegativeFloat
+    resume: bool | Text
+    stages: Mapping[str, Sequence[Text]] | None
+
+
+@dataclass
+class BoxesConfig:
+    """
+    root: the folder of the data set; by default that of training.
+    entities: Flickr30k Entities, a zip or folder, for ground-truth boxes.
+    instances: COCO's instances, a file or a list of files, for ground-truth boxes.
+    """
+
+    root: Text | None
+    entities: Text | None
+    instances: Text | Sequence[Text] | None
+
+
+@dataclass
+class EvaluationDataConfig(BoxesConfig):
+    """Settings of the data set that override those of training; null keeps the one of training.
+
+    skip_unreadable: skip images that cannot be read.
+    """
+
+    skip_unreadable: bool | None
+
+
+@dataclass
+class InferenceAttentionConfig:
+    """
+    inference_mode: hard attention uses a sample, the most probable region, or the expectation; by default as in
+        training.
+    """
+
+    inference_mode: Literal["sample", "argmax", "expectation"] | None
+
+
+@dataclass
+class ModelConfig:
+    """
+    checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one on
+        the hub, as owner/name; or an ensemble of several with one vocabulary, as [a.ckpt,b.ckpt], which averages their
+        probabilities and shows the attention maps of the first.
+    seed: seed of random draws by hard attention and decoding=sample.
+    device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Texts
+    seed: NonNegativeInt
+    device: Text
+
+
+@dataclass
+class EvaluateConfig(ModelConfig):
+    """
+    split: the images to caption.
+    tokenizer: how captions are split into words: plain, as for training; whitespace, cased and with punctuation as they
+        were written; or ptb, Stanford's.
+    metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
+        missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are boxes it
+        is always computed. metrics=[attention] generates no captions.
+    clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
+    output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for attention
+        alone.
+    cache: the folder of the feature cache; by default that of training.
+    """
+
+    split: Split
+    tokenizer: Literal["plain", "whitespace", "ptb"]
+    metrics: Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice", "attention"]]
+    clip: Text | None
+    output: Text | None
+    cache: Text | None
+
+
+@dataclass
+class CaptioningConfig(ModelConfig):
+    """
+    compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes its own captions, and all are shown side
+        by side.
+    """
+
+    compare: Text | Sequence[Text]
+
+
+@dataclass
+class CaptionConfig(CaptioningConfig):
+    """
+    images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as well.
+    split: images of the checkpoint's own data set instead, as one page with their reference captions.
+    number: how many images of the split, evenly spread; null for all.
+    formats: output formats for photographs: png, a picture of each with a panel for each word; gif and webp, the same
+        as an animation; html, one page of all that shows a word's attention map on hover. By default [png,html]. A
+        split is always one html page.
+    output: the folder for the pictures and the page, index.html; captions by default. With split= the file of the page;
+        page-SPLIT.html next to the checkpoint by default.
+    """
+
+    images: Texts | None
+    split: Split | None
+    number: PositiveInt | None
+    formats: Annotated[Sequence[Literal["png", "gif", "webp", "html"]], Field(min_length=1)] | None
+    output: Text | None
+
+
+@dataclass
+class ServeConfig(CaptioningConfig):
+    """
+    host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
+    port: the port to bind; 0 takes any free port. The address is printed.
+    names: the host names that the server accepts, as [photos.example.org]; by default those of this machine if host
+        accepts connections from it only, else any.
+    """
+
+    host: Text
+    port: Annotated[int, Field(ge=0, le=65535)]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+
+
+@dataclass
+class ExportConfig:
+    """
+    checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one on
+        the hub, as owner/name.
+    formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; and aoti,
+        machine code by AOTInductor, which needs a C++ compiler and takes minutes.
+    images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
+    output: a new folder; export next to the checkpoint by default.
+    pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
+    max_length: the longest caption in words, <eos> included.
+    """
+
+    checkpoint: Text
+    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti"]], Field(min_length=1)]
+    images: Texts | None
+    output: Text | None
+    pixels: Literal["uint8", "float32"]
+    max_length: PositiveInt
+
+
+@dataclass
+class AverageConfig:
+    """
+    checkpoint: the best.ckpt or last.ckpt of two or more trainings, as [a.ckpt,b.ckpt]; a checkpoint that is listed
+        twice gets double weight.
+    output: the new checkpoint.
+    """
+
+    checkpoint: Annotated[Sequence[Text], Field(min_length=2)]
+    output: Text
+
+
+@dataclass
+class ScoreConfig:
+    """
+    hypotheses: a file with a caption for each image, or two or more, as [a.json,b.json] or a quoted pattern such as
+        'runs/*/results-test.json'; every further file is compared with the first.
+    references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
+        default the references in the result files of evaluate.
+    split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
+    tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written;
+        or ptb, Stanford's tokenizer as the COCO server has it.
+    metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
+    partial: score the images that have captions, if not all have.
+    training: a file or files of training captions, to count the generated captions that are not among them.
+    resamples: number of bootstrap samples of the images, for the intervals of differences.
+    seed: seed of the bootstrap samples.
+    output: the result file.
+    """
+
+    hypotheses: Texts
+    references: Texts | None
+    split: Text | None
+    tokenizer: Literal["plain", "whitespace", "ptb"]
+    metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
+    partial: bool
+    training: Texts | None
+    resamples: PositiveInt
+    seed: NonNegativeInt
+    output: Text
+
+
+@dataclass
+class FeaturesConfig:
+    """
+    cache: the folder of the feature cache.
+    verify: read every store and compare it with its checksums.
+    merge: folders of stores by the same encoder, to merge into one store.
+    output: the folder of the merged store; training looks for it in cache/features/DATASET/, under the name of a store
+        of its encoder.
+    """
+
+    cache: Text
+    verify: bool
+    merge: Annotated[Sequence[Text], Field(min_length=2)] | None
+    output: Text | None
+
+
+Column = Literal[
+    "bleu1",
+    "bleu2",
+    "bleu3",
+    "bleu4",
+    "bleu1_with_penalty",
+    "bleu2_with_penalty",
+    "bleu3_with_penalty",
+    "bleu4_with_penalty",
+    "meteor",
+    "rouge_l",
+    "cider",
+    "spice",
+    "clip_score",
+    "pointing_game",
+    "attention_correctness",
+    "attention_entropy",
+    "attention_movement",
+    "distinct_captions",
+    "training_minutes",
+]
+"""The metrics of result files that can be columns of the table."""
+
+
+@dataclass
+class ReportConfig:
+    """
+    runs: result files of evaluate, or folders that are searched for results-*.json; given without runs= as well.
+    split: the split whose results are shown.
+    columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
+    paper: show the rows of the paper's Table 1 for the data sets of the results.
+    output: a file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
+    study: instead of results, the folder of a search, runs/NAME-study.
+    storage: the storage of the study, if it is not a file in this folder.
+    """
+
+    runs: Texts | None
+    split: Split
+    columns: Annotated[Sequence[Column], Field(min_length=1)]
+    paper: bool
+    output: Text | Sequence[Text] | None
+    study: Text | None
+    storage: Text | None
+
+
+class RecipeConfig(NamedTuple):
+    """A row of a table: a training, or the weight average of others.
+
+    settings: arguments of train, without the seed.
+    paper: the corresponding model in the paper's Table 1, if there is one.
+    minutes: approximate training time with one seed on one core; null if it was not measured.
+    init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
+    average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
+    """
+
+    settings: Sequence[Text] = ()
+    paper: Text | None = None
+    minutes: PositiveFloat | None = None
+    init_from: Text | None = None
+    average_of: Sequence[Text] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the recipes that have to be trained before this one."""
+        return (*([self.init_from] if self.init_from else []), *self.average_of)
+
+
+class PaperTableConfig(NamedTuple):
+    """Recipes that are rows of one table.
+
+    name: the name of the table and of its files.
+    folder: folder of the runs, runs/paper-FOLDER; tables may share it, and recipes of the same name are trained once.
+    recipes: the recipes by name, in the order of the rows.
+    base: the recipe that the others are compared with.
+    pages: the recipes that are shown side by side on the page of photographs.
+    seeds: the seeds of each recipe.
+    decodings: how the test images are captioned: a number is a beam size, a word an option of the group decoding.
+    decoding: the one of decodings with which recipes are compared.
+    ensembles: rows for ensembles of all seeds of a recipe, or of several recipes, by name.
+    """
+
+    name: Text
+    folder: Text
+    recipes: Mapping[str, RecipeConfig]
+    base: Text
+    pages: Sequence[Text]
+    seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] = (1, 2, 3)
+    decodings: Annotated[Sequence[PositiveInt | Text], Field(min_length=1)] = (1, 3, 5, "consensus")
+    decoding: PositiveInt | Text = 3
+    ensembles: Mapping[str, Text | Sequence[Text]] = MappingProxyType({})
+
+    def members(self, ensemble: str) -> list[str]:
+        """Return the recipes whose models form an ensemble."""
+        named = self.ensembles[ensemble]
+        return [named] if isinstance(named, str) else list(named)
+
+
+@dataclass
+class ReproduceConfig:
+    """
+    table: the table to reproduce.
+    recipes: the recipes of the table to run; by default all. [] runs none, for the table of finished runs.
+    seeds: the seeds of the runs; the table's own by default.
+    settings: arguments of train for all runs, as [trainer.max_epochs=1,cache=DIR].
+    plan: only print which runs are left to do.
+    output: the folder of the runs and the table; runs/paper-FOLDER of the table by default.
+    """
+
+    table: Text
+    recipes: Text | Sequence[Text] | None
+    seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] | None
+    settings: Text | Sequence[Text]
+    plan: bool
+    output: Text | None
+
+
+QUOTES = "\"'"
+
+
+def quote_settings(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires."""
+    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
+
+
+def _quote_each(argument: str) -> str:
+    name, _, value = argument.partition("=")
+    if value == "null":
+        return argument
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    settings = [setting for setting in map(str.strip, _split(inner)) if setting]
+    return f"{name}=[{','.join(setting if setting[0] in QUOTES else quoted(setting) for setting in settings)}]"
+
+
+def _split(text: str) -> list[str]:
+    """Split a text at the commas outside of brackets and quotes."""
+    parts, depth, quote, before = [""], 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote and before != "\\" else quote
+        elif character in QUOTES:
+            quote = character
+        else:
+            depth += (character in "[{(") - (character in "]})")
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+        before = character
+    return parts

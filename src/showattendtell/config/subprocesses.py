@@ -1,0 +1,113 @@
+"""Run work in a child process, so that the parent survives if it is killed."""
+
+import atexit
+import ctypes
+import multiprocessing
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any, Self
+
+from showattendtell.config.validation import sentence
+from showattendtell.errors import UserError
+
+INTERRUPTED = 130
+PR_SET_PDEATHSIG = 1
+
+
+def in_own_process(work: Callable[[], Any]) -> Any:
+    """Return the result of `work` in a fork of this process; the memory it used is freed.
+
+    Raises `UserError` with the message of an exception in `work`, and if the fork is killed or otherwise stopped. The
+    fork gets SIGTERM if this process is killed.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(work, sender))
+    process.start()
+    sender.close()
+    try:
+        returned, fault = receiver.recv()
+    except EOFError:
+        returned, fault = None, ""
+    except KeyboardInterrupt:  # which the other process receives too
+        returned, fault = None, "it was interrupted"
+    process.join()
+    if fault is not None:
+        raise UserError(fault or _end(process.exitcode or 0))
+    return returned
+
+
+def _answer(work: Callable[[], Any], receiver: Connection) -> None:
+    """Run `work` in the child and send its result, without the exit handlers that the parent registered."""
+    atexit._clear()
+    multiprocessing.set_start_method(None, force=True)  # joblib sets one for its own processes
+    end_with_parent()
+    try:
+        receiver.send((work(), None))
+    except Exception as fault:
+        receiver.send((None, sentence(fault)))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def end_with_parent() -> None:
+    """Make the kernel send SIGTERM to this process when its parent ends, even if the parent is killed (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end(status: int) -> str:
+    """Return the error message for a process that ended without an answer."""
+    if status == -signal.SIGKILL:
+        return "its process was killed, as for lack of memory; have fewer runs at once"
+    return f"its process ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
+
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Subcommands:
+    """Context that runs commands one after the other and forwards signals to the current one, so that it can save its
+    state. Between commands a signal exits this process.
+
+    came  the last signal received, None if there was none
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = False
+        self.came: int | None = None
+
+    def __enter__(self) -> Self:
+        self._former = {number: signal.signal(number, self._hand_on) for number in PASSED_ON}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        self.came = number
+        if self._process:
+            self._process.send_signal(number)
+        elif not self._starting:
+            sys.exit(128 + number)
+
+    def status_of(self, command: str, *arguments: str) -> int:
+        """Run a command; return its exit status, or 128 + the signal that ended it. The command gets SIGTERM if this
+        process is killed."""
+        line = [sys.executable, "-m", f"showattendtell.{command}", *arguments]
+        self._starting = True
+        self._process = subprocess.Popen(line, preexec_fn=end_with_parent)
+        self._starting = False
+        if self.came:
+            self._process.send_signal(self.came)
+        status = self._process.wait()
+        self._process = None
+        return status if status >= 0 else 128 - status

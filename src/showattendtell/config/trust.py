@@ -1,0 +1,208 @@
+"""Checks of settings from untrusted files: such settings are data and must not run code."""
+
+import json
+import os
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, grammar_parser
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose, config_folder
+from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.errors import UserError
+
+TRUST = "SHOWATTENDTELL_TRUST"
+"""The environment variable with the user's own packages or targets, separated by commas."""
+
+LIMIT = 20_000
+"""The largest number of characters in a stored command."""
+
+SHOWN = 100
+"""The largest number of characters of a stored argument in an error message."""
+
+
+def trusted_targets() -> list[str]:
+    """Return the patterns of every `_target_` that a file may name: those in conf/, and those that the user trusts.
+
+    `package.*` matches all targets of a package.
+    """
+    own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]
+
+
+@cache
+def _targets_in_conf() -> list[str]:
+    files = Path(config_folder()).rglob("*.yaml")
+    named = (re.findall(rf"^ *{TARGET}: *(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files)
+    return sorted(chain.from_iterable(named))
+
+
+def untrusted_targets(node: Any) -> list[str]:
+    """Return the targets in a configuration as plain data that are not trusted."""
+    trusted = trusted_targets()
+    return [target for target in find_targets(node) if not any(fnmatchcase(target, name) for name in trusted)]
+
+
+def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -> None:
+    """Raise a `UserError` if the configuration in a file names a target that is neither trusted nor among the `typed`
+    ones, which the user's own command names."""
+    for target in untrusted_targets(settings):
+        if target not in typed:
+            raise UserError(
+                f"{file} asks to run {_shown(target)}, which is no part of showattendtell; if it is your own, give "
+                f"{TRUST}={_package(target)} in the environment, else do not trust the file"
+            )
+
+
+def escaped(text: str) -> str:
+    """Return the text with escapes, so that OmegaConf takes `${` in it literally."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def literal(settings: Mapping[str, Any]) -> DictConfig:
+    """Return a stored configuration in which every text is literal: OmegaConf resolves no `${...}` in it."""
+    return DictConfig(_escaped(dict(settings)))
+
+
+def _escaped(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _escaped(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_escaped(value) for value in node]
+    return escaped(node) if isinstance(node, str) else node
+
+
+def stored_arguments(content: Any, file: Path) -> list[str]:
+    """Return the arguments that a file holds. Raises `UserError` unless they are a list of texts of a usual length."""
+    if not isinstance(content, list) or not all(isinstance(argument, str) for argument in content):
+        raise UserError(f"{file} was altered: its arguments are no list of texts; train again without resume")
+    if sum(map(len, content), len(content)) > LIMIT:
+        raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
+    return content
+
+
+def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
+    """Return the arguments of a stored command, without the settings that the user has typed again.
+
+    They are data: only settings of this project, with trusted targets and without resolvers.
+
+    Args:
+        typed: the arguments on the user's command line, which may hold anything.
+        file: the file of the stored arguments, for error messages.
+
+    Raises `UserError` for any other argument.
+    """
+    again = {override.key_or_group for override in _overrides(typed)}
+    arguments = []
+    for argument in stored:
+        override = _parse(argument, file)
+        if override.key_or_group not in again:
+            _refuse_code(override, file)
+            arguments.append(argument)
+    return arguments
+
+
+def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file: Path) -> None:
+    """Raise a `UserError` if the configuration of a recalled command names a target that is not trusted, or has a stage
+    whose arguments could not be recalled; what the user has typed is allowed.
+
+    Args:
+        arguments: the whole command of `train`, the typed arguments included.
+    """
+    config, _ = compose("train", check_command("train", arguments, complete=False))
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    own = set(chain.from_iterable(_texts(override.value()) for override in _overrides(typed)))
+    check_targets(settings, file, own)
+    for argument in chain.from_iterable((settings["stages"] or {}).values()):
+        if argument not in own:
+            _refuse_code(_parse(argument, file), file)
+
+
+def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
+    """Yield the overrides of a command line. The check of the command line reports those that cannot be parsed."""
+    for line in get_args_parser().parse_intermixed_args(list(arguments)).overrides:
+        try:
+            yield OverridesParser.create().parse_override(line)
+        except HydraException:
+            continue
+
+
+def _parse(argument: str, file: Path) -> Override:
+    """Raise a `UserError` for an argument that is not a setting with a value, such as a flag."""
+    try:
+        override = OverridesParser.create().parse_override(argument)
+        if override.package is None and not override.is_delete() and _is_plain(override.value()):
+            return override
+    except (HydraException, RecursionError):
+        pass
+    raise UserError(f"{file} holds the argument {_shown(argument)}, which is not name=value; do not trust the file")
+
+
+def _refuse_code(override: Override, file: Path) -> None:
+    """Raise a `UserError` for a stored setting that could run code or read the environment."""
+
+    def refusal(reason: str) -> UserError:
+        argument = _shown(str(override.input_line))
+        return UserError(f"{file} holds the argument {argument}, {reason}, else do not trust the file")
+
+    node, path = override.value(), re.split(r"[./\[\]]+", override.key_or_group)
+    if path[0] == "hydra":
+        raise refusal("and settings of Hydra are not recalled; if you need it, type it again")
+    if any(map(_has_resolver, _texts(node))):
+        raise refusal("and ${...} in it is not resolved; if you need it, type it again")
+    for name in filter(None, reversed(path)):
+        node = {name: node}
+    for target in untrusted_targets(node):
+        raise refusal(
+            f"which asks to run {_shown(target)}, no part of showattendtell; if it is your own, type the argument "
+            f"again or give {TRUST}={_package(target)} in the environment"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, str | int | float | bool | dict | list | None) and all(map(_is_plain, inner))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in the value of a setting."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    yield from [value] if isinstance(value, str) else chain.from_iterable(map(_texts, inner))
+
+
+def _has_resolver(text: str) -> bool:
+    """Return whether OmegaConf calls a resolver, as in `${oc.env:HOME}`; `${cache}` refers to another setting."""
+    try:
+        nodes = [grammar_parser.parse(text)] if "${" in text else []
+    except OmegaConfBaseException:  # neither a text nor an interpolation
+        return True
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, OmegaConfGrammarParser.InterpolationResolverContext):
+            return True
+        nodes += getattr(node, "children", None) or []
+    return False
+
+
+def _package(target: str) -> str:
+    return target.partition(".")[0] if target.isascii() and target.replace(".", "_").isidentifier() else "PACKAGE"
+
+
+def _shown(text: str) -> str:
+    """Return untrusted text as one line of limited length, without control characters."""
+    short = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return short if short.isprintable() else json.dumps(short)

@@ -1,0 +1,153 @@
+"""Check a composed configuration against the signatures of its targets, and report all errors at once."""
+
+import os
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+
+from showattendtell.config.signatures import Parameter, SignatureError, read_signature
+from showattendtell.errors import UserError, did_you_mean, first_line
+
+TARGET = "_target_"
+
+
+def validate(config: DictConfig, complete: bool = True) -> list[str]:
+    """Return an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
+
+    With `complete=False` a missing setting is no error.
+    """
+    try:
+        missing = sorted(OmegaConf.missing_keys(config)) if complete else []
+        faults = _node_faults("", OmegaConf.to_container(config, resolve=True))
+        return [*(f"{key} is not set; give it as {key}=..." for key in missing), *faults]
+    except OmegaConfBaseException as fault:
+        return [f"{fault.full_key}: {first_line(fault)}"]
+
+
+def raise_errors(faults: Sequence[str]) -> None:
+    """Raise one `UserError` that lists all errors, if there are any."""
+    if faults:
+        raise UserError(faults[0] if len(faults) == 1 else "\n  ".join([f"{len(faults)} settings are wrong:", *faults]))
+
+
+def find_targets(node: Any) -> Iterator[str]:
+    """Yield every `_target_` in a configuration as plain data."""
+    if isinstance(node, Mapping):
+        yield from ([str(node[TARGET])] if TARGET in node else [])
+    inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list | tuple) else ()
+    for value in inner:
+        yield from find_targets(value)
+
+
+def _node_faults(path: str, node: Any) -> Iterator[str]:
+    if not isinstance(node, Mapping):
+        return
+    if TARGET in node:
+        yield from _target_faults(path, node)
+    for key, value in node.items():
+        yield from _node_faults(join(path, str(key)), value)
+
+
+def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        signature = read_signature(str(node[TARGET]))
+    except SignatureError as fault:
+        yield f"{join(path, TARGET)}={format_value(node[TARGET])}: {fault}"
+        return
+    for key, value in node.items():
+        if key.startswith("_") or value == "???":
+            continue
+        if key in signature.parameters:
+            yield from _value_faults(join(path, key), value, signature.parameters[key])
+        elif path and not signature.open:
+            yield f"there is no setting {path}.{key}{did_you_mean(key, signature.parameters)}"
+
+
+def _value_faults(path: str, value: Any, parameter: Parameter) -> Iterator[str]:
+    if parameter.annotation is None or (isinstance(value, Mapping) and TARGET in value):
+        return
+    try:
+        accepts = TypeAdapter(parameter.annotation).validate_python
+    except PydanticSchemaGenerationError:
+        return
+    try:
+        accepts(value, strict=True)
+    except ValidationError as fault:
+        if isinstance(value, list) and _is_accepted(accepts, tuple(value)):  # YAML has no tuples
+            return
+        if _is_accepted(accepts, [value]):
+            yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
+            return
+        reasons = dict.fromkeys(error["msg"].removeprefix("Input ") for error in fault.errors())
+        yield f"{path}={format_value(value)} {' or '.join(reasons)}"
+
+
+def _is_accepted(accepts: Any, value: Any) -> bool:
+    try:
+        accepts(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (setting, value) for every value in a node of a configuration as plain data."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(join(path, str(key)), value)
+    else:
+        yield path, node
+
+
+def join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def format_value(value: Any) -> str:
+    """Return a value as the command line accepts it."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(format_value, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+FAULTS = (UserError, HydraException, OSError)
+"""Exceptions that are reported without a traceback."""
+
+
+def sentence(fault: Exception) -> str:
+    """Return what is wrong and what to do; for an unexpected exception its type and the first line of its message."""
+    if isinstance(fault, UserError):
+        return str(fault)
+    if isinstance(fault, HydraException):
+        return first_line(fault)
+    if isinstance(fault, OSError):
+        where = f"{fault.filename}: " if fault.filename else ""
+        return f"{where}{fault.strerror or fault}; is there room, and may it be written?"
+    kind, line = type(fault).__name__, first_line(fault)
+    return kind if line == kind else f"{kind}: {line}"
+
+
+DEBUG = "SHOWATTENDTELL_DEBUG"
+"""The environment variable that is 1 where errors show their traceback; `--debug` sets it, for child processes too."""
+
+
+def is_debugging() -> bool:
+    """Return whether errors show their traceback."""
+    return os.environ.get(DEBUG) == "1"
+
+
+def full_traceback(fault: BaseException) -> str:
+    """Return the traceback of an exception and of its causes, the first cause first; includes causes that `from None`
+    hides."""
+    chain: list[BaseException] = []
+    current: BaseException | None = fault
+    while current and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return "\n".join("".join(traceback.format_exception(each, chain=False)) for each in reversed(chain))

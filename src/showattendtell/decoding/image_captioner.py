@@ -1,0 +1,65 @@
+"""Image captioning model: encoder, captioner, decoding and vocabulary combined."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import CaptionerOutput, CaptionOutput
+
+
+class ImageCaptioner(nn.Module):
+    """A captioner with its encoder, vocabulary and decoding.
+
+    Args:
+        encoder: computes regions from pixels.
+        decoding: how captions are generated.
+    """
+
+    def __init__(self, encoder: Encoder, captioner: Captioner, vocabulary: Vocabulary, decoding: Decoding):
+        super().__init__()
+        self.encoder, self.captioner, self.vocabulary, self.decoding = encoder, captioner, vocabulary, decoding
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.captioner.parameters()).device
+
+    def regions(self, images: Tensor) -> Tensor:
+        """Return float32 regions, with position channels, from cached grids (I, L, D) or pixels (I, 3, H, W)."""
+        return self.encoder.locate((self.encoder(images) if images.ndim == 4 else images).float())
+
+    def trace(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
+        """Return scores and attention of given captions (teacher forcing)."""
+        return self.captioner(self.regions(images), image_index, tokens)
+
+    def generate(self, images: Tensor) -> list[list[CaptionOutput[Tensor]]]:
+        """Generate captions of pixels or grids, best first for each image."""
+        return CaptionerEnsemble([self]).generate([images])
+
+
+class CaptionerEnsemble:
+    """An ensemble of models with the same vocabulary; the first model's decoding is used.
+
+    Weights are prepared once: create a new ensemble after the weights change. With `decoding.mirrored` every model also
+    reads the mirror image.
+    """
+
+    def __init__(self, models: Sequence[ImageCaptioner]):
+        self._decoding = models[0].decoding
+        self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
+        self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
+
+    @torch.no_grad()
+    def generate(self, images: Sequence[Tensor]) -> list[list[CaptionOutput[Tensor]]]:
+        """Generate captions, best first for each image.
+
+        Args:
+            images: the same images as pixels or grids for each model; with `mirrored`, then the mirror images for each.
+        """
+        regions = [model.regions(seen) for model, seen in zip(self._models, images, strict=True)]
+        return self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)

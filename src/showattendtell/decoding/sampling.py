@@ -1,0 +1,115 @@
+"""Sampling with temperature, top-k and top-p (nucleus)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from showattendtell.data.vocabulary import EOS, START, Vocabulary
+from showattendtell.decoding.constraints import Constraints
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.settings import NonNegativeInt, PositiveFloat, Share
+from showattendtell.types import CaptionOutput
+
+
+class SampledCaptions(NamedTuple):
+    """R sampled captions, padded to the longest; entries after a caption's `<eos>` are not part of it.
+
+    tokens     (R, T)
+    scores     (R, T) log p of each
+    weights    (R, T, L) alpha
+    gates      (R, T) beta
+    locations  (R, T, H) the regions that hard attention sampled; None without sampling
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    weights: Tensor
+    gates: Tensor
+    locations: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Decoding):
+    """Sample each word from p^(1 / temperature), truncated by top_k and top_p.
+
+    temperature: below 1 likely words become more likely, above 1 less likely.
+    top_k: sample only from this many most likely words; 0 for all.
+    top_p: nucleus sampling (Holtzman et al. 2020) from the smallest set of words with this total probability.
+    """
+
+    temperature: PositiveFloat = 1.0
+    top_k: NonNegativeInt = 0
+    top_p: Share = 1.0
+
+    def generate(
+        self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary
+    ) -> list[list[CaptionOutput[Tensor]]]:
+        """Sample `num_captions` captions per image, most likely first; log p is the model's, without temperature."""
+        draws = self.draw(ensemble, regions, self.in_tokens(vocabulary))
+        parts = (part.cpu() for part in (draws.tokens, draws.scores, draws.weights, draws.gates))
+        drawn = [_cut(*row) for row in zip(*parts, strict=True)]
+        by_image = (drawn[first : first + self.num_captions] for first in range(0, len(drawn), self.num_captions))
+        return [sorted(captions, key=lambda caption: caption.log_prob, reverse=True) for captions in by_image]
+
+    @torch.no_grad()
+    def draw(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> SampledCaptions:
+        """Sample `num_captions` captions per image; the captions of an image are consecutive."""
+        decoder = ensemble.start(regions)
+        states = decoder.init_state()
+        states = states.index_select(states.images.repeat_interleave(self.num_captions))
+        still_open = torch.arange(len(states.images), device=states.images.device)
+        tokens = torch.full((len(still_open), 1), START, device=still_open.device)
+        steps: list[tuple[Tensor, ...]] = []
+        while len(steps) < self.max_length and len(still_open):
+            output = decoder.step(states, torch.arange(len(still_open), device=tokens.device), tokens[still_open, -1])
+            allowed = constraints.apply(output.scores, tokens[still_open, 1:]) - output.normalisers.unsqueeze(1)
+            words = draw(self.sharpen(allowed).exp())
+            parts = (words, allowed.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
+            word, *step = (_spread(part, still_open, len(tokens)) for part in parts if part is not None)
+            tokens = torch.cat([tokens, word], dim=1)
+            steps.append(tuple(step))
+            going_on = (words.squeeze(1) != EOS).nonzero().squeeze(1)
+            still_open, states = still_open[going_on], output.states.index_select(going_on)
+        return SampledCaptions(tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True)))
+
+    def sharpen(self, log_probs: Tensor) -> Tensor:
+        """Return log p (R, V) of the words to sample from: temperature, then top_k, then top_p."""
+        log_p = (log_probs / self.temperature).log_softmax(dim=1)
+        if self.top_k:
+            least = log_p.topk(min(self.top_k, log_p.shape[1])).values[:, -1:]
+            log_p = log_p.masked_fill(log_p < least, -torch.inf).log_softmax(dim=1)
+        if self.top_p < 1:
+            ranked, order = log_p.sort(dim=1, descending=True)
+            before = ranked.exp().cumsum(dim=1) - ranked.exp()
+            kept = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, before < self.top_p)
+            log_p = log_p.masked_fill(~kept, -torch.inf).log_softmax(dim=1)
+        return log_p
+
+
+def draw(probabilities: Tensor) -> Tensor:
+    """Sample a column (R, 1) from each row of (R, V).
+
+    On the CPU torch.multinomial draws one random number per entry. Inverse transform sampling draws one per row, which
+    is many times faster.
+    """
+    if probabilities.device.type != "cpu":
+        return torch.multinomial(probabilities, 1)
+    sums = probabilities.cumsum(dim=1, dtype=torch.float64)
+    heights = sums[:, -1:] * torch.rand(len(sums), 1, dtype=torch.float64)
+    return torch.searchsorted(sums, heights, right=True)
+
+
+def _spread(part: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Scatter (B, ...) to these rows of zeros (R, ...)."""
+    return part.new_zeros(num_rows, *part.shape[1:]).index_copy(0, rows, part)
+
+
+def _cut(tokens: Tensor, scores: Tensor, weights: Tensor, gates: Tensor) -> CaptionOutput[Tensor]:
+    """Return one sampled caption, cut after its `<eos>`."""
+    words = tokens.tolist()
+    length = words.index(EOS) + 1 if EOS in words else len(words)
+    return CaptionOutput(words[:length], scores[:length].clone(), weights[:length].clone(), gates[:length].clone())

@@ -1,0 +1,178 @@
+"""Matching of caption files of any origin with the reference captions of the same images."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, compress, islice
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from showattendtell.data.formats import PLAIN, CaptionFile, Sentences, gather
+from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.tokenizers import split_sentences
+from showattendtell.runtime.files import sha256
+
+TRAINED_ON = ("train", "restval")
+"""The splits of Karpathy's files that captioners are trained on."""
+
+Files = Mapping[Path, CaptionFile]
+Said = TypeVar("Said", str, list[str])
+
+
+class MatchedCaptions(NamedTuple, Generic[Said]):
+    """Hypotheses and reference captions of N images, as sentences or as lists of words.
+
+    images      their names
+    references  the reference captions of each image
+    hypotheses  by file, the caption of each image
+    notes       a sentence for each kind of skipped entry
+    """
+
+    images: list[str]
+    references: list[list[Said]]
+    hypotheses: dict[Path, list[Said]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_references(self) -> int:
+        return sum(map(len, self.references))
+
+    def title(self) -> str:
+        """Return the size of the corpus and the hypothesis files; several files are numbered."""
+        size = f"{len(self.images):,} images with {self.num_references:,} references"
+        if len(self.hypotheses) == 1:
+            return f"{next(iter(self.hypotheses))}: {size}"
+        return "\n".join([size, *(f"({number}) {path}" for number, path in enumerate(self.hypotheses, start=1))])
+
+
+def match(hypotheses: Files, references: Files, split: str | None, partial: bool) -> MatchedCaptions[str]:
+    """Return the images of the references, each with its caption from every hypothesis file.
+
+    Different names of an image in the files are unified. Without reference files, the hypotheses are result files of
+    `evaluate`, which hold the references. `split` selects images of references that have splits. With `partial`, images
+    that some file does not caption are left out; otherwise they are an error.
+    Raises one `UserError` for all mismatches.
+    """
+    _check_lines({**references, **hypotheses})
+    files = [*hypotheses.values(), *references.values()]
+    aliases = {alias: image for file in files for alias, image in file.aliases.items()}
+    people = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
+    written = {path: _named(file.captions.items(), aliases) for path, file in hypotheses.items()}
+    faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, people, partial)]
+    if faults:
+        raise UserError("; ".join(faults))
+    images = [image for image in people if all(captions.get(image) for captions in written.values())]
+    if not images:
+        raise UserError(f"the references have no image that is captioned in {' and in '.join(map(str, hypotheses))}")
+    left_out = f"{len(people) - len(images):,} of {len(people):,} images are left out: not every file captions them"
+    return MatchedCaptions(
+        images,
+        [people[image] for image in images],
+        {path: [captions[image][0] for image in images] for path, captions in written.items()},
+        (left_out,) if len(images) < len(people) else (),
+    )
+
+
+def _check_lines(files: Files) -> None:
+    """Raise `UserError` unless all plain files have the same number of lines: line i is image i in each."""
+    counts = {path: len(file.captions) for path, file in files.items() if file.form == PLAIN}
+    if len(set(counts.values())) > 1:
+        sizes = ", ".join(f"{path} has {count:,}" for path, count in counts.items())
+        raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
+
+
+def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield each image of the split with its captions from the files."""
+    known = {name for file in references.values() for name in file.splits}
+    if split is not None and split not in known:
+        hint = did_you_mean(split, known) if known else "; none of the files tells splits"
+        raise UserError(f"the references have no split '{split}'{hint}")
+    for file in references.values():
+        captions = file.references or file.captions
+        for image in captions if split is None else file.splits.get(split, ()):
+            yield image, captions[image]
+
+
+def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield each image with the reference captions stored in the hypothesis files, which must agree on them."""
+    first = next(iter(hypotheses))
+    held = hypotheses[first].references
+    for path, file in hypotheses.items():
+        if not file.references:
+            raise UserError(f"{path} holds no references, as results of evaluate do; give them as references=...")
+        if file.references != held:
+            raise UserError(f"{first} and {path} hold different references; give those to be taken as references=...")
+    if split is not None:
+        raise UserError(f"split={split} chooses among the images of references=...; give those too")
+    yield from held.items()
+
+
+def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) -> Sentences:
+    """Return captions by image, with aliases of an image replaced by its name."""
+    return gather((aliases.get(image, image), captions) for image, captions in said)
+
+
+def _find_faults(path: Path, captions: Sentences, people: Sentences, partial: bool) -> Iterator[str]:
+    several = [image for image, said in captions.items() if len(said) > 1]
+    strange = [image for image in captions if image not in people]
+    lacking = [image for image in people if not captions.get(image)]
+    if several:
+        yield f"{path} has a duplicate id: more than one caption for {some(several)}; one an image is scored"
+    if strange:
+        yield f"{path} captions {some(strange)} that the references do not have"
+    if lacking and not partial:
+        yield (
+            f"{path} has no caption for {some(lacking)} of the references; "
+            "partial=true scores the captioned images alone"
+        )
+
+
+def some(images: Sequence[str]) -> str:
+    """Return the number of images and their first names: `4 images (a.jpg, b.jpg, c.jpg, ...)`."""
+    return f"{len(images):,} image{'s' if len(images) > 1 else ''} ({listed(images)})"
+
+
+def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[list[str]]:
+    """Tokenize the corpus; a reference without words is skipped with a note.
+
+    Raises `UserError` for an image that has no other reference, and if the tokenizer cannot be run.
+    """
+    sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
+    words = iter(split_words(sentences, tokenizer))
+    references = [[next(words) for _ in people] for people in corpus.references]
+    hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
+    spoken = [[caption for caption in people if caption] for people in references]
+    unsaid = _images(corpus, (not people for people in spoken))
+    if unsaid:
+        raise UserError(f"{some(unsaid)} without a reference that has words; add one or leave the images out")
+    notes = {"references without words are passed over": _images(corpus, ([] in people for people in references))}
+    for path, captions in hypotheses.items():
+        notes[f"{path}: captions without words score 0"] = _images(corpus, (not caption for caption in captions))
+    counted = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
+    return MatchedCaptions(corpus.images, spoken, hypotheses, (*corpus.notes, *counted))
+
+
+def _images(corpus: MatchedCaptions[str], chosen: Iterable[bool]) -> list[str]:
+    return list(compress(corpus.images, chosen))
+
+
+def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
+    """Tokenize all sentences at once; raise `UserError` if the tokenizer cannot be run."""
+    try:
+        return split_sentences(sentences, tokenizer)
+    except MetricError as fault:
+        raise UserError(f"tokenizer={tokenizer} cannot be run: {fault}; choose another") from None
+
+
+def training_captions(files: Files) -> list[str]:
+    """Return the captions of the training splits; of files without splits, all captions."""
+    return [
+        sentence
+        for file in files.values()
+        for image in (chain(*(file.splits.get(name, []) for name in TRAINED_ON)) if file.splits else file.captions)
+        for sentence in file.captions[image]
+    ]
+
+
+def describe(files: Files) -> dict[str, dict[str, str]]:
+    """Return the form and the SHA-256 of each file, by its path."""
+    return {str(path): {"form": file.form, "sha256": sha256(path)} for path, file in files.items()}

@@ -1,0 +1,187 @@
+"""Captioning pipeline: a photograph in, its captions and attention maps out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from huggingface_hub import ModelCard, ModelHubMixin
+from omegaconf import DictConfig, OmegaConf
+from PIL import Image
+
+from showattendtell.data.images import Photograph, as_image, find_images, name_of
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import LoadedModel, load_models, save_model_folder
+from showattendtell.inference.pretrained import SHIPPED
+from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.types import CaptionOutput
+from showattendtell.visualization.image_captions import ImageCaptions
+from showattendtell.visualization.model_card import model_card
+
+TOGETHER = 8
+"""Default batch size in photographs."""
+
+BEAM_SIZE = 3
+
+
+class CaptioningPipeline(ModelHubMixin):
+    """A trained model that captions photographs, or an ensemble with one vocabulary; attention maps are the first's.
+
+    `save_pretrained(folder)` writes a folder that `load`, `from_pretrained` and every command's `checkpoint=` accept;
+    `push_to_hub(owner/name)` publishes it.
+
+    Args:
+        name: shown where several pipelines are compared.
+        seed: random seed of each batch; None leaves torch's generator as it is.
+    """
+
+    def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
+        self.name, self.models, self.seed = name, tuple(models), seed
+        self._choir = CaptionerEnsemble([model.module for model in models])
+
+    @property
+    def config(self) -> DictConfig:
+        """The configuration that the first of the models was trained with."""
+        return self.models[0].config
+
+    @property
+    def _first(self) -> ImageCaptioner:
+        return self.models[0].module
+
+    def __call__(self, photographs: Photograph | Sequence[Photograph]) -> Any:
+        """Return an `ImageCaptions` for one photograph, or a list of them for a list or a folder of image files.
+
+        Raises `UserError` for a photograph that cannot be read.
+        """
+        several = photographs if isinstance(photographs, list | tuple) else _folder(photographs)
+        if several is not None:
+            return list(self.stream(several))
+        return next(self.stream([photographs]))  # type: ignore[list-item]
+
+    def stream(
+        self, photographs: Iterable[Photograph], batch_size: int = TOGETHER, faults: list[str] | None = None
+    ) -> Iterator[ImageCaptions]:
+        """Yield the captions of any number of photographs in turn; only one batch of them is held in memory.
+
+        Args:
+            faults: if given, photographs that cannot be read are skipped and their errors are added to this list.
+        """
+        each = chain.from_iterable(_folder(one) or [one] for one in photographs)
+        while batch := list(islice(each, batch_size)):
+            pictures = [opened for opened in (_open(one, faults) for one in batch) if opened]
+            if pictures:
+                yield from self._describe(pictures)
+
+    def _describe(self, pictures: Sequence[tuple[str, Image.Image]]) -> Iterator[ImageCaptions]:
+        modules = [model.module for model in self.models]
+        seen = [
+            torch.stack([module.encoder.preprocessing(image) for _, image in pictures]).to(module.device)
+            for module in modules
+        ]
+        mirrors = [pixels.flip(-1) for pixels in seen] if self._first.decoding.mirrored else []
+        devices = [module.device for module in modules]
+        gpus = {device for device in devices if device.type == "cuda"}
+        with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
+            if self.seed is not None:
+                torch.manual_seed(self.seed)
+            written = self._choir.generate([*seen, *mirrors])
+        for (name, image), captions in zip(pictures, written, strict=True):
+            frame = self._first.encoder.preprocessing.crop_box(*image.size)
+            part = frame.scaled(1 / image.width, 1 / image.height)
+            yield ImageCaptions(name, image, part, tuple(map(self._decode, captions)))
+
+    def _decode(self, caption: CaptionOutput[torch.Tensor]) -> CaptionOutput[np.ndarray]:
+        return CaptionOutput(
+            caption.tokens,
+            caption.log_probs.numpy(),
+            caption.attention.unflatten(1, self._first.encoder.grid).numpy(),
+            caption.gates.numpy(),
+            tuple(self._first.vocabulary.decode(caption.tokens)),
+        )
+
+    def __repr__(self) -> str:
+        return f"CaptioningPipeline({self.name!r})"
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        if len(self.models) > 1:
+            raise UserError(f"{self.name} are {len(self.models)} models; save each of them on its own")
+        save_model_folder(self.models[0], save_directory)
+
+    def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
+        """Return the model card; `model_card_kwargs` of `save_pretrained` are arguments of `model_card`."""
+        return model_card(self.models[0].card, **about)
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, *, revision: str | None = None, **settings: Any
+    ) -> "CaptioningPipeline":
+        """Load from a folder or the hub, as `load` does; `revision` is the name of a branch, tag or commit."""
+        name = str(pretrained_model_name_or_path)
+        return load(f"{name}@{revision}" if revision else name, **settings)
+
+
+def load(
+    checkpoint: str | Path | Sequence[str | Path] = SHIPPED,
+    *,
+    device: str = "auto",
+    decoding: Decoding | None = None,
+    attention_mode: Literal["sample", "argmax", "expectation"] | None = None,
+    seed: int | None = 1,
+    **search: Any,
+) -> CaptioningPipeline:
+    """Load a trained model that captions photographs.
+
+    >>> captioner = load()
+    >>> output = captioner("docs/figures/skater.jpg")
+    >>> output.caption
+    'a man is doing a trick on a ramp'
+    >>> output.maps.shape == (len(output.words), output.photograph.height, output.photograph.width)
+    True
+    >>> [word for word, log_p in zip(output.words, output.log_probs) if log_p > -0.1]
+    ['a', 'a', 'a']
+    >>> load(beam_size=1, max_length=3)("docs/figures/skater.jpg").words
+    ('a', 'man', 'is')
+
+    Args:
+        checkpoint: a `best.ckpt` of training, a folder that `save_pretrained` wrote, the name of a bundled
+            model, or of one on the hub, `owner/name`; several form an ensemble.
+        device: `cpu`, `cuda`, `cuda:1`, ..., or `auto` for the GPU if there is one.
+        decoding: how captions are generated; beam search by default.
+        attention_mode: where hard attention looks: a sample, the likeliest region, or the expectation; as in
+            training by default. It sets `attention.inference_mode`.
+        seed: random seed; None leaves torch's generator as it is.
+        search: settings of `BeamSearch` such as `beam_size=5`, if no decoding is given.
+
+    Raises `UserError` for a checkpoint that is missing, damaged or not from this project, and for unknown settings.
+    """
+    paths = [str(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)]
+    if decoding and search:
+        raise UserError(f"{', '.join(search)} belong to the decoding that is given; set them there")
+    try:
+        chosen = decoding or BeamSearch(**{"beam_size": BEAM_SIZE, **search})
+    except (TypeError, ValueError) as fault:
+        raise UserError(f"captions cannot be written so: {fault}") from None
+    attention = OmegaConf.create({"inference_mode": attention_mode}) if attention_mode else None
+    return CaptioningPipeline(" + ".join(paths), load_models(paths, device, chosen, attention), seed)
+
+
+def _folder(photograph: Any) -> list[Photograph] | None:
+    """Return the image files of a folder; None if it is not a folder."""
+    is_folder = isinstance(photograph, str | Path) and Path(photograph).is_dir()
+    return [*find_images([str(photograph)])] if is_folder else None
+
+
+def _open(photograph: Photograph, faults: list[str] | None) -> tuple[str, Image.Image] | None:
+    """Return name and image. If it cannot be read, add the error to `faults`, if given, and return None."""
+    try:
+        return name_of(photograph), as_image(photograph)
+    except UserError as fault:
+        if faults is None:
+            raise
+        faults.append(str(fault))
+        return None

@@ -1,0 +1,148 @@
+"""Captions and attention of a trained model over the images of a split."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from showattendtell.data.images import image_size
+from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
+from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
+from showattendtell.metrics.attention import (
+    RELATIONS,
+    AttentionScores,
+    GroundedWord,
+    Relations,
+    compare_maps,
+    score_attention,
+    score_relations,
+)
+from showattendtell.metrics.attention_statistics import RunningMean, attention_figures
+from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
+from showattendtell.types import CaptionerOutput, Example
+
+IMAGES_AT_A_TIME = 50
+CAPTIONS_AT_A_TIME = 64
+
+
+class Predictor(NamedTuple):
+    """A model, and the images of a split preprocessed for it."""
+
+    module: ImageCaptioner
+    images: ImageSource
+
+
+def generate_captions(
+    writers: Sequence[Predictor], examples: Sequence[Example], seed: int, mirrors: Sequence[Predictor] = ()
+) -> dict[str, list[list[str]]]:
+    """Return captions in words by image name, best first; several models form an ensemble.
+
+    With several processes each captions a shard of the images, and all get all captions in the order of the examples.
+    Random draws depend on the seed and the batch, not on the number of processes.
+
+    Args:
+        mirrors: the same models with mirrored images, if the decoding uses them.
+    """
+    sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
+    choir, written = CaptionerEnsemble([writer.module for writer in writers]), {}
+    device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
+    for index in track(
+        shard_indices(len(sources[0])), "captioning", console=Console(stderr=True, quiet=rank() > 0), transient=True
+    ):
+        torch.manual_seed(seed + index)
+        scenes = [source[index] for source in sources]
+        captioned = choir.generate([scene.images.to(device) for scene in scenes])
+        for name, captions in zip(scenes[0].names, captioned, strict=True):
+            written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
+    together = gather(written)
+    return {example.image: together[example.image] for example in examples}
+
+
+def references_of(examples: Sequence[Example]) -> dict[str, list[str]]:
+    """Return the reference captions of each image, as originally written where the data set has kept that."""
+    return {
+        example.image: [caption.written or " ".join(caption.words) for caption in example.captions]
+        for example in examples
+    }
+
+
+def measure_attention(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
+) -> AttentionScores | None:
+    """Score how well attention finds the objects that the nouns of the reference captions name; None without boxes."""
+    if not any(caption.phrases for example in examples for caption in example.captions):
+        return None
+    own = [compare_maps(look) for look in maps_at_nouns(module, images, examples)]
+    return score_attention([glance for glances in gather({str(rank()): own}).values() for glance in glances])
+
+
+def maps_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[GroundedWord]:
+    """Yield the attention map at each noun that has ground-truth boxes, given the reference caption's words before it;
+    with several processes, for this process's shard."""
+    captions = CaptionDataset(examples, module.vocabulary, images)
+    phrases = [caption.phrases for example in examples for caption in example.captions]
+    selected = shard([number for number, nouns in enumerate(phrases) if nouns])
+    for number, _, weights in _read(module, captions, selected, "looking"):
+        alpha = weights.cpu().numpy()
+        width, height = image_size(examples[captions.image_index[number]].path)
+        seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+        for phrase in phrases[number]:
+            yield GroundedWord(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+
+
+def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
+    """Return the `attention_figures` of the model's maps over all words of the reference captions."""
+    from showattendtell.metrics import Means  # torchmetrics takes seconds to import
+
+    captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
+    for together, trace in _trace(module, captions, shard(list(range(len(captions)))), "watching"):
+        means.update(attention_figures(trace, captions.tokens.pad(together).to(module.device)))
+    return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
+
+
+def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
+    """Score how well the model chooses between the relation words (left, above, ...) of the reference captions."""
+    return score_relations(_choose_relations(module, images, examples))
+
+
+def _choose_relations(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
+) -> Iterator[tuple[str, str]]:
+    """Yield each relation word of the reference captions with the one that is likeliest in its place."""
+    captions = CaptionDataset(examples, module.vocabulary, images)
+    words = module.vocabulary.words
+    known = [token for token, word in enumerate(words) if word in RELATIONS]
+    selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
+    for number, logits, _ in _read(module, captions, selected, "relating"):
+        chosen = logits[:, known].argmax(dim=1).tolist()
+        for token, choice in zip(captions.tokens[number], chosen, strict=False):
+            if token in known:
+                yield words[token], words[known[choice]]
+
+
+def _read(
+    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield the index, the logits (T, V) and alpha (T, L) of each caption, computed with teacher forcing."""
+    for together, traces in _trace(module, captions, numbers, doing):
+        yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)
+
+
+@torch.no_grad()
+def _trace(
+    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str
+) -> Iterator[tuple[list[int], CaptionerOutput]]:
+    """Yield batches: the indices of the captions and the model's output for them."""
+    for start in _watched(range(0, len(numbers), CAPTIONS_AT_A_TIME), doing):
+        together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
+        images, image_index, tokens, _ = captions[together]
+        yield together, module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
+
+
+def _watched(work: range, doing: str) -> Iterable[int]:
+    """Iterate with a progress bar, in the first process and on a terminal only."""
+    console = Console(stderr=True)
+    return track(work, doing, console=console, transient=True, disable=not console.is_terminal or rank() > 0)

@@ -1,0 +1,282 @@
+"""Training losses of soft attention (Xu et al. 2015, Eq. 14) and hard attention (Sec. 4.1)."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from showattendtell.data.vocabulary import PAD
+from showattendtell.losses.scheduled_sampling import mix_words
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
+from showattendtell.runtime.distributed import mean_over_processes
+from showattendtell.settings import Fraction, NonNegativeFloat, Probability
+from showattendtell.types import BatchShard, CaptionerOutput
+
+
+class LossOutput(NamedTuple):
+    """Loss of a training step.
+
+    nll      -log p(y), the mean over captions
+    terms    weighted loss terms, each a mean over captions; their sum is minimised
+    figures  other values for logging
+    trace    the captioner's output from which the loss was computed
+    """
+
+    nll: Tensor
+    terms: dict[str, Tensor]
+    figures: dict[str, Tensor]
+    trace: CaptionerOutput
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """Return the sum of the loss terms, which is minimised."""
+    return torch.stack(list(terms.values())).sum()
+
+
+class SoftLoss(nn.Module):
+    """-log p(y|a) + lambda * sum_i (1 - sum_t alpha_ti)^2, summed per caption, averaged over captions.
+
+    Args:
+        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
+            as in the released code.
+        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
+            the caption (Bengio et al. 2015); it increases linearly from 0 during training.
+    """
+
+    stochastic = False
+    """Whether the loss is for attention that samples locations."""
+
+    def __init__(
+        self,
+        attention_weight: NonNegativeFloat = 1.0,
+        label_smoothing: Fraction = 0.0,
+        penalty_mean: Literal["captions", "locations"] = "captions",
+        scheduled_sampling: Probability = 0.0,
+    ):
+        super().__init__()
+        self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
+        self.scheduled_sampling = scheduled_sampling
+        self.progress = 0.0
+        """The fraction of training that is completed."""
+
+    def forward(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        share: BatchShard | None = None,
+    ) -> LossOutput:
+        """Compute the loss of a batch, or of a process's shard of it. The mean over processes of each term times the
+        shard's weight is the term of the batch.
+
+        Args:
+            tokens: (B, T) the targets with `<pad>` after `<eos>`; padded steps are ignored.
+        """
+        share = share or BatchShard(1.0, len(tokens))
+        trace = captioner(
+            regions, image_index, tokens, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        )
+        learned, nll = cost_of_captions(trace, tokens, self.label_smoothing)
+        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
+        penalty = self.over_batch(penalties, regions.shape[1], share.whole)
+        return LossOutput(
+            nll.mean(),
+            {"likelihood": learned.mean(), "attention": self.attention_weight * penalty},
+            {"attention_penalty": penalty.detach()},
+            trace,
+        )
+
+    @property
+    def sampling_prob(self) -> float:
+        """The current probability that the captioner reads its own word."""
+        return self.scheduled_sampling * self.progress if self.training else 0.0
+
+    def over_batch(self, penalties: Tensor, num_regions: int, num_captions: int) -> Tensor:
+        """Reduce the doubly stochastic penalties (B,) to that of a batch of `num_captions`, before its weight."""
+        return penalties.mean() * (1 if self.penalty_mean == "captions" else num_captions / num_regions)
+
+
+class HardLoss(SoftLoss):
+    """Maximise the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) with samples s (Xu et al. 2015, Eq. 10 to 13).
+
+    With the reward r = log p(y|s, a), the loss of a sample depends on the attention's estimator:
+
+        reinforce         -r - reward_weight * (r - b) * log p(s|a) - entropy_weight * H[s]
+        rloo              as reinforce, with b the mean reward of the caption's other samples
+        exact             -r - reward_weight * T sum_i alpha_i r_i - entropy_weight * H[s], i the regions of one step
+        reinforce_arctic  as reinforce, with (r / T - b) / 10, b of r / T, and the last two terms summed over the batch
+        gumbel_st         -r - entropy_weight * H[s], differentiated through a relaxation of the samples
+
+    In the second terms r, b and r_i are constants; with reinforce grad L_s ~ grad r + (r - b) grad log p(s|a).
+    After each batch b <- decay * b + (1 - decay) * mean(r), the mean over all processes.
+
+    Args:
+        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
+            as in the released code.
+        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
+            the caption (Bengio et al. 2015); it increases linearly from 0 during training.
+        penalty_gradient: whether the penalty has a gradient; false: it is only logged, as in the released code.
+        reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
+        entropy_weight: lambda_e, the weight of the entropy bonus.
+        decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+    """
+
+    stochastic = True
+    baseline: Tensor
+
+    def __init__(
+        self,
+        attention_weight: NonNegativeFloat = 0.0,
+        label_smoothing: Fraction = 0.0,
+        penalty_mean: Literal["captions", "locations"] = "captions",
+        penalty_gradient: bool = True,
+        reward_weight: NonNegativeFloat = 0.03,
+        entropy_weight: NonNegativeFloat = 0.002,
+        decay: Probability = 0.9,
+        scheduled_sampling: Probability = 0.0,
+    ):
+        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling)
+        self.penalty_gradient = penalty_gradient
+        self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
+        self.register_buffer("baseline", torch.tensor(0.0))
+
+    def forward(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        share: BatchShard | None = None,
+    ) -> LossOutput:
+        """Draw N samples per caption; the expected gradient is that of -L_s, except with gumbel_st."""
+        attention = captioner.attention
+        if not isinstance(attention, HardAttention):
+            raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
+        share = share or BatchShard(1.0, len(tokens))
+        num_samples = attention.samples * share.whole
+        image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
+        if attention.estimator == "exact":
+            return self._try_all_regions(captioner, regions, image_index, tokens, num_samples)
+        trace = captioner(
+            regions, image_index, tokens, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        )
+        cost = cost_of_captions(trace, tokens, self.label_smoothing)
+        mask = tokens != PAD
+        path, entropy = _of_captions(trace, mask)
+        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1], num_samples)
+        if attention.estimator == "gumbel_st":
+            return self._loss(trace, cost, penalty, entropy.mean())
+        released = attention.estimator == "reinforce_arctic"
+        reward = -cost.nll / mask.sum(dim=1) if released else -cost.nll
+        advantage = self._advantage(reward, attention)
+        figures = {
+            "baseline": self.baseline.clone(),
+            "advantage": advantage.mean(),
+            "advantage_std": advantage.std(correction=0),
+        }
+        if self.training:
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
+        of = num_samples if released else 1
+        return self._loss(trace, cost, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
+
+    def _advantage(self, reward: Tensor, attention: HardAttention) -> Tensor:
+        """Return the advantage of each sample, its reward minus the baseline, (N * B,)."""
+        if attention.estimator == "rloo":
+            of_caption = reward.view(attention.samples, -1)
+            others = (of_caption.sum(dim=0) - of_caption) / (attention.samples - 1)
+            return (of_caption - others).flatten()
+        advantage = reward - self.baseline
+        return advantage / 10 if attention.estimator == "reinforce_arctic" else advantage
+
+    def _try_all_regions(
+        self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, num_captions: int
+    ) -> LossOutput:
+        """Evaluate every region at one uniformly sampled step of each caption; the other steps are sampled."""
+        memory, state = captioner.init_state(regions)
+        mask, read = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        with torch.no_grad():
+            before = captioner.unroll(memory, state, image_index, tokens, read=read).sample
+        assert before is not None
+        num_regions = regions.shape[1]
+        step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,)
+        rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
+        tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
+        locations = _fork(before.locations[rows], step[rows], tried)
+        read = None if read is None else read[rows]
+        trace = captioner.unroll(memory, state, image_index[rows], tokens[rows], locations, read)
+
+        learned, nll = cost_of_captions(trace, tokens[rows], self.label_smoothing)
+        weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_i, (B, L)
+        _, entropy = _of_captions(trace, mask[rows])
+        penalties = doubly_stochastic_penalty(trace.weights, mask[rows])
+
+        def expected(values: Tensor) -> Tensor:
+            return (weights.detach() * values.view_as(weights)).sum(dim=1)
+
+        reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
+        penalty = self.over_batch(expected(penalties), num_regions, num_captions)
+        cost = CrossEntropy(expected(learned), expected(nll))
+        return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean())
+
+    def _loss(
+        self,
+        trace: CaptionerOutput,
+        cost: CrossEntropy,
+        penalty: Tensor,
+        entropy: Tensor,
+        reinforce: Tensor | None = None,
+        figures: dict[str, Tensor] | None = None,
+    ) -> LossOutput:
+        terms = {
+            "likelihood": cost.learned.mean(),
+            "attention": self.attention_weight * (penalty if self.penalty_gradient else penalty.detach()),
+            "entropy": -self.entropy_weight * entropy,
+        }
+        if reinforce is not None:
+            terms["reinforce"] = self.reward_weight * reinforce
+        return LossOutput(cost.nll.mean(), terms, {"attention_penalty": penalty.detach(), **(figures or {})}, trace)
+
+
+def _of_captions(trace: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p(s|a) and H[s] of each caption's path, (B,) each."""
+    assert trace.sample is not None
+    return (trace.sample.log_prob * mask).sum(dim=1), (trace.sample.entropy * mask).sum(dim=1)
+
+
+def _fork(locations: Tensor, step: Tensor, tried: Tensor) -> Tensor:
+    """Return the paths (B, T, 1) unchanged before `step` (B,), `tried` (B,) at it, and -1 (to be sampled) after it."""
+    number = torch.arange(locations.shape[1], device=locations.device)
+    step, tried = step[:, None, None], tried[:, None, None]
+    number = number[None, :, None]
+    return locations.where(number < step, torch.where(number == step, tried, -1))
+
+
+def negative_log_likelihood(trace: CaptionerOutput, tokens: Tensor) -> Tensor:
+    """Return -log p of each caption (B,), summed over its words, the targets `tokens` (B, T)."""
+    return cost_of_captions(trace, tokens).learned
+
+
+def cost_of_captions(trace: CaptionerOutput, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+    """Return the cross-entropy of each caption (B,), summed over its words, the targets `tokens` (B, T)."""
+    targets = tokens.flatten()[trace.places]
+    words = cross_entropy(trace.output_features, targets, label_smoothing)
+    return CrossEntropy(*(trace.at_steps(part.masked_fill(targets == PAD, 0.0)).sum(dim=1) for part in words))
+
+
+def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, tau: float = 1.0) -> Tensor:
+    """Return sum_i (tau - sum_t alpha_ti)^2 of each caption; small if each region's weights sum to about `tau`.
+
+    Args:
+        weights: (B, T, L).
+        mask: (B, T), true if the caption has a word.
+    """
+    looked = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
+    return (tau - looked).square().sum(dim=1)

@@ -1,0 +1,161 @@
+"""Attention metrics: compare attention maps with the ground-truth boxes of a word's object."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from showattendtell.types import Box
+
+CENTRE_SPREAD = 0.25
+"""The standard deviation of the centre prior, in sides of what is seen."""
+
+
+class GroundedWord(NamedTuple):
+    """Attention map at a word that names an object, and the object's position.
+
+    weights  (rows, columns) alpha on the grid
+    seen     the part of the image that the grid covers
+    boxes    the object's boxes; like `seen` in fractions of the image's width and height
+    kind     the type of object
+    """
+
+    weights: np.ndarray
+    seen: Box
+    boxes: tuple[Box, ...]
+    kind: str = ""
+
+
+class AttentionHit(NamedTuple):
+    """Scores of one map for one object, or their average.
+
+    hit          fraction of the map's peaks whose cell centre lies in a box (pointing game, Zhang et al. 2016)
+    correctness  fraction of the map's weight inside the boxes (attention correctness, Liu et al. 2017)
+    """
+
+    hit: float
+    correctness: float
+
+
+class WordHits(NamedTuple):
+    """Scores at one word: of the model's map, and of two baseline maps that ignore the image.
+
+    `uniform` has equal weights; `centre` is a Gaussian around the centre of the visible part.
+    """
+
+    kind: str
+    model: AttentionHit
+    uniform: AttentionHit
+    centre: AttentionHit
+
+
+class MapScore(NamedTuple):
+    """Mean over words, 0 to 1, and their number."""
+
+    hit_rate: float
+    correctness: float
+    num_words: int
+
+
+class AttentionScores(NamedTuple):
+    """Scores of the model's maps and of the baseline maps; the model's also by kind, most frequent
+    first."""
+
+    model: MapScore
+    uniform: MapScore
+    centre: MapScore
+    by_kind: Mapping[str, MapScore]
+
+
+def score_attention(glances: Sequence[WordHits]) -> AttentionScores:
+    """Return the mean scores over all words. An object outside the visible part counts, with score 0 for every map."""
+    kinds = Counter(glance.kind for glance in glances if glance.kind).most_common()
+    return AttentionScores(
+        model=_mean([glance.model for glance in glances]),
+        uniform=_mean([glance.uniform for glance in glances]),
+        centre=_mean([glance.centre for glance in glances]),
+        by_kind={kind: _mean([glance.model for glance in glances if glance.kind == kind]) for kind, _ in kinds},
+    )
+
+
+def _mean(finds: Sequence[AttentionHit]) -> MapScore:
+    """Return the mean; 0 without words."""
+    num_words = len(finds)
+    hits, correctness = sum(find.hit for find in finds), sum(find.correctness for find in finds)
+    return MapScore(hits / max(num_words, 1), correctness / max(num_words, 1), num_words)
+
+
+def compare_maps(look: GroundedWord) -> WordHits:
+    rows, columns = look.weights.shape
+    inside, covered = centres_inside(look), coverage(look)
+
+    def find(weights: np.ndarray) -> AttentionHit:
+        return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
+
+    uniform = np.full((rows, columns), 1 / (rows * columns))
+    return WordHits(look.kind, find(look.weights), find(uniform), find(centre_prior(rows, columns)))
+
+
+def centre_prior(rows: int, columns: int) -> np.ndarray:
+    """Return weights (rows, columns) with sum 1; exactly symmetric, so the central cells of an even grid tie."""
+    down, across = (np.exp(-(((2 * np.arange(n) + 1 - n) / (2 * n * CENTRE_SPREAD)) ** 2) / 2) for n in (rows, columns))
+    weights = np.outer(down, across)
+    return weights / weights.sum()
+
+
+def centres_inside(look: GroundedWord) -> np.ndarray:
+    """Return a mask (rows, columns): whether the centre of each cell lies in one of the boxes."""
+    rows, columns = look.weights.shape
+    y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
+    boxes = _on_grid(look)
+    return np.any([(b.left <= x) & (x <= b.right) & (b.top <= y) & (y <= b.bottom) for b in boxes], axis=0)
+
+
+def coverage(look: GroundedWord) -> np.ndarray:
+    """Return the exact fraction (rows, columns) of each cell's area that the union of the boxes covers.
+
+    All edges of boxes and cells cut the visible part into rectangles that lie entirely inside or outside a box; their
+    areas are summed per cell.
+    """
+    rows, columns = look.weights.shape
+    boxes = [box.clipped(Box(0, 0, columns, rows)) for box in _on_grid(look)]
+    xs = np.union1d(np.arange(columns + 1), [edge for box in boxes for edge in (box.left, box.right)])
+    ys = np.union1d(np.arange(rows + 1), [edge for box in boxes for edge in (box.top, box.bottom)])
+    covered = np.zeros((len(ys) - 1, len(xs) - 1))
+    for box in boxes:
+        across, down = np.searchsorted(xs, (box.left, box.right)), np.searchsorted(ys, (box.top, box.bottom))
+        covered[slice(*down), slice(*across)] = 1
+    areas = covered * np.outer(np.diff(ys), np.diff(xs))
+    by_row = np.add.reduceat(areas, np.searchsorted(ys, np.arange(rows)), axis=0)
+    return np.add.reduceat(by_row, np.searchsorted(xs, np.arange(columns)), axis=1)
+
+
+def _on_grid(look: GroundedWord) -> Sequence[Box]:
+    """Return the boxes in units of grid cells, relative to the grid's corner."""
+    (rows, columns), seen = look.weights.shape, look.seen
+    across, down = columns / (seen.right - seen.left), rows / (seen.bottom - seen.top)
+    moved = [Box(b.left - seen.left, b.top - seen.top, b.right - seen.left, b.bottom - seen.top) for b in look.boxes]
+    return [box.scaled(across, down) for box in moved]
+
+
+RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "between")
+"""Words for a spatial relation between two objects."""
+
+
+class Relations(NamedTuple):
+    """accuracy: fraction of relation words in the reference captions that the model would choose, too, 0 to 1.
+    commonest: the same for always choosing the most frequent word.
+    num_words: number of relation words."""
+
+    accuracy: float
+    commonest: float
+    num_words: int
+
+
+def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
+    """Score pairs of a reference word and the model's word, both from `RELATIONS`."""
+    pairs = list(choices)
+    people = Counter(said for said, _ in pairs)
+    right, num_words = sum(said == chosen for said, chosen in pairs), max(len(pairs), 1)
+    return Relations(right / num_words, max(people.values(), default=0) / num_words, len(pairs))

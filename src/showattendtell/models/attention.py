@@ -1,0 +1,165 @@
+"""Attention: weights over the regions from a score, and the context vector z that they give."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from showattendtell.models.outputs import AttentionCache, AttentionOutput, DecoderState
+from showattendtell.models.scores import AdditiveScore, ScoreFunction
+from showattendtell.settings import PositiveInt
+
+Gate = Literal["scalar", "channel", "none"]
+InferenceMode = Literal["sample", "argmax", "expectation"]
+
+
+class Attention(nn.Module, ABC):
+    """Base class of attention: `precompute` runs once per image, `forward` once per step.
+
+    Each of the R rows of the memory serves B / R consecutive captions, such as the beams of one image.
+    """
+
+    selective = True
+    """Whether the attention weights depend on the image and on the words so far."""
+    stochastic = False
+    """Whether it samples locations and is therefore trained with `HardLoss`."""
+    inference_mode: InferenceMode = "expectation"
+    """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
+
+    @abstractmethod
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        """Compute everything that depends only on the regions (R, L, D) of the images."""
+
+    @abstractmethod
+    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+        """Compute one step of B captions from their decoder states (B, n)."""
+
+
+class ScoredAttention(Attention):
+    """Attention weights from the softmax of a score, with a gate on the context vector.
+
+    Args:
+        region_dim: D.
+        hidden_dim: n, the width of the decoder's state h.
+        score: the score function of a region and the state.
+        gate: beta = sigmoid(W h + b) multiplies the context: one number per step, one per channel, or none.
+    """
+
+    def __init__(self, region_dim: int, hidden_dim: int, score: Callable[[int, int], ScoreFunction], gate: Gate):
+        super().__init__()
+        self.score = score(region_dim, hidden_dim)
+        self.gate = None if gate == "none" else nn.Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
+        heads = self.score.heads
+        head_dim = -(-region_dim // heads)
+        self.values = nn.Parameter(torch.empty(heads, region_dim, head_dim)) if heads > 1 else None
+        if self.values is not None:
+            nn.init.normal_(self.values, std=region_dim**-0.5)
+
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        return AttentionCache(regions, self.score.precompute(regions))
+
+    def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
+        """Return the scores e (R, K, H, L) of the states (B, n), B = R * K."""
+        return self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
+
+    def read(self, memory: AttentionCache, maps: Tensor) -> Tensor:
+        """Return the sum of the regions weighted by each attention map (R, K, H, L), as (B, D).
+
+        Each of H heads gives ceil(D / H) channels; if H does not divide D, the last channels are cut off.
+        """
+        seen = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
+        if self.values is None:
+            return seen.squeeze(1)
+        return torch.einsum("bhd,hdv->bhv", seen, self.values).flatten(1)[:, : seen.shape[2]]
+
+    def gated(self, context: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return beta * z (B, D) and beta (B,), the mean over channels if beta has several."""
+        if self.gate is None:
+            return context, context.new_ones(len(context))
+        beta = torch.sigmoid(self.gate(hidden))
+        return beta * context, beta.mean(dim=1)
+
+
+class SoftAttention(ScoredAttention):
+    """Deterministic "soft" attention: z = beta * sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Sec. 4.2).
+
+    Args:
+        score: the score function of a region and the state.
+        gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel); none: beta = 1.
+    """
+
+    def __init__(
+        self,
+        region_dim: PositiveInt,
+        hidden_dim: PositiveInt,
+        score: Callable[[int, int], ScoreFunction] = AdditiveScore,
+        gate: Gate = "scalar",
+    ):
+        super().__init__(region_dim, hidden_dim, score, gate)
+
+    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+        maps = self.scores(memory, state.hidden).softmax(dim=-1)
+        context, gate = self.gated(self.read(memory, maps), state.hidden)
+        return AttentionOutput(context, maps.mean(dim=2).flatten(0, 1), gate)
+
+
+class AdaptiveAttention(ScoredAttention):
+    """Adaptive attention: soft attention with a visual sentinel (Lu et al. 2017).
+
+    The sentinel s = W (sigmoid(V h) * tanh(c)) competes with the regions. With the weights
+    [alpha; 1 - beta] = softmax([e; e_s]) the context is z = sum_i alpha_i a_i + (1 - beta) s. Two differences from Lu
+    et al.: attention and sentinel read h_{t-1} and c_{t-1}, not the state that has read y_{t-1}; and beta is the
+    image's share, like the gate of the other attentions, not the sentinel's.
+
+    Args:
+        score: the score function of a region and the state; it must have one attention map (one head).
+    """
+
+    def __init__(
+        self,
+        region_dim: PositiveInt,
+        hidden_dim: PositiveInt,
+        score: Callable[[int, int], ScoreFunction] = AdditiveScore,
+    ):
+        super().__init__(region_dim, hidden_dim, score, gate="none")
+        if self.score.heads > 1:
+            raise ValueError(f"the sentinel competes with the regions of one map; got a score with {self.score.heads}")
+        self.sentinel_gate = nn.Linear(hidden_dim, hidden_dim)
+        self.sentinel = nn.Linear(hidden_dim, region_dim)
+
+    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+        sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))
+        sentinel = sentinel.to(memory.regions.dtype)  # (B, D)
+        known = self.score(self.score.precompute(sentinel.unsqueeze(1)), state.hidden.unsqueeze(1))  # (B, 1, 1, 1)
+        scores = self.scores(memory, state.hidden)
+        maps = torch.cat([scores, known.reshape(*scores.shape[:3], 1)], dim=-1).softmax(dim=-1)
+        shares = maps.flatten(0, 2)[:, -1:]  # (B, 1)
+        context = self.read(memory, maps[..., :-1]) + shares * sentinel
+        return AttentionOutput(context, scores.softmax(dim=-1).flatten(0, 2), 1 - shares.squeeze(1))
+
+
+class MeanAttention(Attention):
+    """No attention: the context vector is the mean region at every step.
+
+    Args:
+        region_dim: D.
+        hidden_dim: n.
+    """
+
+    selective = False
+
+    def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt):
+        super().__init__()
+
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        return AttentionCache(regions, regions.mean(dim=1))
+
+    def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
+        captions = len(state.hidden)
+        context = memory.keys.repeat_interleave(captions // len(memory.keys), dim=0)
+        num_regions = memory.regions.shape[1]
+        return AttentionOutput(
+            context, context.new_full((captions, num_regions), 1 / num_regions), context.new_ones(captions)
+        )

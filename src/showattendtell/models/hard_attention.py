@@ -1,0 +1,115 @@
+"""Stochastic "hard" attention: a location is sampled at every step (Xu et al. 2015, Sec. 4.1)."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from showattendtell.models.attention import Gate, InferenceMode, ScoredAttention
+from showattendtell.models.outputs import AttentionCache, AttentionOutput, DecoderState
+from showattendtell.models.scores import AdditiveScore, ScoreFunction
+from showattendtell.settings import PositiveFloat, PositiveInt, Probability
+from showattendtell.types import SampledLocations
+
+Estimator = Literal["reinforce", "reinforce_arctic", "gumbel_st", "rloo", "exact"]
+
+
+class HardAttention(ScoredAttention):
+    """Stochastic "hard" attention: z = a_s, s ~ Multinoulli(alpha) (Xu et al. 2015, Sec. 4.1).
+
+    Args:
+        score: the score function of a region and the state.
+        gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel); none: beta = 1.
+        estimator: the gradient estimator of the sampled locations. reinforce: the paper's; reinforce_arctic: with the
+            scaling of the released code; rloo: each sample's baseline is the mean of the other samples; exact: all
+            locations of one step, the other steps sampled; gumbel_st: straight-through, lower variance but biased.
+        samples: N, the number of sampled paths per caption of a batch.
+        expectation_prob: the probability that training uses sum_i alpha_i a_i instead of samples for a caption.
+        expectation_scope: draw that choice per image or once per batch.
+        inference_mode: the context outside training: a sample, the region with the largest weight, or the expectation.
+        temperature: the factor that multiplies the scores (an inverse temperature).
+        gumbel_tau: the softmax temperature of gumbel_st; smaller means less bias and more variance.
+    """
+
+    stochastic = True
+
+    def __init__(
+        self,
+        region_dim: PositiveInt,
+        hidden_dim: PositiveInt,
+        score: Callable[[int, int], ScoreFunction] = AdditiveScore,
+        gate: Gate = "none",
+        estimator: Estimator = "reinforce",
+        samples: PositiveInt = 1,
+        expectation_prob: Probability = 0.5,
+        expectation_scope: Literal["image", "batch"] = "image",
+        inference_mode: InferenceMode = "sample",
+        temperature: PositiveFloat = 1.0,
+        gumbel_tau: PositiveFloat = 1.0,
+    ):
+        super().__init__(region_dim, hidden_dim, score, gate)
+        if estimator == "rloo" and samples < 2:
+            raise ValueError(f"estimator=rloo compares a caption's samples; samples must be 2 or more, got {samples}")
+        if estimator == "exact" and self.score.heads > 1:
+            raise ValueError(f"estimator=exact tries the regions of one map; got a score with {self.score.heads}")
+        self.estimator, self.samples = estimator, samples
+        self.expectation_prob, self.expectation_scope, self.inference_mode = (
+            expectation_prob,
+            expectation_scope,
+            inference_mode,
+        )
+        self.temperature, self.gumbel_tau = temperature, gumbel_tau
+
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        return (
+            super().precompute(regions)._replace(use_expectation=self._expectation_mask(len(regions), regions.device))
+        )
+
+    def _expectation_mask(self, images: int, device: torch.device) -> Tensor | None:
+        """Return which images (I,) use the expectation for whole captions; None: no image does."""
+        if not self.training:
+            return torch.ones(images, dtype=torch.bool, device=device) if self.inference_mode == "expectation" else None
+        draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=device)
+        return (draws < self.expectation_prob).expand(images)
+
+    def forward(self, memory: AttentionCache, state: DecoderState, locations: Tensor | None = None) -> AttentionOutput:
+        """Compute one step. Entries of `locations` (B, H) that are at least 0 are used; the others are sampled."""
+        log_weights = (self.temperature * self.scores(memory, state.hidden)).log_softmax(dim=-1)  # (R, K, H, L)
+        weights = log_weights.exp()
+        use_expectation = None if memory.use_expectation is None else memory.use_expectation.unsqueeze(1)
+        if self.training and self.estimator == "gumbel_st" and locations is None:
+            maps = F.gumbel_softmax(log_weights, tau=self.gumbel_tau, hard=True)
+            drawn = maps.detach().argmax(dim=-1)
+        else:
+            drawn = self.draw(weights, locations)
+            maps = F.one_hot(drawn, weights.shape[-1]).to(weights.dtype)
+        if use_expectation is not None:
+            maps = torch.where(use_expectation[..., None, None], weights, maps)
+        context, gate = self.gated(self.read(memory, maps), state.hidden)
+        sample = SampledLocations(*(part.flatten(0, 1) for part in path_of(log_weights, drawn, use_expectation)))
+        return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, sample)
+
+    def draw(self, weights: Tensor, given: Tensor | None) -> Tensor:
+        """Sample locations (...) from alpha (..., L); entries of `given` that are not negative replace the samples.
+
+        Outside training, use the argmax unless `inference_mode` is "sample".
+        """
+        if not self.training and self.inference_mode != "sample":
+            drawn = weights.argmax(dim=-1)
+        else:
+            drawn = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
+        if given is None:
+            return drawn
+        given = given.view_as(drawn)
+        return torch.where(given >= 0, given, drawn)
+
+
+def path_of(log_weights: Tensor, drawn: Tensor, use_expectation: Tensor | None) -> SampledLocations:
+    """Return locations (..., H) with log p and entropy under log alpha (..., H, L); log p is 0 if `use_expectation`."""
+    log_prob = log_weights.gather(-1, drawn.unsqueeze(-1)).sum(dim=(-2, -1))
+    if use_expectation is not None:
+        log_prob = log_prob.masked_fill(use_expectation, 0.0)
+    entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # finite gradient at alpha = 0 too
+    return SampledLocations(drawn, log_prob, entropy)

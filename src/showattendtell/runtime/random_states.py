@@ -1,0 +1,30 @@
+"""The random states of a process as plain data."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python, NumPy, torch and its GPU, in types that a checkpoint may hold."""
+    numpy = np.random.get_state(legacy=False)
+    key = numpy["state"]["key"].tolist()
+    return {
+        "python": random.getstate(),
+        "numpy": {**numpy, "state": {**numpy["state"], "key": key}},
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Restore the states that `random_states` returned; the GPU's only if there was one."""
+    numpy = states["numpy"]
+    key = np.array(numpy["state"]["key"], dtype=np.uint32)
+    random.setstate(states["python"])
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

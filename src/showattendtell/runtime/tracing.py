@@ -1,0 +1,67 @@
+"""Tracing of modules with torch.export, and conversion to ONNX."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Silence the log messages and warnings of exporters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def traced(module: nn.Module, example: Sequence[Tensor], axes: Sequence[str]) -> ExportedProgram:
+    """Trace a module with torch.export, without gradients.
+
+    Args:
+        example: the module's input tensors.
+        axes: for each tensor the name of its first dimension, which is dynamic and equal for equal names.
+    """
+    sizes = {name: Dim(name) for name in axes}
+    shapes = tuple({0: sizes[name]} for name in axes)
+    with torch.no_grad(), quietly():
+        return torch.export.export(module, tuple(example), dynamic_shapes=shapes, strict=True)
+
+
+def to_onnx(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Return torch's ONNXProgram."""
+    with quietly():
+        return torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False)
+
+
+def lacks_onnx() -> str:
+    """Return the first package that ONNX needs and is missing, and its install command; empty if none."""
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    return f"the package {missing[0]}; run pip install 'showattendtell[onnx]'" if missing else ""
+
+
+def open_session(model: bytes | Path) -> Any:
+    """Return a session of onnxruntime on the CPU, with torch's number of threads."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = torch.get_num_threads()
+    settings.log_severity_level = 3  # errors only
+    content = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+
+
+def reason_of(fault: Exception) -> str:
+    """Return the type and first line of an error; exporters and runtimes raise many types."""
+    return f"{type(fault).__name__}: {(str(fault).strip().splitlines() or [''])[0]}"

@@ -1,0 +1,183 @@
+"""Checkpoints of a run: the best one, and the last one, from which training resumes."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as lightning
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from showattendtell.config.entry_point import as_argument
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import save, upgrade_checkpoint
+from showattendtell.runtime.distributed import any_rank, gather, rank
+from showattendtell.runtime.files import BEST, LAST, PREVIOUS
+from showattendtell.runtime.random_states import random_states, set_random_states
+from showattendtell.training.callbacks.interruption import SignalHandler
+from showattendtell.training.lightning_internals import is_accumulating, is_between_steps, mark_validation_as_begun
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint completely or not at all.
+
+    Lightning's own class may leave half a file when its temporary files are on another disk than the checkpoint, and
+    does not wait until the data are on disk.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint; raise `UserError` if that fails, and keep the existing file.
+
+        Args:
+            storage_options: `keep`, the new name of the file that was there.
+        """
+        file = Path(path)
+        try:
+            save(checkpoint, file, (storage_options or {}).get("keep"))
+        except OSError as fault:
+            raise UserError(
+                f"{file} cannot be written ({fault.strerror}); what was saved before is whole, and with room the run "
+                "goes on from there with resume=true"
+            ) from None
+
+    def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return a checkpoint; entries of format 2 get their current names."""
+        return upgrade_checkpoint(super().load_checkpoint(path, *arguments, **options))
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """`ModelCheckpoint` whose state stays valid when the run's folder is moved."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        def here(path: str) -> str:
+            """Lightning deletes the files that these paths name: allow the best checkpoint only."""
+            return path and os.path.join(self.dirpath or "", BEST)
+
+        paths = {name: here(state_dict[name]) for name in ("best_model_path", "kth_best_model_path")}
+        scores = {here(path): score for path, score in state_dict["best_k_models"].items()}
+        super().load_state_dict({**state_dict, **paths, "best_k_models": scores, "dirpath": self.dirpath})
+
+
+class LastCheckpoint(Callback):
+    """Writes `last.ckpt`, from which an interrupted run resumes exactly, and keeps the one before as `previous.ckpt`.
+
+    It is written between two steps once `minutes` have passed, before every validation, at the end, and when a signal
+    asks the run to stop. Lightning resumes exactly from within a validation, or from the end of a batch that ends a
+    step, unless a validation or the end of the epoch follows, which it would skip. Before a validation the progress is
+    therefore stored as if its first batch had begun. Lightning's checkpoints have no random states: they are restored
+    when the run draws its next random number, so draws during set-up do not count. Callbacks use the metrics of the
+    last validation until the next one.
+
+    Args:
+        minutes: interval between two checkpoints; 0 writes one after every step.
+    """
+
+    def __init__(self, folder: Path, minutes: float, notice: SignalHandler):
+        self._folder, self._seconds, self._notice = folder, 60 * minutes, notice
+        self._written = time.monotonic()
+        self._random: dict[str, dict[str, Any]] = {}
+        self._figures: dict[str, Tensor] = {}
+        self._finished = self._is_kept = False
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        follow_schedule(trainer)
+        self._written = time.monotonic()
+        self._notice.listen()
+        trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._figures.items()})
+        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._remove_useless(trainer.ckpt_path)
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        """Restore the random states before batches are drawn, if the checkpoint ends an epoch."""
+        self._draw_on()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._draw_on()
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._is_kept = self._draw_on()
+        if not self._is_kept and not is_accumulating(trainer):
+            self._write(trainer)
+            self._is_kept = True
+        self.on_validation_batch_end(trainer)
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        if not is_between_steps(trainer):
+            return
+        due = time.monotonic() - self._written >= self._seconds
+        if any_rank(due or self._notice.signal is not None):
+            self._write(trainer)
+        if any_rank(self._notice.signal is not None):
+            self._stop(trainer)
+
+    def on_validation_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """Processes have different numbers of validation batches; each stops on its own."""
+        if self._notice.signal and self._is_kept:  # otherwise the step that started this validation is not complete
+            self._stop(trainer)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._finished = True
+        self._write(trainer)
+        if rank() == 0:
+            (self._folder / PREVIOUS).unlink(missing_ok=True)
+
+    def _remove_useless(self, start: str | Path | None) -> None:
+        """Remove what another run left in this folder, and a damaged last checkpoint: it would soon become the previous
+        one."""
+        useful = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
+        for name in {LAST, PREVIOUS} - useful:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _write(self, trainer: lightning.Trainer) -> None:
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        self._figures = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
+        trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
+        self._written = time.monotonic()
+
+    def _stop(self, trainer: lightning.Trainer) -> None:
+        if rank() == 0:
+            print(
+                f"stopped after step {trainer.global_step}, which is saved; go on with\n"
+                f"  python -m showattendtell.train {as_argument('resume', self._folder)}",
+                file=sys.stderr,
+            )
+        self._notice.obey()
+
+    def on_save_checkpoint(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if trainer.validating:
+            mark_validation_as_begun(checkpoint)
+
+    def state_dict(self) -> dict[str, Any]:
+        states = gather({str(rank()): random_states()})
+        return {"finished": self._finished, "random": states, "figures": self._figures}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._random, self._figures = state["random"], state["figures"]
+
+    def _draw_on(self) -> bool:
+        """Restore the checkpoint's random states, if the run has just resumed from one."""
+        states, self._random = self._random, {}
+        if str(rank()) in states:
+            set_random_states(states[str(rank())])
+        return bool(states)
+
+
+def follow_schedule(trainer: lightning.Trainer) -> None:
+    """Set the learning rates of the schedule at the current step.
+
+    A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
+    """
+    for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
+        if isinstance(scheduler, LambdaLR):
+            factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+            for group, base, factor in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, factors, strict=True):
+                group["lr"] = base * factor

@@ -1,0 +1,238 @@
+"""Early ends of a run: signals, losses that are not finite, and lost worker processes."""
+
+import json
+import math
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.environments import SLURMEnvironment
+from torch import Tensor
+
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.errors import UserError
+from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.files import atomic_write
+from showattendtell.training.lightning_internals import was_reading_from_worker
+
+REQUEUE = signal.SIGUSR1
+"""Signal that schedulers send some time before they stop a job."""
+
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit status after Ctrl-C, and after the other signals, as in shells."""
+
+ONE_KEY = 1.0
+"""Seconds within which two interrupts count as one key press, from the terminal and from the launcher."""
+
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""Restores a terminal's cursor that a progress bar has hidden."""
+
+NOT_FINITE = "not-finite.json"
+
+GO_ON = "what was saved before is whole, and the same command with resume=true goes on from there"
+
+LOST_WORKER = re.compile(r"DataLoader worker \(pid[^.]*?\d\) (?:is )?([^.]+)")
+"""Matches torch's message about a lost data loader worker, with or without its signal."""
+
+
+class SignalHandler:
+    """Catches SIGTERM, a scheduler's SIGUSR1 or Ctrl-C until the run can save a checkpoint.
+
+    Lightning's own handlers do not wait: for SIGTERM it stops after any batch, even within a step of several batches,
+    and for SLURM it saves at any point within a step.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._came = 0.0
+
+    def listen(self) -> None:
+        """Catch the signals from now on; Lightning restores the handlers at the end."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, REQUEUE, signal.SIGINT):
+                signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if number == self.signal == signal.SIGINT and time.monotonic() - self._came > ONE_KEY:
+            if os.isatty(2):
+                os.write(2, SHOW_CURSOR)
+            os._exit(INTERRUPTED)
+        if number == signal.SIGINT != self.signal and rank() == 0:
+            os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
+        self.signal, self._came = signal.Signals(number), time.monotonic()
+
+    @property
+    def status(self) -> int:
+        return INTERRUPTED if self.signal == signal.SIGINT else TERMINATED
+
+    def obey(self) -> None:
+        """End the process; under SLURM, which sends SIGUSR1 on request, requeue the job."""
+        if self.signal == REQUEUE and SLURMEnvironment.detect() and rank() == 0:
+            requeue()
+        sys.exit(self.status)
+
+
+def requeue() -> None:
+    """Ask SLURM to requeue this job."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+    subprocess.run(["scontrol", "requeue", job], check=False)
+
+
+class PendingLoss(NamedTuple):
+    """A training batch, and its loss on the way to the CPU; `arrived` is None if it is there."""
+
+    epoch: int
+    batch: int
+    step: int
+    loss: Tensor
+    arrived: torch.cuda.Event | None
+
+
+class FiniteLoss(Callback):
+    """Ends the run if the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json` (second
+    process: `2-not-finite.json`). Weights that are not finite after a finite loss end the run before they are saved or
+    used for captions.
+
+    It does not wait for a GPU: the loss is checked in the next step, and before anything is saved.
+
+    Args:
+        folder: the run's folder.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._watched: PendingLoss | None = None
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        module: lightning.LightningModule,
+        outputs: Tensor | Mapping[str, Any] | None,
+        batch: Any,
+        index: int,
+    ) -> None:
+        self._check(trainer)
+        if isinstance(outputs, Mapping) and "loss" in outputs:
+            self._watched = PendingLoss(trainer.current_epoch, index, trainer.global_step, *_send(outputs["loss"]))
+            if self._watched.arrived is None:
+                self._check(trainer)
+
+    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._check_all(trainer, module)
+
+    def on_save_checkpoint(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._check_all(trainer, module)
+
+    def _check_all(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._check(trainer)
+        learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not torch.stack([parameter.isfinite().all() for parameter in learned]).all():
+            raise UserError(
+                f"step {trainer.global_step} has left weights that are no numbers; lower optimizer.lr or set "
+                "trainer.gradient_clip_val=5, and train again"
+            )
+
+    def _check(self, trainer: lightning.Trainer) -> None:
+        watched, self._watched = self._watched, None
+        if watched is None:
+            return
+        if watched.arrived:
+            watched.arrived.synchronize()
+        if not math.isfinite(watched.loss):
+            raise self._fault(trainer, watched)
+
+    def _fault(self, trainer: lightning.Trainer, watched: PendingLoss) -> UserError:
+        data = getattr(trainer, "datamodule", None)
+        captions = data.name_batch(watched.batch) if isinstance(data, CaptionDataModule) else []
+        images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
+        place = {"epoch": watched.epoch + 1, "batch": watched.batch + 1, "step": watched.step}
+        content = {**place, "loss": str(watched.loss.item()), "images": images, "captions": captions}
+        file = self._folder / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
+        with atomic_write(file) as stream:
+            stream.write(json.dumps(content, indent=1).encode())
+        return UserError(
+            f"the loss of step {watched.step} is {content['loss']}; {file} lists the images and captions of its batch; "
+            "lower optimizer.lr or look at them, and train again"
+        )
+
+
+def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Copy the loss to the CPU; a loss from a GPU is there once the returned event is set."""
+    if not loss.is_cuda:
+        return loss.cpu(), None
+    held = torch.empty_like(loss, device="cpu", pin_memory=True).copy_(loss, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return held, arrived
+
+
+def end_workers() -> None:
+    """End the data loader's workers at once.
+
+    At exit torch waits for each worker and stops at one that is gone; the workers after it would keep running until
+    the grace period ends.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    raising = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+            worker.join()
+    if in_main_thread:
+        signal.signal(signal.SIGCHLD, raising)
+
+
+class WorkerShutdown(Callback):
+    """Ends the data loader's workers if the run ends early."""
+
+    def on_exception(self, *_: Any) -> None:
+        end_workers()
+
+
+@contextmanager
+def report_lost_workers() -> Iterator[None]:
+    """Convert the loss of a data loader's worker to a `UserError`.
+
+    torch raises its error anywhere in the training process, even in the middle of writing a file.
+    """
+    try:
+        yield
+    except (RuntimeError, ConnectionError, EOFError) as fault:
+        lost = _find_lost_worker(fault)
+        if not lost:
+            raise
+        end_workers()
+        raise UserError(
+            f"a process that reads images has ended ({lost}), perhaps for lack of memory; {GO_ON}, if need be with "
+            "fewer data.num_workers"
+        ) from None
+
+
+def _find_lost_worker(fault: BaseException | None) -> str:
+    """Describe a lost worker from an error or from that error's context; empty if neither reports one.
+
+    Before the end of the worker is known, a batch from it fails to arrive.
+    """
+    while fault:
+        if said := LOST_WORKER.match(str(fault)):
+            return said[1].strip()
+        if not isinstance(fault, RuntimeError) and was_reading_from_worker(fault):
+            return "its batch did not arrive"
+        fault = fault.__context__
+    return ""

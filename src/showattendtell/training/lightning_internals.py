@@ -1,0 +1,53 @@
+"""Access to private parts of Lightning and torch, which this project uses nowhere else.
+
+Lightning: `trainer.fit_loop._data_fetcher`; of `trainer.fit_loop.epoch_loop` `_is_training_done`,
+`_should_check_val_fx`, `_should_accumulate` and `_batches_that_stepped`; the entry `loops` of its checkpoints; and
+`optimizer._step_supports_amp_scaling`. torch: the data loader's function `_try_get_data`, by its name in a traceback.
+
+`tests/training/test_lightning_internals.py` fails if a new version changes one of them; pyproject.toml lists the
+tested versions.
+"""
+
+import traceback
+from typing import Any
+
+import pytorch_lightning as lightning
+from torch.optim import Optimizer
+
+VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
+READ_FROM_WORKER = "_try_get_data"
+
+
+def is_accumulating(trainer: lightning.Trainer) -> bool:
+    """Return whether the step of the current batch needs further batches."""
+    return trainer.fit_loop.epoch_loop._should_accumulate()
+
+
+def is_between_steps(trainer: lightning.Trainer) -> bool:
+    """Return whether the batch that just ended completes a step, with another batch following immediately."""
+    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    ends = loop._is_training_done or loop._should_check_val_fx(fetcher)
+    return not ends and not loop._should_accumulate()
+
+
+def logged_step(trainer: lightning.Trainer) -> int:
+    """Return the step number that Lightning logs at this moment."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def mark_validation_as_begun(checkpoint: dict[str, Any]) -> None:
+    """Make a run that resumes from this checkpoint begin with the validation that is about to start."""
+    total = checkpoint["loops"]["fit_loop"][VALIDATION_PROGRESS]["total"]
+    done = total["completed"]
+    total.update(ready=done + 1, started=done + 1, processed=done)
+
+
+def let_lightning_unscale(optimizer: Optimizer) -> None:
+    """Let Lightning unscale half-precision gradients, as clipping requires."""
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+
+def was_reading_from_worker(fault: BaseException) -> bool:
+    """Return whether the error was raised while waiting for a batch from a data loader's worker."""
+    return any(frame.f_code.co_name == READ_FROM_WORKER for frame, _ in traceback.walk_tb(fault.__traceback__))

@@ -1,0 +1,346 @@
+"""LightningModule that combines model, loss, decoding and metrics."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytorch_lightning as lightning
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import Metric
+
+from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
+from showattendtell.datamodules.datasets import ImageBatch
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.losses.caption import HardLoss, LossOutput, SoftLoss, negative_log_likelihood, total
+from showattendtell.losses.self_critical import RewardOutput, SelfCriticalLoss
+from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
+from showattendtell.metrics.attention_statistics import WordClasses, attention_figures
+from showattendtell.metrics.modular import RunningMeans
+from showattendtell.models.attention import AdaptiveAttention, Attention, MeanAttention, SoftAttention
+from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import Decoder, LSTMDecoder
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.kernels.precision import without_autocast
+from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
+from showattendtell.runtime.distributed import mean_over_processes, rank
+from showattendtell.training.lightning_internals import let_lightning_unscale
+from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
+from showattendtell.types import Batch, BatchShard, ShardedBatch
+
+
+class TrainingStepOutput(NamedTuple):
+    """The loss of a training step (the sum of its terms), and values for logging.
+
+    nll  -log p of the reference captions, mean over captions; None if it was not computed
+    """
+
+    terms: dict[str, Tensor]
+    figures: dict[str, Tensor]
+    nll: Tensor | None
+
+
+TRAINED = "training_means"
+"""Entry of a checkpoint with the training metrics of the epoch so far."""
+
+LOGGED_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty")
+
+
+ATTENTIONS: dict[str, Callable[[int, int], Attention]] = {
+    "soft": SoftAttention,
+    "hard": HardAttention,
+    "adaptive": AdaptiveAttention,
+    "none": MeanAttention,
+    "additive": partial(SoftAttention, gate="none"),
+    "dot": partial(SoftAttention, score=DotScore, gate="none"),
+    "general": partial(SoftAttention, score=GeneralScore, gate="none"),
+    "multihead": partial(SoftAttention, score=MultiheadScore, gate="none"),
+}
+"""Options of `conf/attention`, as functions of the widths of a region and of the state."""
+
+DECODERS: dict[str, Callable[..., Decoder]] = {
+    "lstm": LSTMDecoder,
+    "nic": NICDecoder,
+    "log_bilinear": LogBilinearDecoder,
+}
+"""Options of `conf/decoder`."""
+
+PARTS = "captioning_module"
+"""Entry of a checkpoint with vocabulary and encoder of a model that was built from names."""
+
+
+class CaptioningModule(ImageCaptioner, lightning.LightningModule):
+    """Trains a captioner; captions the validation images after every epoch and scores the captions.
+
+    Encoder and vocabulary come from the data module unless they are given. `hidden_dim`, `embedding_dim` and `dropout`
+    configure a decoder that is given by name.
+
+    Args:
+        attention: a name from `ATTENTIONS`, a function of D and n such as an attention class, or an `Attention`. Hard
+            attention sets its own loss.
+        decoder: a name from `DECODERS`, a function of `vocabulary_size` and `region_dim`, or a `Decoder`.
+        hidden_dim: n, width of the decoder's state.
+        embedding_dim: m, width of the word embeddings.
+        dropout: dropout rate of the decoder, 0 to 1.
+        lr: learning rate of AdamW, the default optimizer.
+        encoder: computes regions if the data module gives pixels; its weights are stored in the checkpoint.
+        vocabulary: the model's vocabulary.
+        captioner: attention and decoder; replaces `attention` to `dropout`.
+        loss: the training loss; by default that of the attention.
+        decoding: decoding method for validation images; by default greedy search.
+        optimizer: function from parameter groups to an optimizer.
+        schedule: factor on the learning rate at each step.
+        metadata: additional entries of a checkpoint: plain numbers, strings, lists and dicts.
+        self_critical: loss that rewards sampled captions, if any.
+    """
+
+    loss: SoftLoss
+
+    def __init__(
+        self,
+        attention: str | Attention | Callable[[int, int], Attention] = "soft",
+        decoder: str | Decoder | Callable[..., Decoder] = "lstm",
+        hidden_dim: int = 512,
+        embedding_dim: int = 512,
+        dropout: float = 0.5,
+        lr: float = 4e-4,
+        *,
+        encoder: Encoder | None = None,
+        vocabulary: Vocabulary | None = None,
+        captioner: Captioner | None = None,
+        loss: SoftLoss | None = None,
+        decoding: Decoding | None = None,
+        optimizer: Callable[..., Optimizer] | None = None,
+        schedule: Schedule | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        self_critical: SelfCriticalLoss | None = None,
+    ):
+        super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
+        self.self_critical, self.card = self_critical, dict(metadata or {})
+        self.loss = loss  # type: ignore[assignment]  # see setup
+        self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
+        self.schedule = schedule or Constant()
+        self.log_term_gradients = False  # set by the callback GradientNorm
+        self._trained, self._evaluated = RunningMeans(), Means()
+        self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
+        self._from_names = captioner is None
+        if self._from_names:
+            widths = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim, "dropout": dropout}
+            names = {"attention": _name(attention), "decoder": _name(decoder)}
+            self.save_hyperparameters({**names, **widths, "lr": lr}, logger=False)
+            self._attention = _choose(attention, ATTENTIONS, "attention")
+            self._decoder = _choose(decoder, DECODERS, "decoder", **widths)
+        if encoder is not None and vocabulary is not None:
+            self._build()
+
+    def _build(self) -> None:
+        """Build the parts that depend on the encoder and the vocabulary."""
+        if self.captioner is None:
+            region_dim = self.encoder.region_dim
+            decoder = self._decoder
+            if not isinstance(decoder, Decoder):
+                decoder = decoder(vocabulary_size=len(self.vocabulary), region_dim=region_dim)
+            attention = self._attention
+            if not isinstance(attention, Attention):
+                attention = attention(region_dim, decoder.hidden_dim)
+            self.captioner = Captioner(attention, decoder)
+        if self.loss is None:
+            self.loss = HardLoss() if self.captioner.attention.stochastic else SoftLoss()
+        self._word_classes = WordClasses(self.vocabulary)
+
+    def setup(self, stage: str) -> None:
+        """Take encoder and vocabulary from the data module, or check that they match this model's.
+
+        Raises:
+            UserError: there is no encoder or no vocabulary, or the data module's differ from this model's.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
+        if self.captioner is None:
+            self.encoder, self.vocabulary = self.encoder or encoder, self.vocabulary or vocabulary
+            if self.encoder is None or self.vocabulary is None:
+                raise UserError(
+                    "CaptioningModule has no encoder or no vocabulary; train with a data module such as "
+                    "ShapesDataModule, or pass encoder=... and vocabulary=..."
+                )
+            self._build()
+        if encoder is not None and encoder is not self.encoder and encoder.describe() != self.encoder.describe():
+            raise UserError("the data module has another encoder than the model; pass it encoder=model.encoder")
+        if vocabulary is not None and vocabulary.words != self.vocabulary.words:
+            raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
+
+    @property
+    def selective(self) -> bool:
+        """Return whether there are attention maps that can move."""
+        return self.captioner.attention.selective
+
+    def training_step(self, part: ShardedBatch[Batch], index: int) -> Tensor:
+        """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
+        batch, share = part
+        self.loss.progress = self.global_step / self._num_steps
+        every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        step = self._step(batch, share, people_told=index % every == 0)
+        if share.weight:
+            self._watch(step, batch.tokens)
+        if self.log_term_gradients and self.global_step % every == 0:
+            self._watch_gradients(step, share.weight)
+        return share.weight * total(step.terms)
+
+    def _step(self, batch: Batch, share: BatchShard, people_told: bool) -> TrainingStepOutput:
+        """Return the terms of a step; reference captions that the loss does not use are read for logging only."""
+        regions, critic = self.regions(batch.images), self.self_critical
+        weight = 1.0 if critic is None else critic.reward.likelihood
+        step = TrainingStepOutput({}, {}, None)
+        if weight or people_told:
+            with torch.set_grad_enabled(weight > 0):
+                people: LossOutput = self.loss(self.captioner, regions, batch.image_index, batch.tokens, share)
+            terms = {name: weight * term for name, term in people.terms.items()} if weight else {}
+            step = TrainingStepOutput(terms, dict(people.figures), people.nll)
+        if critic is not None:
+            rewards: RewardOutput = critic(self.captioner, regions, batch)
+            step.terms["reward"] = rewards.loss
+            step.figures.update(rewards.figures)
+        return step
+
+    def _watch(self, step: TrainingStepOutput, tokens: Tensor) -> None:
+        captions, words = len(tokens), (tokens != PAD).sum()
+        self._trained.update({"loss": (total(step.terms), captions)})
+        if step.nll is not None:
+            self._trained.update({"nll_per_word": (step.nll * captions / words, words)})
+        self._trained.update({name: (figure, captions) for name, figure in step.figures.items()})
+
+    def _watch_gradients(self, step: TrainingStepOutput, weight: float) -> None:
+        """Log the gradient norm of each loss term, before any clipping."""
+        parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
+        for name, term in step.terms.items():
+            if term.requires_grad:
+                with without_autocast(self.device):  # as in the step's own backward pass
+                    parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+                whole = [mean_over_processes(weight * part) for part in parts if part is not None]
+                self._trained.update({f"gradient_norm_{name}": (torch.nn.utils.get_total_norm(whole), 1)})
+
+    def log_training(self) -> None:
+        """Log the epoch's training metrics.
+
+        Lightning's own aggregation is not stored in its checkpoints, so an epoch that resumes from one would lack the
+        earlier steps.
+        """
+        self._log_means("train", self._trained)
+
+    def on_train_epoch_end(self) -> None:
+        self.log_training()  # unless a callback already did, so that later callbacks can read them
+
+    def validation_step(self, batch: Batch | ImageBatch, index: int, dataloader_idx: int = 0) -> None:
+        if isinstance(batch, ImageBatch):
+            if not self._is_copy(dataloader_idx):
+                self._score_captions(batch)
+            return
+        trace = self.trace(batch.images, batch.image_index, batch.tokens)
+        words = int((batch.tokens != PAD).sum())
+        nll = negative_log_likelihood(trace, batch.tokens).sum() / words
+        attention, betas = attention_figures(trace, batch.tokens), self._word_classes.betas(trace, batch.tokens)
+        self._evaluated.update({"nll_per_word": (nll, words)})
+        self._evaluated.update({f"attention_{name}": figure for name, figure in attention.items()})
+        self._evaluated.update({f"beta_{name}": figure for name, figure in betas.items()})
+
+    def _is_copy(self, dataloader_idx: int) -> bool:
+        """Return whether another process has the same images: Lightning needs a batch in every process."""
+        loaders: Any = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
+        loader = loaders[dataloader_idx] if isinstance(loaders, list) else loaders
+        return rank() >= len(loader.dataset)
+
+    def _score_captions(self, batch: ImageBatch) -> None:
+        tokens = [captions[0].tokens for captions in self.generate(batch.images)]
+        captions = [self.vocabulary.decode(caption) for caption in tokens]
+        self._bleu.update(captions, batch.references)
+        self._cider.update(captions, batch.references)
+        self._endings.update(captions, [EOS in caption for caption in tokens])
+        self._diversity.update(captions)
+
+    def test_step(self, batch: Batch | ImageBatch, index: int, dataloader_idx: int = 0) -> None:
+        self.validation_step(batch, index, dataloader_idx)
+
+    def predict_step(self, batch: ImageBatch, index: int, dataloader_idx: int = 0) -> dict[str, str]:
+        """Return each image's caption by image name."""
+        best = [captions[0].tokens for captions in self.generate(batch.images)]
+        return {name: " ".join(self.vocabulary.decode(tokens)) for name, tokens in zip(batch.names, best, strict=True)}
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_evaluation("test")
+
+    def _log_evaluation(self, stage: str) -> None:
+        self._log_means(stage, self._evaluated)
+        bleu, endings, diversity = self._bleu.compute(), self._endings.compute(), self._diversity.compute()
+        scores = {name: bleu[name] for name in LOGGED_BLEU} | {"cider": self._cider.compute()} | endings
+        scores["distinct_captions"] = diversity["distinct_captions"]
+        self.log_dict({f"{stage}/{name}": score.item() for name, score in scores.items()})
+        metrics: tuple[Metric, ...] = (self._bleu, self._cider, self._endings, self._diversity)
+        for metric in metrics:
+            metric.reset()
+
+    def _log_means(self, stage: str, means: Means) -> None:
+        means.update({})  # avoids a torchmetrics warning in a process without steps
+        for name, mean in means.compute().items():
+            self.log(f"{stage}/{name}", mean.float(), prog_bar=(stage, name) == ("train", "loss"))
+        means.reset()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))
+        let_lightning_unscale(optimizer)
+        if math.isinf(self.trainer.estimated_stepping_batches):
+            raise UserError(
+                "trainer: training has no last step, by which rates go; set trainer.max_epochs or trainer.max_steps, "
+                "and trainer.max_time to end it earlier"
+            )
+        self._num_steps = int(self.trainer.estimated_stepping_batches)
+        scheduler = LambdaLR(optimizer, lambda step: self.schedule(step, self._num_steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint.update(self.card)
+        if self._from_names:
+            checkpoint[PARTS] = {"vocabulary": list(self.vocabulary.words), "encoder": self.encoder.settings()}
+        checkpoint[TRAINED] = self._trained.merged_means()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.captioner is None:  # `load_from_checkpoint`
+            self.vocabulary = self.vocabulary or Vocabulary(checkpoint[PARTS]["vocabulary"])
+            self.encoder = self.encoder or Encoder(**{**checkpoint[PARTS]["encoder"], "weights": "random"})
+            self._build()
+        elif rank() == 0:  # its sums cover all processes
+            self._trained.load_means(checkpoint.get(TRAINED, {}))
+
+
+def _name(part: Any) -> str:
+    """Return the name of a part or of its class."""
+    if isinstance(part, str):
+        return part
+    kind = part if isinstance(part, type) else type(part)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _choose(part: Any, known: Mapping[str, Callable[..., Any]], kind: str, **settings: Any) -> Any:
+    """Return a factory or a part: look up a name in `known` and apply the settings; return anything else unchanged.
+
+    Raises:
+        UserError: unknown name, such as that of a class that must be passed to `load_from_checkpoint` again.
+    """
+    if not isinstance(part, str):
+        return part
+    if part not in known:
+        raise UserError(
+            f"{kind} '{part}' is unknown{did_you_mean(part, known)}; pass a name out of {', '.join(known)}, or the "
+            f"class itself: {kind}=..."
+        )
+    return partial(known[part], **settings) if settings else known[part]

@@ -1,0 +1,115 @@
+"""Parameter groups, the Graves RMSProp optimizer, and learning-rate schedules."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from showattendtell.settings import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+
+class Schedule(Protocol):
+    """Factor on the learning rate at a step out of `total` steps."""
+
+    def __call__(self, step: int, total: int) -> float: ...
+
+
+class Constant(NamedTuple):
+    """Constant rate after a linear warm-up over `warmup` steps."""
+
+    warmup: NonNegativeInt = 0
+
+    def __call__(self, step: int, total: int) -> float:
+        return min(1.0, (step + 1) / (self.warmup + 1))
+
+
+class Cosine(NamedTuple):
+    """Linear warm-up over `warmup` steps, then half a cosine from 1 to `final` at the last step."""
+
+    warmup: NonNegativeInt = 0
+    final: NonNegativeFloat = 0.0
+
+    def __call__(self, step: int, total: int) -> float:
+        rise = min(1.0, (step + 1) / (self.warmup + 1))
+        progress = min(1.0, max(0, step - self.warmup) / max(1, total - self.warmup))
+        return rise * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def parameter_groups(captioner: nn.Module, encoder: nn.Module, encoder_rate: float) -> list[dict[str, Any]]:
+    """Return three groups: matrices, biases (no weight decay), and a trainable encoder with its own rate."""
+    groups: list[dict[str, Any]] = [
+        {"params": _trainable(captioner.parameters(), matrices=True)},
+        {"params": _trainable(captioner.parameters(), matrices=False), "weight_decay": 0.0},
+    ]
+    tuned = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+    if tuned:
+        groups.append({"params": tuned, "lr": encoder_rate})
+    return groups
+
+
+def _trainable(parameters: Iterable[nn.Parameter], matrices: bool) -> list[nn.Parameter]:
+    return [p for p in parameters if p.requires_grad and (p.ndim > 1) == matrices]
+
+
+class GravesRMSprop(Optimizer):
+    """RMSProp with momentum (Graves 2013, "Generating Sequences With Recurrent Neural Networks", eq. 38-45).
+
+        n <- decay n + (1 - decay) g^2          m <- decay m + (1 - decay) g
+        d <- momentum d - lr g / sqrt(n - m^2 + eps)          w <- w + d
+
+    torch's RMSprop(centered=True) instead adds eps outside the root, and multiplies d by the rate when w is updated.
+
+    Args:
+        lr: the learning rate.
+        decay: decay of the running means of the gradient g and of its square.
+        momentum: fraction of the last update that the next one keeps.
+        eps: constant under the root.
+        weight_decay: multiplied by w and added to g.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: NonNegativeFloat = 1e-4,
+        decay: Fraction = 0.95,
+        momentum: Fraction = 0.9,
+        eps: PositiveFloat = 1e-4,
+        weight_decay: NonNegativeFloat = 0.0,
+    ):
+        super().__init__(
+            params, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update once; `closure` first computes the loss and its gradients, and its loss is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group)
+        return loss
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update({name: torch.zeros_like(parameter) for name in ("mean_square", "mean", "change")})
+        mean_square, mean, change = state["mean_square"], state["mean"], state["change"]
+        gradient = gradient.add(parameter, alpha=group["weight_decay"])
+        mean_square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
+        mean.mul_(group["decay"]).add_(gradient, alpha=1 - group["decay"])
+        deviation = (mean_square - mean**2 + group["eps"]).sqrt()
+        parameter.add_(change.mul_(group["momentum"]).addcdiv_(gradient, deviation, value=-group["lr"]))

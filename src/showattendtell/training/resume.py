@@ -1,0 +1,284 @@
+"""Choose the run to resume, and its checkpoint."""
+
+import filecmp
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
+from showattendtell.config.differences import find_differences
+from showattendtell.config.entry_point import quoted
+from showattendtell.config.trust import LIMIT, check_recalled_command, recalled, stored_arguments
+from showattendtell.config.validation import sentence
+from showattendtell.errors import UserError, listed
+from showattendtell.inference.checkpoints import CARD, find_damage, load
+from showattendtell.runtime.distributed import raise_together, rank
+from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, lock_file
+from showattendtell.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
+from showattendtell.training.callbacks.interruption import NOT_FINITE
+from showattendtell.training.loggers.build import METRICS
+
+STAGES = "stages.json"
+"""File with the arguments of a run in stages, in its folder."""
+
+
+class ResumePoint(NamedTuple):
+    """Start of training: the run's folder, and the checkpoint that it resumes from with its metadata card, if any.
+
+    best is the selection metric's value of a finished run, if it has one.
+    """
+
+    folder: Path
+    checkpoint: Path | None = None
+    card: Mapping[str, Any] = {}
+    finished: bool = False
+    best: float | None = None
+
+
+class StoredCommand(NamedTuple):
+    """The file that stores a run's command, and its arguments, not yet checked."""
+
+    file: Path
+    arguments: list[str]
+
+
+def find_start(config: DictConfig, folder: Path, root: Path | None) -> ResumePoint:
+    """Return the start that `resume` sets in the configuration; a requeued SLURM job resumes automatically.
+
+    Args:
+        folder: folder of a new run; removed if another run is resumed.
+        root: folder to search for runs with the same settings; None to use `folder` itself.
+
+    Raises `UserError` for a run that has no intact checkpoint, has other settings, or is being trained.
+    """
+    if isinstance(config.resume, str):
+        return _go_on(Path(config.resume).expanduser(), config)
+    if not config.resume and "SLURM_RESTART_COUNT" not in os.environ:
+        return ResumePoint(folder)
+    if checkpoints_in(folder):
+        return _go_on(folder, config)
+    same = [run for run in _runs(root) if not find_differences(config, run.card["config"])] if root else []
+    found = next((run for run in same if not run.finished), same[0] if same else None)
+    if found is None:
+        print(f"{root or folder} has no run of these settings to go on with; a new one begins in {folder}")
+        return ResumePoint(folder)
+    discard(folder)
+    return _go_on(found.folder, config)
+
+
+def recall(arguments: list[str]) -> list[str]:
+    """Replace `resume=FOLDER` in the arguments by the whole command of that run, followed by the other arguments.
+
+    Raises `UserError` if the run's own arguments could run code outside this project that was not typed again.
+    """
+    given = [argument for argument in arguments if argument.startswith("resume=")]
+    config, _ = compose("train", check_command("train", given[-1:], complete=False))
+    if not isinstance(config.resume, str):
+        return arguments
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError("resume=FOLDER goes on with one run, and -m runs several; give one of them")
+    folder = Path(config.resume).expanduser()
+    file, stored = command_of(folder)
+    places = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
+    command = [*recalled(stored, arguments, file), *arguments, *places]
+    check_recalled_command(command, arguments, file)
+    return command
+
+
+def command_of(folder: Path) -> StoredCommand:
+    """Return the stored command of the run in this folder. Raises `UserError` for a file without one."""
+    file = folder / STAGES
+    if not file.is_file():
+        start = peek(folder)
+        assert start.checkpoint
+        return StoredCommand(start.checkpoint, stored_arguments(start.card["arguments"], start.checkpoint))
+    try:
+        with file.open(encoding="utf-8") as stream:
+            content = json.loads(stream.read(2 * LIMIT))
+        return StoredCommand(file, stored_arguments(content["arguments"], file))
+    except (KeyError, RecursionError, TypeError, ValueError) as fault:
+        raise UserError(
+            f"{file} is damaged or was altered ({type(fault).__name__}); remove it and give the whole command"
+        ) from None
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock the folder against other runs, and remove incomplete files of a killed run.
+
+    Raises `UserError` if another run trains in it.
+    """
+    with ExitStack() as locks:
+        with raise_together():
+            if rank() == 0:
+                locks.enter_context(_locked(folder))
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    file = lock_file(folder / LOCK)
+    if file is None:
+        raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
+    with file:
+        for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
+            for left in folder.glob(f"{name}{UNFINISHED}"):
+                left.unlink()
+        yield
+
+
+def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if captions, vocabulary or regions of the resumed run differ from its metadata card."""
+    parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
+    for part, what in parts.items():
+        if start.checkpoint and start.card[part] != card[CARD][part]:
+            raise UserError(f"{start.folder} was trained with {what}; give it what it had, or leave resume out")
+
+
+def _go_on(folder: Path, config: DictConfig) -> ResumePoint:
+    file = _whole_checkpoint(folder)
+    start, progress = _read(file)
+    stored = start.card["config"]
+    if epochs := _added_epochs(config, stored):
+        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": config.trainer.max_epochs}}
+    differences = find_differences(config, stored)
+    begun_with = stored.get("init_from")
+    if differences and _is_moved(config.init_from, begun_with):
+        differences = find_differences(config, {**stored, "init_from": config.init_from})
+        if not differences:
+            print(f"{folder} began with {begun_with}, which is now taken to be {config.init_from}")
+    if differences:
+        raise UserError(
+            f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
+            "or leave resume out for a new run"
+        )
+    if epochs:
+        start = _extended(start, progress["epoch"], config.trainer.max_epochs - epochs)
+        print(f"{folder} is extended by {epochs} epochs, to {config.trainer.max_epochs}")
+    if not start.finished:
+        print(f"{folder} goes on after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
+    return start
+
+
+def _added_epochs(config: DictConfig, stored: Mapping[str, Any]) -> int:
+    """Return the number of epochs added to the stored configuration; 0 if none."""
+    epochs, before = config.trainer.get("max_epochs"), stored["trainer"].get("max_epochs")
+    return max(0, epochs - before) if isinstance(epochs, int) and isinstance(before, int) and before > 0 else 0
+
+
+def _extended(start: ResumePoint, trained: int, epochs: int) -> ResumePoint:
+    """Return the start of a run that is extended by further epochs.
+
+    Args:
+        trained: number of epochs trained so far.
+        epochs: number of epochs planned so far.
+
+    Raises `UserError` for a run that stopped before its last epoch: it would stop again immediately.
+    """
+    if start.finished and trained < epochs:
+        raise UserError(
+            f"{start.folder} ended after {trained} of {epochs} epochs (early stopping, trainer.max_steps or "
+            f"trainer.max_time), so trainer.max_epochs cannot extend it; begin a new run with "
+            f"init_from={start.folder / BEST}"
+        )
+    return start._replace(finished=False)
+
+
+def _is_moved(ours: str, theirs: str | None) -> bool:
+    """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
+    compared with its vocabulary and encoder."""
+    if theirs is None or {Path(ours).name, Path(theirs).name} != {BEST}:
+        return False
+    now, before = Path(ours).expanduser(), Path(theirs).expanduser()
+    return now.is_file() and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
+
+
+def discard(folder: Path) -> None:
+    """Remove the folder of a run that does not start, in which Hydra already wrote the configuration."""
+    shutil.rmtree(folder / "config", ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints that the run can resume from, newest first."""
+    return [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
+
+
+def _whole_checkpoint(folder: Path) -> Path:
+    """Return the newest intact checkpoint, with a warning if it is not the last one."""
+    files = _existing(folder)
+    damages = {file: damage for file in files if (damage := find_damage(file))}
+    whole = next((file for file in files if file not in damages), None)
+    if whole is None:
+        reasons = "; ".join(f"{file.name}: {damage}" for file, damage in damages.items())
+        raise UserError(f"{folder} has no checkpoint that is not damaged ({reasons}); train again without resume")
+    for file, damage in damages.items():
+        if file.name == LAST:
+            minutes = (file.stat().st_mtime - whole.stat().st_mtime) / 60
+            print(
+                f"warning: {file} is damaged ({damage}); {whole.name} was written {minutes:.1f} minutes before it, and "
+                "what was trained since then is trained again",
+                file=sys.stderr,
+            )
+    return whole
+
+
+def _existing(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"the run {folder} is no folder; give the one that holds its {LAST}")
+    files = checkpoints_in(folder)
+    if not files:
+        raise UserError(f"{folder} has no {LAST} to go on from; train again without resume")
+    return files
+
+
+def _runs(root: Path) -> list[ResumePoint]:
+    """Return the runs below a folder, newest first."""
+    files = sorted([*root.rglob(LAST), *root.rglob(PREVIOUS)], key=lambda file: file.stat().st_mtime, reverse=True)
+    runs = []
+    for folder in dict.fromkeys(file.parent for file in files):
+        with suppress(UserError):  # from another version, or damaged
+            runs.append(peek(folder))
+    return runs
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether the run in a folder is finished."""
+    return (folder / LAST).is_file() and peek(folder).finished
+
+
+def peek(folder: Path) -> ResumePoint:
+    """Read the newest checkpoint of a run that opens; a complete check would take long."""
+    files = _existing(folder)
+    for file in files[:-1]:
+        with suppress(UserError):
+            return _read(file)[0]
+    return _read(files[-1])[0]
+
+
+def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
+    """Return the start of training from a checkpoint, and its content. Raises `UserError` for one written before
+    `resume` existed."""
+    content = load(file, mmap=True)
+    card, callbacks = content[CARD], content.get("callbacks", {})
+    if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in card:
+        raise UserError(f"{file} was written by a version that could not go on; train again without resume")
+    try:
+        selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
+        best = selected["best_model_score"]
+        finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
+        card["config"].keys()
+        return ResumePoint(file.parent, file, card, finished, None if best is None else float(best)), content
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as fault:
+        raise UserError(
+            f"{file} was altered since it was written ({sentence(fault)}); train again without resume"
+        ) from None

@@ -1,0 +1,130 @@
+"""Training in stages: each begins with the best checkpoint of the previous one."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from omegaconf import DictConfig
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import beside_a_command
+from showattendtell.config.entry_point import quoted, read_choices, run_folder, search_root
+from showattendtell.config.subprocesses import Subcommands
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.settings import may_differ
+from showattendtell.training.resume import STAGES, checkpoints_in, command_of, discard, is_trained, peek
+
+SIGNALLED = 128
+"""Exit statuses above it mean that a signal ended the program, as in shells."""
+
+
+class Stage(NamedTuple):
+    """A training stage: its name, its folder, and the arguments of its command."""
+
+    name: str
+    folder: Path
+    arguments: list[str]
+
+    @property
+    def is_finished(self) -> bool:
+        return is_trained(self.folder)
+
+
+def run_stages(config: DictConfig) -> float:
+    """Train all stages and return the best metric of the last one. Each runs as a process
+    `python -m showattendtell.train` in a folder `NUMBER-NAME` of the run; finished ones are skipped, others resume.
+
+    Raises `UserError` for any mistake in a stage's command, before the first stage begins.
+    """
+    if "RANK" in os.environ:
+        raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")
+    given = read_choices().arguments
+    folder = _find_folder(config, given)
+    stages = list(plan_stages(config.stages, folder, given))
+    for stage in stages:
+        _check(stage)
+    with atomic_write(folder / STAGES) as file:
+        file.write(json.dumps({"arguments": given}, indent=2).encode())
+    for number, stage in enumerate(stages, start=1):
+        done = stage.is_finished
+        print(f"stage {number} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * done}", flush=True)
+        if not done:
+            _train(stage)
+    best = peek(stages[-1].folder).best
+    return 0.0 if best is None else best
+
+
+def plan_stages(stages: Mapping[str, Sequence[str]], folder: Path, given: Sequence[str]) -> Iterator[Stage]:
+    """Yield each stage's command: the arguments given for all stages, its own ones, and its initial checkpoint.
+
+    Args:
+        stages: arguments of each stage, by its name.
+        folder: folder of the whole run.
+    """
+    begins: list[str] = []
+    for number, (name, own) in enumerate(stages.items(), start=1):
+        if "/" in str(name):
+            raise UserError(f"stages.{name}: the name of a stage is the name of its folder, and has no slash")
+        place = folder / f"{number}-{name}"
+        fixed = ["stages=null", f"hydra.run.dir={quoted(str(place))}"]
+        yield Stage(str(name), place, [*given, *own, *begins, *fixed])
+        begins = [f"init_from={quoted(str(place / BEST))}"]
+
+
+def _find_folder(config: DictConfig, given: Sequence[str]) -> Path:
+    """Return the folder of the run that is resumed, or of a new one."""
+    folder, root = run_folder(), search_root()
+    if not config.resume and "SLURM_RESTART_COUNT" not in os.environ:
+        if (folder / STAGES).exists():
+            raise UserError(f"{folder} has stages already; go on with them by resume=true, or take another folder")
+        return folder
+    if root is None or isinstance(config.resume, str):
+        if (folder / STAGES).is_file() and _telling(command_of(folder).arguments) != _telling(given):
+            raise UserError(f"{folder} has the stages of another command; give its own, or take another folder")
+        return folder
+    files = sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True)
+    same = [file.parent for file in files if _has_command(file.parent, given)]
+    unfinished = [run for run in same if not all(s.is_finished for s in plan_stages(config.stages, run, given))]
+    found = next(iter([*unfinished, *same]), folder)
+    if found != folder:
+        discard(folder)
+    return found
+
+
+def _has_command(folder: Path, given: Sequence[str]) -> bool:
+    """Return whether the stages in a folder have these arguments; damaged files are ignored."""
+    try:
+        return _telling(command_of(folder).arguments) == _telling(given)
+    except UserError:
+        return False
+
+
+def _telling(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that affect the result, sorted: a command has repeated settings at its end."""
+    return sorted(line for line in arguments if not may_differ(line.partition("=")[0].lstrip("+")))
+
+
+def _check(stage: Stage) -> None:
+    try:
+        with beside_a_command():
+            check_command("train", stage.arguments)
+    except UserError as fault:
+        raise UserError(f"stage {stage.name}: {fault}") from None
+
+
+def _train(stage: Stage) -> None:
+    """Train a stage. Raises `SystemExit` with the status of a training that a signal stopped, and `UserError` if it
+    failed or left no best checkpoint."""
+    goes_on = ["resume=true"] if checkpoints_in(stage.folder) else []
+    with Subcommands() as commands:
+        status = commands.status_of("train", *stage.arguments, *goes_on)
+    if status > SIGNALLED:
+        sys.exit(status)
+    if status:
+        raise UserError(f"stage {stage.name} failed as told above; when that is mended, resume=true goes on from there")
+    if not (stage.folder / BEST).is_file():
+        raise UserError(f"stage {stage.name} has left no {BEST} for the next; let it validate after an epoch at least")

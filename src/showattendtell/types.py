@@ -1,0 +1,234 @@
+"""Types that are passed between the stages of the pipeline, and the symbols for sizes that every module uses.
+
+    I  images of a batch      L  regions (annotation vectors) of an image      m  embedding width
+    B  captions of a batch    D  width of a region                             n  LSTM width
+    T  steps, <eos> included  A  width of the attention                        V  vocabulary
+
+A *caption* is a list of words, *tokens* are their ids, *regions* are annotation vectors, *weights* are the alphas.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from showattendtell.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Box(NamedTuple):
+    """A rectangle, x to the right and y downwards: in pixels, or in fractions of an image's width and height."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def scaled(self, x: float, y: float) -> Box:
+        return Box(x * self.left, y * self.top, x * self.right, y * self.bottom)
+
+    def clipped(self, frame: Box) -> Box:
+        """Return the part within `frame`; its area is 0 if the boxes do not overlap."""
+        return Box(
+            min(max(self.left, frame.left), frame.right),
+            min(max(self.top, frame.top), frame.bottom),
+            min(max(self.right, frame.left), frame.right),
+            min(max(self.bottom, frame.top), frame.bottom),
+        )
+
+    @property
+    def area(self) -> float:
+        """Return width times height, 0 for an empty box."""
+        return max(self.right - self.left, 0.0) * max(self.bottom - self.top, 0.0)
+
+
+WHOLE = Box(0, 0, 1, 1)
+"""The box of a whole image, in fractions."""
+
+
+class Phrase(NamedTuple):
+    """A noun phrase of a caption with its ground-truth boxes.
+
+    noun   index of the noun in the caption's words
+    boxes  in fractions of the image's width and height, so that they are valid for every resized copy
+    kind   category of the named thing (people, clothing, ...), empty if the data set has none
+    """
+
+    noun: int
+    boxes: tuple[Box, ...]
+    kind: str = ""
+
+
+class Caption(NamedTuple):
+    """A reference caption in words; `written` is the sentence before tokenization."""
+
+    words: tuple[str, ...]
+    phrases: tuple[Phrase, ...] = ()
+    written: str = ""
+
+
+class Example(NamedTuple):
+    """An image file with its reference captions; `image` is its name in the data set."""
+
+    image: str
+    path: str
+    captions: tuple[Caption, ...]
+
+
+class Dataset(NamedTuple):
+    """Examples by split; `notes` has a sentence for everything that the reader skipped."""
+
+    name: str
+    splits: Mapping[str, tuple[Example, ...]]
+    notes: tuple[str, ...] = ()
+
+    def split(self, name: str) -> tuple[Example, ...]:
+        """Return the examples of a split. Raises `UserError` if it is unknown or empty."""
+        if name not in self.splits:
+            raise UserError(f"dataset {self.name} has no split '{name}'{did_you_mean(name, self.splits)}")
+        if not self.splits[name]:
+            raise UserError(f"the split '{name}' of dataset {self.name} is empty; check its split list")
+        return self.splits[name]
+
+    def examples(self) -> list[Example]:
+        return [example for split in self.splits.values() for example in split]
+
+    def without(self, images: Iterable[str]) -> Dataset:
+        """Return the data set without the named images."""
+        left_out = set(images)
+        kept = {name: tuple(e for e in split if e.image not in left_out) for name, split in self.splits.items()}
+        return self._replace(splits=kept)
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """Return the SHA-256 of image names and captions in order. Results are comparable if it is equal."""
+    digest = hashlib.sha256()
+    for example in examples:
+        captions = "\t".join(" ".join(caption.words) for caption in example.captions)
+        digest.update(f"{example.image}\t{captions}\n".encode())
+    return digest.hexdigest()
+
+
+class Batch(NamedTuple):
+    """Captions with their images. Each image appears once per batch, however many of its captions do.
+
+    images       (I, L, D) regions of a frozen encoder, or (I, 3, H, W) pixels
+    image_index  (B,) the row of `images` that each caption describes
+    tokens       (B, T) the target words, `<eos>` at the end, then `<pad>`
+    positions    (I,) indices of the images in the split
+    """
+
+    images: Tensor
+    image_index: Tensor
+    tokens: Tensor
+    positions: Tensor
+
+
+Content = TypeVar("Content")
+
+
+class BatchShard(NamedTuple):
+    """The shard of a training batch that one process gets.
+
+    weight  factor on the mean over the shard's captions, such that the mean over processes is the mean over the batch;
+            0 if the batch has fewer captions than there are processes and this shard repeats a caption
+    whole   number of captions in the whole batch
+    """
+
+    weight: float
+    whole: int
+
+
+class ShardedBatch(NamedTuple, Generic[Content]):
+    """A shard of a training batch: its captions, or a `Batch` of them with images."""
+
+    content: Content
+    share: BatchShard
+
+
+class SampledLocations(NamedTuple):
+    """Locations sampled by hard attention, at one step or (with a dimension T after B) at all steps.
+
+    log p(s) is 0 where the expectation was used instead of a sample.
+
+    locations  (B, H) index of the region for each head
+    log_prob   (B,) log p(s)
+    entropy    (B,) entropy of the distribution that they were sampled from
+    """
+
+    locations: Tensor
+    log_prob: Tensor
+    entropy: Tensor
+
+
+def at_places(values: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return values (N, ...) of words at their places (N,) among B x T steps: (B, T, ...), 0 elsewhere."""
+    padded = values.new_zeros(shape[0] * shape[1], *values.shape[1:])
+    return padded.index_copy(0, places, values).unflatten(0, shape)
+
+
+class OutputFeatures(NamedTuple):
+    """Inputs of the output layer for N words: logits are W x + b with x (N, w), W (V, w) and b (V,)."""
+
+    values: Tensor
+    matrix: Tensor
+    bias: Tensor
+
+
+class CaptionerOutput(NamedTuple):
+    """Output of the captioner for given captions (teacher forcing).
+
+    output_features  output-layer inputs of the captions' N words
+    places           (N,) indices of these words among the B * T steps; the others are padding, with weights and gates 0
+    weights          (B, T, L) alpha, which sums to 1 at every step
+    gates            (B, T) beta, between 0 and 1
+    sample           the locations sampled by hard attention
+    """
+
+    output_features: OutputFeatures
+    places: Tensor
+    weights: Tensor
+    gates: Tensor
+    sample: SampledLocations | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """Logits of the words (N, V), computed at every access."""
+        return self.output_features.values @ self.output_features.matrix.T + self.output_features.bias
+
+    def at_steps(self, values: Tensor) -> Tensor:
+        """Return values of the words (N, ...) at their steps (B, T, ...), 0 elsewhere."""
+        return at_places(values, self.places, (self.gates.shape[0], self.gates.shape[1]))
+
+
+Array = TypeVar("Array")
+
+
+class CaptionOutput(NamedTuple, Generic[Array]):
+    """A generated caption of T tokens, `<eos>` included if it was generated, and the attention at each of them.
+
+    tokens     T ids
+    log_probs  (T,) log p of each token given the tokens before it
+    attention  (T, L) alpha, which sums to 1 at every step; (T, rows, columns) where the grid is known
+    gates      (T,) beta
+    words      the words without `<eos>`, if the tokens have been decoded
+    """
+
+    tokens: list[int]
+    log_probs: Array
+    attention: Array
+    gates: Array
+    words: tuple[str, ...] = ()
+
+    @property
+    def caption(self) -> str:
+        """The words as one string."""
+        return " ".join(self.words)
+
+    @property
+    def log_prob(self) -> float:
+        """log p of the whole caption."""
+        return float(self.log_probs.sum())  # type: ignore[attr-defined]

@@ -1,0 +1,233 @@
+"""Table 1 of Xu et al. 2015."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple, TypeVar
+
+from showattendtell.settings import may_differ
+from showattendtell.visualization.result_files import ModelRecord, Result
+from showattendtell.visualization.results_table import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
+
+COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
+
+
+class Published(NamedTuple):
+    """A row of Table 1: the model, its figures in the order of `COLUMNS` as printed (x 100, BLEU without brevity
+    penalty, `-` where the paper has none), and the content of its footnotes."""
+
+    model: str
+    figures: str
+    remark: str = ""
+
+
+TABLE_1 = {
+    "flickr8k": (
+        Published("Google NIC", "63 41 27 - -", "other split, ensemble"),
+        Published("Log Bilinear", "65.6 42.4 27.7 17.7 17.31"),
+        Published("Soft-Attention", "67 44.8 29.9 19.5 18.93"),
+        Published("Hard-Attention", "67 45.7 31.4 21.3 20.30"),
+    ),
+    "flickr30k": (
+        Published("Google NIC", "66.3 42.3 27.7 18.3 -", "ensemble"),
+        Published("Log Bilinear", "60.0 38 25.4 17.1 16.88"),
+        Published("Soft-Attention", "66.7 43.4 28.8 19.1 18.49"),
+        Published("Hard-Attention", "66.9 43.9 29.6 19.9 18.46"),
+    ),
+    "coco": (
+        Published("CMU/MS Research", "- - - - 20.41", "AlexNet"),
+        Published("MS Research", "- - - - 20.71", "AlexNet, other split"),
+        Published("BRNN", "64.2 45.1 30.4 20.3 -"),
+        Published("Google NIC", "66.6 46.1 32.9 24.6 -", "ensemble"),
+        Published("Log Bilinear", "70.8 48.9 34.4 24.3 20.03"),
+        Published("Soft-Attention", "70.7 49.2 34.4 24.3 23.90"),
+        Published("Hard-Attention", "71.8 50.4 35.7 25.0 23.04"),
+    ),
+}
+"""Its rows by data set."""
+
+
+DATASETS = {"flickr8k": "Flickr8k", "flickr30k": "Flickr30k", "coco": "COCO"}
+"""The data sets of the paper in its order, and their names there."""
+
+NOT_COMPARED = ("seed", "dataset.entities", "dataset.instances")
+"""Settings of training that may differ between runs of one row, in addition to those that may change on resume."""
+
+INCOMPARABLE = {
+    "tokenizer": "words were split in different ways",
+    "split_sha256": "the images or captions are not the same",
+}
+"""Settings that must be equal for rows to be comparable, and the note to show if they differ."""
+
+ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
+
+Item = TypeVar("Item")
+Settings = dict[str, str]
+"""Settings in the form of the command line."""
+
+
+class ResultEntry(NamedTuple):
+    """A result with all settings that distinguish it from others; results with equal keys differ only in the seed.
+
+    choices   options of training
+    training  settings of training, and the name of the checkpoint (best or last)
+    scoring   settings of decoding, tokenizer and split
+    """
+
+    result: Result
+    label: str
+    choices: Settings
+    training: Settings
+    scoring: Settings
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.training, self.scoring], sort_keys=True)
+
+
+def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
+    """Return the results in blocks by data set: those of the paper in its order, then others.
+
+    Results of the same checkpoint and decoding are counted once.
+    """
+    blocks, notes = [], []
+    ranks = {name: rank for rank, name in enumerate(DATASETS)}
+    for name in sorted({result.dataset for result in results}, key=lambda name: (ranks.get(name, len(ranks)), name)):
+        rows = _rows([describe(result) for result in results if result.dataset == name], columns)
+        shown = DATASETS.get(name, name)
+        notes += [f"{shown}: {note}" for note in find_notes(rows, columns)]
+        blocks.append(TableBlock(shown, (*(paper_rows(name).values() if with_paper else ()), *rows)))
+    if any(not row.results for block in blocks for row in block.rows):
+        notes.insert(0, ORIGIN)
+    return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
+
+
+def describe(result: Result) -> ResultEntry:
+    """Return a result with the label of its row and the settings that may distinguish rows of that label."""
+    choices = _common([_flat(model.choices) for model in result.models])
+    for group in ("attention", "decoder", "decoding", "dataset", "logger"):
+        choices.pop(group, None)
+    training = {
+        ("validation." if key.startswith("decoding.") else "") + key: value
+        for key, value in _common([_flat(model.config) for model in result.models]).items()
+        if key not in NOT_COMPARED and not may_differ(key)
+    }
+    if "init_from" in training:  # each seed of a second stage has a folder of its own
+        training["init_from"] = Path(training["init_from"]).name
+    if "average_of" in choices:  # its settings and name are those of one of the averaged models
+        training["average_of"] = choices["average_of"]
+    training["checkpoint"] = "+".join(Path(model.checkpoint).name for model in result.models)
+    scoring = {
+        **_flat({"mirrored": False, **result.decoding}, "decoding."),  # absent from older results
+        "tokenizer": result.tokenizer,
+        "split_sha256": result.split_sha256[:8],
+    }
+    return ResultEntry(result, _label(result.models), choices, training, scoring)
+
+
+def _label(models: Sequence[ModelRecord]) -> str:
+    """Return the attention, the decoder if it is not the paper's, and the size of an ensemble."""
+    attentions = dict.fromkeys(str(model.choices.get("attention", "unknown")) for model in models)
+    decoders = dict.fromkeys(str(model.choices.get("decoder", "lstm")) for model in models)
+    parts = ["+".join(attentions)]
+    if list(decoders) != ["lstm"]:
+        parts.append(f"decoder={'+'.join(decoders)}")
+    if len(models) > 1:
+        parts.append(f"ensemble of {len(models)}")
+    return ", ".join(parts)
+
+
+def _flat(node: Mapping[str, Any], path: str = "") -> Settings:
+    """Flatten `{"a": {"b": 1}}` to `{"a.b": "1"}`."""
+    settings: Settings = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            settings |= _flat(value, f"{path}{key}.")
+        else:
+            settings[f"{path}{key}"] = value if isinstance(value, str) else json.dumps(value)
+    return settings
+
+
+def _common(settings: Sequence[Settings]) -> Settings:
+    """Merge the settings of several models; values that differ are joined by `+`."""
+    keys = dict.fromkeys(key for own in settings for key in own)
+    values = {key: [own.get(key, "-") for own in settings] for key in keys}
+    return {key: own[0] if len(set(own)) == 1 else "+".join(own) for key, own in values.items()}
+
+
+def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableRow]:
+    """Return a row for each group of results with equal keys, in the order of their first results."""
+    groups = _group(entries, [entry.key for entry in entries])
+    first = [group[0] for group in groups]
+    labels = [entry.label for entry in first]
+    for settings in ([entry.choices for entry in first], [entry.training for entry in first]):
+        for alike in _group(range(len(labels)), labels):
+            _tell_apart(alike, settings, labels)
+    _tell_apart(range(len(labels)), [entry.scoring for entry in first], labels)
+    rows = []
+    for label, group in zip(labels, groups, strict=True):
+        once = {tuple(model.sha256 for model in entry.result.models): entry.result for entry in reversed(group)}
+        results = tuple(reversed(once.values()))
+        rows.append(TableRow(label, mean_figures(results, columns), results))
+    return rows
+
+
+def _tell_apart(alike: Sequence[int], settings: Sequence[Settings], labels: list[str]) -> None:
+    """Append every setting in which these rows differ to their labels, as `key=value`."""
+    keys = dict.fromkeys(key for number in alike for key in settings[number])
+    differing = [key for key in keys if len({settings[number].get(key) for number in alike}) > 1]
+    for number in alike:
+        own = settings[number]
+        labels[number] += "".join(f", {key}={own[key]}" for key in differing if key in own)
+
+
+def _group(items: Sequence[Item], keys: Iterable[Any]) -> list[list[Item]]:
+    """Group the items by key, in the order of the first of each group."""
+    groups: dict[Any, list[Item]] = {}
+    for item, key in zip(items, keys, strict=True):
+        groups.setdefault(key, []).append(item)
+    return list(groups.values())
+
+
+def mean_figures(results: Sequence[Result], columns: Sequence[str]) -> dict[str, TableValue]:
+    """Return the mean of each figure that all of the results have."""
+    figures = {}
+    for column in columns:
+        values = [result.figures[column] for result in results if column in result.figures]
+        if len(values) == len(results):
+            deviation = stdev(values) if len(values) > 1 else None
+            figures[column] = TableValue(mean(values), deviation, DIGITS.get(column, 1))
+    return figures
+
+
+def paper_rows(dataset: str) -> dict[str, TableRow]:
+    """Return the rows of the paper's Table 1 for a data set, by model."""
+    rows = {}
+    for published in TABLE_1.get(dataset, ()):
+        printed = dict(zip(COLUMNS, published.figures.split(), strict=True))
+        figures = {
+            column: TableValue(float(text), digits=len(text.partition(".")[2]))
+            for column, text in printed.items()
+            if text != "-"
+        }
+        remark = f" ({published.remark})" if published.remark else ""
+        rows[published.model] = TableRow(f"paper: {published.model}{remark}", figures)
+    return rows
+
+
+def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str]:
+    """Yield notes on rows that cannot be compared and on missing figures."""
+    entries = [describe(row.results[0]) for row in rows]
+    for key, reason in INCOMPARABLE.items():
+        values = dict.fromkeys(entry.scoring[key] for entry in entries)
+        if len(values) > 1:
+            yield f"{reason} ({key} is {', '.join(values)}); only rows with the same can be compared"
+    for row in rows:
+        for column in columns:
+            lacking = [result for result in row.results if column not in result.figures]
+            if 0 < len(lacking) < len(row.results):
+                yield f"{row.label}: {HEADINGS[column]} is missing in {lacking[0].path}; evaluate it again"
+        seeds = {tuple(model.seed for model in result.models) for result in row.results}
+        if len(seeds) < len(row.results):
+            yield f"{row.label}: {len(row.results)} runs share {len(seeds)} seeds"

@@ -1,0 +1,53 @@
+"""Overview of a data set: the lengths of its captions, and sample images with their reference captions."""
+
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from showattendtell.data.images import open_image
+from showattendtell.errors import UserError
+from showattendtell.types import Dataset, Example
+from showattendtell.visualization.figures import save_picture
+
+NUM_SAMPLES = 6
+SAID = 2
+"""Number of captions shown for a sample."""
+
+
+def draw_data_sheet(dataset: Dataset, path: Path) -> None:
+    """Draw a histogram of caption lengths by split above samples spread evenly over the largest split."""
+    figure = plt.figure(figsize=(11, 7), layout="constrained")
+    grid = figure.add_gridspec(3, NUM_SAMPLES // 2, height_ratios=(1, 1.2, 1.2))
+    _draw_lengths(dataset, figure.add_subplot(grid[0, :]))
+    largest = max(dataset.splits.values(), key=len)
+    step = max(1, len(largest) // NUM_SAMPLES)
+    for number, example in enumerate(largest[::step][:NUM_SAMPLES]):
+        place = grid[1 + number // (NUM_SAMPLES // 2), number % (NUM_SAMPLES // 2)]
+        _draw_sample(example, figure.add_subplot(place))
+    save_picture(figure, path, "cache to another place", dpi=100)
+
+
+def _draw_lengths(dataset: Dataset, axis: Axes) -> None:
+    for name, split in dataset.splits.items():
+        counts = Counter(len(caption.words) for example in split for caption in example.captions)
+        lengths = range(1, max(counts, default=1) + 1)
+        shares = [100 * counts[length] / max(1, counts.total()) for length in lengths]
+        axis.step(lengths, shares, where="mid", label=f"{name} ({counts.total():,})")
+    axis.set(title=f"{dataset.name}: words a caption", ylabel="% of captions")
+    axis.grid(alpha=0.3)
+    axis.legend()
+
+
+def _draw_sample(example: Example, axis: Axes) -> None:
+    axis.axis("off")
+    axis.set_anchor("W")
+    try:
+        axis.imshow(open_image(Path(example.path)))
+    except UserError:
+        axis.text(0.5, 0.5, "cannot be read", ha="center")
+    said = [caption.written or " ".join(caption.words) for caption in example.captions[:SAID]]
+    lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in said)
+    axis.set_title(f"{example.image}\n{lines}", fontsize=8, loc="left", parse_math=False)

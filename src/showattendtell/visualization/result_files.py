@@ -1,0 +1,117 @@
+"""Result files of `evaluate`, found and read."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from showattendtell.errors import UserError
+
+
+class ResultContent(BaseModel):
+    """The fields that are read from a result file, apart from its scores; lists for an ensemble."""
+
+    model_config = ConfigDict(extra="allow")
+
+    dataset: str
+    split: str
+    split_sha256: str
+    tokenizer: str
+    decoding: dict[str, Any]
+    checkpoint: str | list[str]
+    checkpoint_sha256: str | list[str]
+    seed: int | list[int]
+    missing: dict[str, str] = {}
+    choices: dict[str, Any] | list[dict[str, Any]] = {}
+    config: dict[str, Any] | list[dict[str, Any]] | None = None
+
+
+class ModelRecord(NamedTuple):
+    """A model behind a result: its checkpoint, and the options and settings that it was trained with."""
+
+    checkpoint: str
+    sha256: str
+    seed: int
+    choices: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+class Result(NamedTuple):
+    """The scores of a result file by their names, their provenance, and the reasons for missing metrics."""
+
+    path: str
+    dataset: str
+    split: str
+    split_sha256: str
+    tokenizer: str
+    decoding: Mapping[str, Any]
+    models: tuple[ModelRecord, ...]
+    figures: Mapping[str, float]
+    missing: Mapping[str, str]
+
+
+def find_results(places: Sequence[str], split: str) -> list[Result]:
+    """Return the results on a split from the given files and from every `results-*.json` in or below the given folders.
+
+    Raises `UserError` for a path without results, a file that is no result file, and if all are of other splits.
+    """
+    found = []
+    for place in map(Path, places):
+        inside = [read_result(path) for path in _result_files(place)]
+        results = [result for result in inside if result.split == split]
+        if not results:
+            splits = " and ".join(sorted({result.split for result in inside}))
+            raise UserError(f"{place} has no results on the split {split}, but on {splits}; give split=NAME")
+        found += results
+    return found
+
+
+def _result_files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    if not place.exists():
+        raise UserError(f"{place} does not exist; give result files, or folders with results-*.json in them")
+    files = sorted(file for file in place.rglob("results-*.json") if file.is_file())
+    if not files:
+        raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it beside a checkpoint")
+    return files
+
+
+def read_result(path: Path) -> Result:
+    """Read a result file of `evaluate`; raise `UserError` for other files and for one without its configuration."""
+    try:
+        content = ResultContent.model_validate_json(path.read_bytes())
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        where = "".join(f"{name}: " for name in first["loc"][:1])
+        raise UserError(f"{path} is no result file of evaluate ({where}{first['msg']}); leave it out") from None
+    if content.config is None:
+        raise UserError(f"{path} is of an older version and does not say what was trained; evaluate again")
+    figures = {name: float(value) for name, value in (content.model_extra or {}).items() if _is_figure(value)}
+    return Result(
+        str(path),
+        content.dataset,
+        content.split,
+        content.split_sha256,
+        content.tokenizer,
+        content.decoding,
+        tuple(_models(path, content)),
+        figures,
+        content.missing,
+    )
+
+
+def _models(path: Path, content: ResultContent) -> Iterator[ModelRecord]:
+    lists = [
+        value if isinstance(value, list) else [value]
+        for value in (content.checkpoint, content.checkpoint_sha256, content.seed, content.choices, content.config)
+    ]
+    if len({len(values) for values in lists}) != 1 or not lists[0]:
+        raise UserError(f"{path} does not say for each of its checkpoints how it was trained; evaluate again")
+    return (ModelRecord(*model) for model in zip(*lists, strict=True))
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,201 @@
+"""Tables of results: blocks of rows of figures."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
+
+from showattendtell.errors import UserError
+from showattendtell.visualization.rendering import fill
+from showattendtell.visualization.result_files import Result
+
+HEADINGS = {
+    **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
+    **{f"bleu{n}_with_penalty": f"B-{n} with penalty" for n in range(1, 5)},
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr",
+    "spice": "SPICE",
+    "clip_score": "CLIPScore",
+    "pointing_game": "pointing game",
+    "attention_correctness": "correctness",
+    "attention_entropy": "entropy",
+    "attention_movement": "movement",
+    "distinct_captions": "distinct captions",
+    "training_minutes": "minutes of training",
+}
+"""The figures that can be columns, and their headings."""
+
+DIGITS = {"meteor": 2, "attention_entropy": 2, "attention_movement": 2, "distinct_captions": 0}
+"""Digits after the decimal point, where not 1."""
+
+
+class TableValue(NamedTuple):
+    """A figure, or the mean of several with its standard deviation (n - 1)."""
+
+    mean: float
+    deviation: float | None = None
+    digits: int = 1
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{spread}"
+
+
+class TableInterval(NamedTuple):
+    """The difference of a figure to that of another row, and the ends of its confidence interval."""
+
+    difference: float
+    low: float
+    high: float
+    digits: int = 1
+
+    def __str__(self) -> str:
+        rounded = (round(value, self.digits) + 0.0 for value in (self.difference, self.low, self.high))  # no -0.0
+        difference, low, high = (f"{value:+.{self.digits}f}" for value in rounded)
+        return f"{difference} [{low}, {high}]"
+
+
+class TableRow(NamedTuple):
+    """A model and its figures; `results` are the files behind them, none for a row of the paper."""
+
+    label: str
+    figures: Mapping[str, TableValue | TableInterval]
+    results: tuple[Result, ...] = ()
+
+
+class TableBlock(NamedTuple):
+    """Titled rows: those of a data set, the paper's first, or differences."""
+
+    title: str
+    rows: tuple[TableRow, ...]
+
+
+class ResultsTable(NamedTuple):
+    """Blocks, the names of their figures, notes of one sentence each, and the page of photographs
+    in the same folder, if there is one."""
+
+    split: str
+    columns: tuple[str, ...]
+    blocks: tuple[TableBlock, ...]
+    notes: tuple[str, ...]
+    photographs: str | None = None
+
+
+LATEX = str.maketrans(LATEX_ESCAPE_RULES)
+
+
+def print_overview(overview: ResultsTable) -> None:
+    """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
+    _, model, *others = _headings(overview)
+    table = Table(model, title=f"results on the split {overview.split}", title_justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    for block in overview.blocks:
+        table.add_row(Text(block.title, style="bold"))
+        for _, *cells in _cells(block, overview.columns):
+            table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
+        table.add_section()
+    console = Console(highlight=False)
+    console.print(table)
+    for note in overview.notes:
+        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def markdown(overview: ResultsTable) -> str:
+    rows = [
+        [_markdown(cell) for cell in cells] for block in overview.blocks for cells in _cells(block, overview.columns)
+    ]
+    notes = [f"- {_markdown(note)}" for note in overview.notes]
+    return "\n".join([_tabulated(overview, rows, "pipe"), "", *notes]).rstrip() + "\n"
+
+
+def _markdown(text: str) -> str:
+    r"""Escape the characters that are markup in Markdown; an underscore within a word is not."""
+    return re.sub(r"[\\`*<|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
+
+
+def latex(overview: ResultsTable) -> str:
+    """Return a `tabular` with the rules of booktabs, one between data sets, and the notes below it."""
+    rows: list[Any] = []
+    for block in overview.blocks:
+        rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
+    table = _tabulated(overview, rows[1:], "latex_booktabs")
+    notes = [f"\\par{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in overview.notes]
+    return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
+
+
+def as_json(overview: ResultsTable) -> str:
+    """Return every figure at full precision, with the result files behind it."""
+    blocks = [{"title": block.title, "rows": [_content(row) for row in block.rows]} for block in overview.blocks]
+    return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
+
+
+def _content(row: TableRow) -> dict[str, Any]:
+    return {
+        "model": row.label,
+        "figures": {name: _without_digits(figure) for name, figure in row.figures.items()},
+        "results": [{"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results],
+    }
+
+
+def _without_digits(figure: TableValue | TableInterval) -> dict[str, float | None]:
+    return {name: value for name, value in figure._asdict().items() if name != "digits"}
+
+
+def html(overview: ResultsTable) -> str:
+    """Return a self-contained page with a light and a dark colour scheme."""
+    blocks = [_own_columns(block, overview) for block in overview.blocks]
+    return fill("table.html", overview=overview, blocks=blocks)
+
+
+def _own_columns(block: TableBlock, overview: ResultsTable) -> tuple[str, list[str], list[tuple[TableRow, list[str]]]]:
+    """Return a block's title, the headings of its non-empty columns, and its rows with their cells."""
+    columns = tuple(column for column in overview.columns if any(column in row.figures for row in block.rows))
+    headings = _headings(overview._replace(columns=columns))[1:]
+    return block.title, headings, list(zip(block.rows, _cells(block, columns), strict=True))
+
+
+FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
+"""Functions that format a table, by the suffix of the file."""
+
+
+def find_format(path: str) -> Callable[[ResultsTable], str]:
+    """Return the format of a file by its suffix; raise `UserError` for an unknown suffix."""
+    suffix = Path(path).suffix
+    if suffix not in FORMATS:
+        raise UserError(f"a table is not written as {path}; give output a file with the suffix {' or '.join(FORMATS)}")
+    return FORMATS[suffix]
+
+
+def _headings(overview: ResultsTable) -> list[str]:
+    return ["data", "model", *(HEADINGS[column] for column in overview.columns), "seeds"]
+
+
+def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
+    """Return the rows of a block as text, its title in the first; `-` for a missing figure."""
+    rows: list[list[str]] = []
+    for row in block.rows:
+        name = "" if rows else block.title
+        figures = (str(row.figures.get(column, "-")) for column in columns)
+        rows.append([name, row.label, *figures, str(_num_seeds(row) or "")])
+    return rows
+
+
+def _num_seeds(row: TableRow) -> int:
+    """Return the number of seeds of the runs behind a row; for a single ensemble, of its models."""
+    if len(row.results) == 1:
+        return len({model.seed for model in row.results[0].models})
+    return len(row.results)
+
+
+def _tabulated(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
+    headings = _headings(overview)
+    alignment = ["left", "left", *("right" for _ in headings[2:])]
+    return tabulate(rows, headings, layout, disable_numparse=True, colalign=alignment)

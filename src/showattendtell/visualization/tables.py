@@ -1,0 +1,148 @@
+"""Terminal tables of data sets and scores."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.metrics.attention import AttentionScores, Relations
+from showattendtell.metrics.bootstrap import Comparison
+from showattendtell.types import Dataset
+
+
+class MetricFormat(NamedTuple):
+    """The label of a figure and its number format."""
+
+    label: str
+    form: str = ".1f"
+
+
+METRICS = {
+    "meteor": MetricFormat("METEOR"),
+    "rouge_l": MetricFormat("ROUGE-L"),
+    "cider": MetricFormat("CIDEr"),
+    "spice": MetricFormat("SPICE"),
+    "clip_score": MetricFormat("CLIPScore"),
+}
+SCORES = (
+    {f"bleu{n}": MetricFormat(f"BLEU-{n} without brevity penalty") for n in range(1, 5)},
+    {
+        **{f"bleu{n}_with_penalty": MetricFormat(f"BLEU-{n} with brevity penalty") for n in range(1, 5)},
+        "brevity_penalty": MetricFormat("brevity penalty", ".3f"),
+    },
+    METRICS,
+)
+"""Metrics of caption quality, the paper's first: BLEU without brevity penalty."""
+COUNTS = {
+    "words": MetricFormat("words", ",.0f"),
+    "reference_words": MetricFormat("words of the closest references", ",.0f"),
+    "words_a_caption": MetricFormat("words a caption"),
+    "distinct_captions": MetricFormat("distinct captions", ",.0f"),
+    "vocabulary_used": MetricFormat("distinct words", ",.0f"),
+    "distinct1": MetricFormat("distinct words, % of all"),
+    "distinct2": MetricFormat("distinct pairs of words, % of all"),
+    "novel": MetricFormat("captions not in training, %"),
+}
+"""Figures of the length and diversity of captions."""
+
+
+def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
+    """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
+    table = Table(
+        "split", "images", "captions", "words a caption", "known words", title=dataset.name, title_justify="left"
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, split in dataset.splits.items():
+        captions = [caption.words for example in split for caption in example.captions]
+        mean = sum(map(len, captions)) / max(len(captions), 1)
+        known = f"{100 * vocabulary.coverage(captions):.2f} %"
+        table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", known)
+    table.caption = f"vocabulary: {len(vocabulary):,} ids"
+    Console(highlight=False).print(table)
+    print_notes(dataset.notes)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        Console(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def print_scores(figures: Mapping[str, float], missing: Mapping[str, str], title: str) -> None:
+    """Print caption scores by their names in result files, and below them the reasons for missing metrics."""
+    print_columns([figures], missing, title)
+
+
+def print_columns(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
+    """Print the scores of several sets of captions side by side, in numbered columns."""
+    table = Table("", show_header=len(columns) > 1)
+    for number in range(1, len(columns) + 1):
+        table.add_column(f"({number})", justify="right")
+    for group in (*SCORES, COUNTS):
+        for name, shown in group.items():
+            if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
+                cells = (format(figures[name], shown.form) if name in figures else "-" for figures in columns)
+                table.add_row(shown.label, *cells)
+        table.add_section()
+    _print_titled(table, title, missing)
+
+
+def print_comparison(comparison: Comparison, title: str) -> None:
+    """Print the differences in score between the second and the first of two sets of captions."""
+    table = Table("")
+    for column in ("difference", "95 % interval", "higher in"):
+        table.add_column(column, justify="right")
+    for group in SCORES:
+        for name, shown in group.items():
+            if name in comparison.differences:
+                *values, higher = comparison.differences[name]
+                difference, low, high = (format(value, f"+{shown.form}") for value in values)
+                table.add_row(shown.label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
+        table.add_section()
+    _print_titled(table, title, comparison.missing)
+
+
+def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
+    """Print a table with its title and reasons unwrapped, since they are longer than the table is wide."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(title, style="italic", markup=False)
+    console.print(table)
+    for metric, reason in missing.items():
+        label = METRICS[metric].label if metric in METRICS else metric.upper()
+        console.print(f"{label} is missing: {reason}", markup=False)
+
+
+def print_maps(figures: Mapping[str, float]) -> None:
+    """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
+    Console(highlight=False).print(
+        f"attention over people's words: entropy {figures['attention_entropy']:.2f} nats, and "
+        f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n",
+        soft_wrap=True,
+    )
+
+
+def print_relations(relations: Relations) -> None:
+    """Print the accuracy on relation words of the reference captions; nothing if they have none."""
+    if not relations.num_words:
+        return
+    right = f"{100 * relations.accuracy:.1f} % of {relations.num_words:,}"
+    Console(highlight=False).print(
+        f"relations (left, above, near, ...) that it chooses as people do: {right}; always saying the commonest: "
+        f"{100 * relations.commonest:.1f} %\n",
+        soft_wrap=True,
+    )
+
+
+def print_gaze(gaze: AttentionScores, title: str, with_kinds: bool = False) -> None:
+    """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image."""
+    table = Table("attention", title=title, title_justify="left")
+    for column in ("nouns", "pointing game", "correctness"):
+        table.add_column(column, justify="right")
+    sources = {"model": gaze.model, "uniform": gaze.uniform, "centre prior": gaze.centre}
+    kinds = {f"model: {kind}": score for kind, score in gaze.by_kind.items()} if with_kinds else {}
+    for name, score in (sources | kinds).items():
+        rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
+        table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
+    Console(highlight=False).print(table)

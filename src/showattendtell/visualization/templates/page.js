@@ -1,0 +1,158 @@
+const STEP = 900;    // milliseconds that a word is shown for where all are played
+const FADE = 220;    // milliseconds from one map to the next
+const BLUR = 0.55;   // width of the smoothing, in regions
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const shown = new WeakMap();    // panel -> the map on it, values of its regions
+const fading = new WeakMap();   // panel -> the animation frame asked for
+const playing = new WeakMap();  // card -> the timer of its next word
+
+const values = word => Float32Array.from(atob(word.dataset.map), byte => byte.charCodeAt(0) / 255);
+const numbers = text => text.split(" ").map(Number);
+const wordsOf = place => [...place.querySelectorAll(".caption:not(.other) .word")];
+
+/** For each of `size` pixels the weights of the `cells` that lie between two fractions of them; null beyond those. */
+function kernel(size, cells, from, to) {
+  return Array.from({length: size}, (_, pixel) => {
+    const at = (pixel + 0.5) / size;
+    if (at < from || at > to) return null;
+    const place = (at - from) / (to - from) * cells - 0.5;
+    const near = Float32Array.from({length: cells}, (_, cell) => Math.exp(-(((place - cell) / BLUR) ** 2) / 2));
+    const sum = near.reduce((a, b) => a + b);
+    return near.map(weight => weight / sum);
+  });
+}
+
+const dot = (weights, others) => weights.reduce((sum, weight, place) => sum + weight * others[place], 0);
+
+/** Darken the photograph where the map, smoothed and 1 at its peak, is small. */
+function draw(panel, map) {
+  const canvas = panel.querySelector("canvas"), {width, height} = canvas;
+  const [rows, columns] = numbers(panel.dataset.grid), [left, top, right, bottom] = numbers(panel.dataset.seen);
+  const across = kernel(width, columns, left, right), down = kernel(height, rows, top, bottom);
+  const lines = Array.from({length: rows}, (_, row) => map.subarray(row * columns, (row + 1) * columns));
+  const strips = across.map(near => near && Float32Array.from(lines, line => dot(near, line)));
+  const light = new Float32Array(width * height);
+  down.forEach((near, y) => near && strips.forEach((strip, x) => { if (strip) light[y * width + x] = dot(near, strip); }));
+  const peak = light.reduce((a, b) => Math.max(a, b), 1e-6);
+  const picture = new ImageData(width, height);
+  light.forEach((value, pixel) => { picture.data[4 * pixel + 3] = 255 * (1 - DARKEST) * (1 - value / peak); });
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+}
+
+/** Go over from the map on the panel to another. */
+function fade(panel, map) {
+  cancelAnimationFrame(fading.get(panel));
+  const before = panel.classList.contains("looking") && shown.get(panel), start = performance.now();
+  const step = now => {
+    const share = before && !still.matches ? Math.min(1, Math.max(0, (now - start) / FADE)) : 1;
+    const mixed = share < 1 ? map.map((value, region) => share * value + (1 - share) * before[region]) : map;
+    draw(panel, mixed);
+    shown.set(panel, mixed);
+    panel.classList.add("looking");
+    if (share < 1) fading.set(panel, requestAnimationFrame(step));
+  };
+  step(start);
+}
+
+function show(word) {
+  const panel = word.closest(".panel");
+  if (word.ariaSelected === "true") return;
+  for (const other of panel.querySelectorAll(".word")) other.ariaSelected = String(other === word);
+  panel.querySelector(".place").textContent = word.ariaLabel;
+  fade(panel, values(word));
+}
+
+/** The photograph alone. */
+function clear(panel) {
+  cancelAnimationFrame(fading.get(panel));
+  for (const word of panel.querySelectorAll(".word")) word.ariaSelected = "false";
+  panel.querySelector(".place").textContent = "";
+  panel.classList.remove("looking");
+}
+
+/** What is shown while nobody points at a word: that which has the focus, or none. */
+function rest(panel) {
+  const word = panel.querySelector(".word:focus");
+  if (word) show(word); else clear(panel);
+}
+
+function play(card, number) {
+  const captions = [...card.querySelectorAll(".panel")].map(wordsOf);
+  if (number >= Math.max(...captions.map(words => words.length))) return stop(card);
+  for (const words of captions) if (words[number]) show(words[number]);
+  playing.set(card, setTimeout(play, STEP, card, number + 1));
+  label(card, "Pause", "❚❚");
+}
+
+function stop(card) {
+  if (!playing.has(card)) return;
+  clearTimeout(playing.get(card));
+  playing.delete(card);
+  card.classList.remove("writing");
+  label(card, "Play", "▶");
+  card.querySelectorAll(".panel").forEach(rest);
+}
+
+function label(card, action, sign) {
+  const button = card.querySelector(".play");
+  button.ariaLabel = button.ariaLabel.replace(/^\w+/, action);
+  button.firstElementChild.textContent = sign;
+}
+
+const toggle = (card, number) => playing.has(card) ? stop(card) : play(card, number);
+
+document.addEventListener("pointerover", event => {
+  const word = event.target.closest(".word");
+  if (!word || event.pointerType === "touch") return;
+  stop(word.closest(".card"));
+  show(word);
+});
+
+document.addEventListener("pointerout", event => {
+  const caption = event.target.closest(".caption");
+  if (!caption || event.pointerType === "touch" || caption.contains(event.relatedTarget)) return;
+  if (!playing.has(caption.closest(".card"))) rest(caption.closest(".panel"));
+});
+
+document.addEventListener("click", event => {
+  const word = event.target.closest(".word"), button = event.target.closest(".play");
+  if (word) { stop(word.closest(".card")); word.focus(); show(word); }
+  if (button) toggle(button.closest(".card"), 0);
+});
+
+document.addEventListener("focusin", event => {
+  const word = event.target.closest(".word");
+  if (!word) return;
+  for (const other of word.parentElement.children) other.tabIndex = other === word ? 0 : -1;
+  if (!playing.has(word.closest(".card"))) show(word);
+});
+
+document.addEventListener("focusout", event => {
+  const word = event.target.closest(".word");
+  if (!word || word.parentElement.contains(event.relatedTarget)) return;
+  if (!playing.has(word.closest(".card"))) clear(word.closest(".panel"));
+});
+
+document.addEventListener("keydown", event => {
+  const card = event.target.closest(".card"), word = event.target.closest(".word");
+  if (event.key === "Escape" && card) {
+    stop(card);
+    card.querySelectorAll(".panel").forEach(clear);
+  }
+  if (!word || event.ctrlKey || event.altKey || event.metaKey) return;
+  const words = [...word.parentElement.children], number = words.indexOf(word);
+  const goals = {ArrowLeft: number - 1, ArrowRight: number + 1, Home: 0, End: words.length - 1};
+  if (event.key === " ") toggle(card, number);
+  else if (event.key === "Enter") show(word);
+  else if (event.key in goals) { stop(card); words[goals[event.key]]?.focus(); }
+  else return;
+  event.preventDefault();
+});
+
+/** Show the one copy of each photograph in all of its panels. */
+function share(place) {
+  for (const picture of place.querySelectorAll(".panel img:not([src])"))
+    picture.src = picture.closest(".panels").querySelector("img").src;
+}
+
+share(document);

@@ -1,0 +1,125 @@
+"""What a configuration may have built, and what only the code gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import execution_whitelist
+from omegaconf import DictConfig, OmegaConf
+from PIL import Image
+
+from showattendtell.config.instantiate import build, build_source, find_source
+from showattendtell.config.trust import TRUST, untrusted_targets
+from showattendtell.config.validation import find_targets
+from showattendtell.data.images import open_image
+from showattendtell.errors import UserError
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import Caption, Dataset, Example
+
+
+def attention(**settings: object) -> DictConfig:
+    """The node `attention` of a configuration that names a class of the user's own."""
+    return OmegaConf.create({"attention": {"_target_": "parts.Soft", **settings}}).attention
+
+
+def test_a_target_that_nobody_trusts_is_not_built(parts: str):
+    with pytest.raises(UserError, match=r"attention: .*parts\.Soft"):
+        build(attention(score=1), region_dim=3)
+
+
+def test_a_target_that_the_command_line_names_is_built(parts: str):
+    with execution_whitelist(list(find_targets({"attention": {"_target_": "parts.Soft"}}))):
+        assert build(attention(score=1), region_dim=3).score == 1
+
+
+@pytest.mark.parametrize("trust", ["parts", "other, parts", "parts.Soft"])
+def test_a_target_that_the_environment_trusts_is_built(parts: str, monkeypatch: pytest.MonkeyPatch, trust: str):
+    monkeypatch.setenv(TRUST, trust)
+    assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == []
+    assert build(attention(score=1), region_dim=3).score == 1
+
+
+@pytest.mark.parametrize("trust", ["", "part", "parts.Hard", "parts.Soft.made"])
+def test_the_environment_trusts_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch, trust: str):
+    monkeypatch.setenv(TRUST, trust)
+    assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == ["parts.Soft"]
+
+
+def test_what_the_command_line_names_makes_no_checkpoint_trusted():
+    with execution_whitelist(["parts.Soft"]):
+        assert untrusted_targets({"attention": {"_target_": "parts.Soft"}}) == ["parts.Soft"]
+
+
+def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
+    own = {"_target_": "showattendtell.decoding.beam_search.BeamSearch"}
+    node = {"decoding": own, "loss": {"parts": [own, {"_target_": "a.B", "inner": {"_target_": "c.D"}}]}}
+    assert untrusted_targets(node) == ["a.B", "c.D"]
+
+
+def test_a_partial_node_waits_for_what_the_code_gives_it(parts: str):
+    score = {"_target_": "parts.Score", "_partial_": True, "width": 64}
+    with execution_whitelist(["parts.Soft", "parts.Score"]):
+        made = build(attention(score=score), region_dim=3).score(region_dim=5)
+    assert (made.region_dim, made.width) == (5, 64)
+
+
+def test_a_setting_that_the_code_gives_is_told():
+    with pytest.raises(UserError, match=r"attention\.region_dim is set by the code"):
+        build(attention(region_dim=4), region_dim=3)
+
+
+def photographs(folder: Path) -> Dataset:
+    """A good and a broken image a split."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "val", "test"):
+        Image.fromarray(rng.integers(0, 256, size=(70, 80, 3), dtype=np.uint8)).save(folder / f"{split}.png")
+        (folder / f"{split}-broken.png").write_text("no image")
+    captions = (Caption(("a", "scene")),)
+    splits = {
+        split: tuple(Example(name, str(folder / name), captions) for name in (f"{split}.png", f"{split}-broken.png"))
+        for split in ("train", "val", "test")
+    }
+    return Dataset("six", splits)
+
+
+def training(folder: Path, **augmentation: float) -> DictConfig:
+    """What of a training's configuration says where images come from."""
+    augment = {"_target_": "showattendtell.data.augmentation.Augmentation", **augmentation}
+    features = {"_target_": "showattendtell.features.extract.Extraction"}
+    parts = {"dataset": {"skip_unreadable": True}, "augment": augment, "features": features}
+    return OmegaConf.create({"seed": 1, "cache": str(folder), **parts})
+
+
+@pytest.fixture(scope="module")
+def trained_encoder() -> Encoder:
+    return Encoder("tf_efficientnet_lite0", 16, "random", size=64, trainable=True)
+
+
+def test_the_training_images_alone_are_augmented_and_broken_ones_left_out(tmp_path: Path, trained_encoder: Encoder):
+    source, dataset = build_source(training(tmp_path, flip=1.0), photographs(tmp_path), trained_encoder)
+    names = {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
+    assert names == {"train": ["train.png"], "val": ["val.png"], "test": ["test.png", "test-broken.png"]}
+    assert "2 images passed over" in dataset.notes[0]
+    plain = {split: trained_encoder.preprocessing(open_image(tmp_path / f"{split}.png")) for split in names}
+    assert torch.equal(source(dataset.split("train"), "drawn")([0])[0], plain["train"].flip(2))
+    assert torch.equal(source(dataset.split("val"))([0])[0], plain["val"])
+
+
+def test_evaluation_sees_images_as_they_are_and_leaves_out_what_is_broken_in_its_split(
+    tmp_path: Path, trained_encoder: Encoder
+):
+    config = training(tmp_path, flip=1.0)
+    source, dataset = find_source(config, photographs(tmp_path), trained_encoder, "train")
+    [example] = dataset.split("train")
+    plain = trained_encoder.preprocessing(open_image(example.path))
+    assert torch.equal(source(dataset.split("train"))([0])[0], plain)
+    assert len(dataset.split("test")) == 2
+
+
+def test_augmentation_of_what_a_frozen_encoder_has_stored_is_refused(tmp_path: Path):
+    encoder = Encoder("tf_efficientnet_lite0", 16, "random", size=64)
+    with pytest.raises(
+        UserError, match=r"augment changes what a trained encoder sees; set encoder.trainable=true, or store"
+    ):
+        build_source(training(tmp_path, crop=0.5), photographs(tmp_path), encoder)

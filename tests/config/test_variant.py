@@ -1,0 +1,237 @@
+"""`variant=paper` against `variant=arctic`, the released code: a test for each point in which the two differ."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.entry_point import compose
+from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.data.vocabulary import EOS, START
+from showattendtell.datamodules.datamodule import BUCKETINGS
+from showattendtell.datamodules.samplers import BatchSize, WholeBatchSampler
+from showattendtell.errors import UserError
+from showattendtell.losses.caption import doubly_stochastic_penalty
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.training.callbacks.progress import build_monitor
+from showattendtell.training.optimizers import GravesRMSprop
+
+V, D, M, N = 9, 6, 3, 4
+REGIONS = torch.randn(2, 5, D, generator=torch.Generator().manual_seed(0))
+OWNERS = torch.tensor([0, 1, 1])
+TOKENS = torch.tensor([[4, 5, EOS], [6, 4, EOS], [7, 8, EOS]])
+
+
+def configured(variant: str, *choices: str) -> DictConfig:
+    sizes = [f"++decoder.embedding_dim={M}", f"++decoder.hidden_dim={N}"]
+    return compose("train", [f"variant={variant}", *sizes, *choices])[0]
+
+
+def model(variant: str, *choices: str) -> Captioner:
+    torch.manual_seed(0)
+    return build_captioner(configured(variant, *choices), region_dim=D, vocabulary_size=V)
+
+
+def decoders() -> Iterator[LSTMDecoder]:
+    """The paper's, then the released code's."""
+    yield model("paper").decoder
+    yield model("arctic").decoder
+
+
+def hard(variant: str) -> HardAttention:
+    return model(variant, "attention=hard").attention
+
+
+def settings(node: str, variant: str, *choices: str) -> dict[str, Any]:
+    return OmegaConf.to_container(configured(variant, *choices)[node])
+
+
+def test_the_first_input_is_learned_or_zero():
+    paper, released = decoders()
+    first = torch.tensor([START, 5])
+    torch.testing.assert_close(paper.embed(first), paper.embedding.weight[first])
+    assert paper.embed(first)[0].any()
+    assert not released.embed(first)[0].any()
+    torch.testing.assert_close(released.embed(first)[1], released.embedding.weight[5])
+
+
+def test_the_first_state_comes_from_two_perceptrons_or_from_two_heads_on_shared_layers():
+    paper, released = (decoder.eval() for decoder in decoders())
+    mean = REGIONS.mean(dim=1)
+    hidden, cell = paper.first_state.hidden, paper.first_state.cell
+    for perceptron, part in zip((hidden, cell), paper.start(REGIONS), strict=True):
+        relu, tanh = (layer for layer in perceptron.modules() if isinstance(layer, torch.nn.Linear))
+        torch.testing.assert_close(part, torch.tanh(tanh(torch.relu(relu(mean)))))
+    shared = torch.relu(released.first_state.shared[0](mean))
+    for head, part in zip(
+        (released.first_state.hidden, released.first_state.cell), released.start(REGIONS), strict=True
+    ):
+        torch.testing.assert_close(part, torch.tanh(head[0](shared)))
+
+
+def test_the_attentions_depth_is_one_layer_or_two():
+    assert len(model("paper").attention.score.deeper) == 0
+    assert len(model("arctic").attention.score.deeper) == 1
+
+
+def test_the_attentions_width_is_free_or_that_of_a_region():
+    assert model("paper", "++attention.score.width=7").attention.score.key.out_features == 7
+    assert model("arctic").attention.score.key.out_features == D
+
+
+def test_the_gate_is_soft_attentions_alone_or_hard_attentions_too():
+    gated = {
+        (variant, name): model(variant, f"attention={name}").attention.gate is not None
+        for variant in ("paper", "arctic")
+        for name in ("soft", "hard")
+    }
+    assert [choice for choice, has_gate in gated.items() if not has_gate] == [("paper", "hard")]
+
+
+def test_the_deep_output_is_linear_or_a_tanh():
+    parts = torch.randn(M), torch.randn(N), torch.randn(D)
+    for decoder, activation in zip(decoders(), (torch.nn.Identity(), torch.tanh), strict=True):
+        word, hidden, context = parts
+        total = word + decoder.hidden_output(hidden) + decoder.context_output(context)
+        torch.testing.assert_close(decoder.eval().score_words(*parts), decoder.word_scores(activation(total)))
+
+
+def test_dropout_stands_on_the_mean_region_or_on_h_before_the_deep_output():
+    """In both, on the hidden layers of the start and on the deep output; neither on words nor on the recurrence."""
+    places = ("mean_dropout", "hidden_dropout", "output_dropout")
+    shares = [[getattr(decoder, place).p for place in places] for decoder in decoders_with_half()]
+    assert shares == [[0.5, 0.0, 0.5], [0.0, 0.5, 0.5]]
+    for decoder in decoders_with_half():
+        inner = [layer.p for layer in decoder.first_state.modules() if isinstance(layer, torch.nn.Dropout)]
+        assert set(inner) == {0.5}
+        torch.testing.assert_close(decoder.train().embed(TOKENS), decoder.eval().embed(TOKENS))
+
+
+def decoders_with_half() -> list[LSTMDecoder]:
+    return [model(variant, "decoder.dropout=0.5").decoder for variant in ("paper", "arctic")]
+
+
+def test_the_doubly_stochastic_terms_mean_is_over_captions_or_over_locations():
+    for variant, divisor in (("paper", len(TOKENS)), ("arctic", REGIONS.shape[1])):
+        config = configured(variant, "loss.attention_weight=1")
+        result = build(config.loss)(model(variant), REGIONS, OWNERS, TOKENS)
+        penalties = doubly_stochastic_penalty(result.trace.weights, torch.ones_like(TOKENS, dtype=torch.bool))
+        torch.testing.assert_close(result.terms["attention"], penalties.sum() / divisor)
+
+
+def test_the_doubly_stochastic_term_moves_hard_attention_or_is_only_reported():
+    moved = []
+    for variant in ("paper", "arctic"):
+        config = configured(variant, "attention=hard", "loss.attention_weight=1")
+        moved.append(build(config.loss)(model(variant, "attention=hard"), REGIONS, OWNERS, TOKENS).terms["attention"])
+    assert [term.requires_grad for term in moved] == [True, False]
+    assert all(term > 0 for term in moved)
+
+
+def test_the_expectation_is_switched_on_for_an_image_or_for_a_batch():
+    def mixes(attention: HardAttention) -> bool:
+        draws = [attention.train().precompute(torch.randn(50, 5, D)).use_expectation for _ in range(10)]
+        return any(len(draw.unique()) == 2 for draw in draws)
+
+    assert [mixes(hard(variant)) for variant in ("paper", "arctic")] == [True, False]
+
+
+def test_the_reward_and_the_scale_of_its_term():
+    """log p(y|s), averaged over the batch; or log p(y|s) / T over 10, summed over the batch."""
+    for variant, divisor, averaged in (("paper", 1, len(TOKENS)), ("arctic", 10 * TOKENS.shape[1], 1)):
+        captioner = model(variant, "attention=hard", "++attention.expectation_prob=0.0", "decoder.dropout=0.0")
+        loss = build(configured(variant, "attention=hard", "++loss.reward_weight=1").loss)
+        result = loss(captioner, REGIONS, OWNERS, TOKENS)
+        words = result.trace.at_steps(result.trace.logits).log_softmax(dim=2)
+        log_p = words.gather(2, TOKENS.unsqueeze(2)).squeeze(2).sum(dim=1).detach()
+        log_s = result.trace.sample.log_prob.sum(dim=1)
+        torch.testing.assert_close(result.terms["reinforce"], -(log_p / divisor * log_s).sum() / averaged)
+
+
+def test_the_entropy_term_is_averaged_or_summed_over_the_batch():
+    for variant, averaged in (("paper", len(TOKENS)), ("arctic", 1)):
+        captioner = model(variant, "attention=hard")
+        result = build(configured(variant, "attention=hard").loss)(captioner, REGIONS, OWNERS, TOKENS)
+        torch.testing.assert_close(result.terms["entropy"], -0.002 * result.trace.sample.entropy.sum() / averaged)
+
+
+def test_at_test_time_hard_attention_looks_at_a_sample_or_at_the_expectation():
+    assert hard("paper").eval().precompute(REGIONS).use_expectation is None
+    assert hard("arctic").eval().precompute(REGIONS).use_expectation.all()
+    assert hard("paper").inference_mode == "sample"
+
+
+def test_the_temperature_is_a_setting_of_hard_attention_alone():
+    settings = ["attention=hard", "attention.temperature=2"]
+    assert check_command("train", ["variant=arctic", *settings])[1:] == ["attention=hard", "++attention.temperature=2"]
+    for variant in ("paper", "arctic"):
+        assert hard(variant).temperature == 1
+        with pytest.raises(UserError, match=r"there is no setting attention\.temperature"):
+            check_command("train", [f"variant={variant}", "attention.temperature=2"])
+
+
+def test_the_first_weights_are_each_layers_own_or_small_and_orthogonal():
+    paper, released = model("paper", "decoder.hidden_dim=6"), model("arctic", "decoder.hidden_dim=6")
+    identity = torch.eye(6)
+    square = released.decoder.first_state.shared[0]
+    torch.testing.assert_close(square.weight @ square.weight.T, identity)
+    for block in released.decoder.hidden_gates.weight.chunk(4):
+        torch.testing.assert_close(block @ block.T, identity)
+    assert 0.005 < released.decoder.embedding.weight.std() < 0.015
+    assert 0.005 < released.decoder.read_word.weight.std() < 0.015
+    biases = [parameter for name, parameter in released.named_parameters() if name.endswith("bias")]
+    assert not any(bias.any() for bias in biases)
+    assert paper.decoder.embedding.weight.std() > 0.3
+    assert paper.decoder.read_word.bias.any()
+
+
+def test_the_optimiser_is_the_papers_rmsprop_or_graves_own():
+    parameters = [torch.nn.Parameter(torch.zeros(2, 2))]
+    paper = build(configured("paper", "dataset=flickr8k").optimizer, params=parameters)
+    released = build(configured("arctic", "dataset=flickr8k").optimizer, params=parameters)
+    assert isinstance(paper, torch.optim.RMSprop)
+    assert isinstance(released, GravesRMSprop)
+    assert released.defaults["lr"] == 1e-4
+    assert settings("schedule", "arctic")["_target_"].endswith("Constant")
+
+
+def test_the_run_stops_by_bleu_or_by_the_likelihood_of_peoples_words():
+    paper, released = (configured(variant) for variant in ("paper", "arctic"))
+    assert build_monitor(paper)[1:] == ("val/bleu4", "max")
+    assert build_monitor(released)[1:] == ("val/nll_per_word", "min")
+    assert released.callbacks.early_stopping.patience == 10
+
+
+def test_lengths_are_drawn_or_visited_in_turn():
+    lengths = np.repeat([3, 4, 5], 40)
+
+    def visited(variant: str) -> list[int]:
+        bucketing = BUCKETINGS[settings("data", variant).get("bucketing", "paper")]
+        batches = WholeBatchSampler(bucketing(lengths, np.arange(120), BatchSize(4), False), 1)
+        return [int(lengths[batch[0]]) for batch in batches]
+
+    turns = [visited("arctic")[start : start + 3] for start in range(0, 30, 3)]
+    assert all(sorted(turn) == [3, 4, 5] for turn in turns)
+    assert any(len(set(visited("paper")[start : start + 3])) < 3 for start in range(0, 30, 3))
+
+
+def test_the_beam_keeps_its_width_or_shrinks():
+    assert [build(configured(variant).decoding).shrink_beam for variant in ("paper", "arctic")] == [False, True]
+
+
+def test_bleu_is_told_without_or_with_the_brevity_penalty():
+    """References as people wrote them are a setting of evaluation: tokenizer=whitespace."""
+    told = [build_monitor(configured(variant))[0] for variant in ("paper", "arctic")]
+    assert told == ["val/bleu4", "val/bleu4_with_penalty"]
+
+
+@pytest.mark.parametrize("attention", ["dot", "none"])
+def test_the_released_code_had_no_other_attention(attention: str):
+    with pytest.raises(UserError, match=f"variant=arctic is not made for '{attention}'; it is for hard, soft"):
+        check_command("train", ["variant=arctic", f"attention={attention}"])

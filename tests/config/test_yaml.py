@@ -1,0 +1,185 @@
+"""Every YAML file of conf/: it composes, it is true of the code, and what it says is what a run gets."""
+
+import inspect
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import LAUNCHER, OF_SEARCHES, compose, config_folder
+from showattendtell.config.sweeper import EXTRAS
+from showattendtell.config.validation import validate
+from showattendtell.visualization.comparison import TABLE_1
+
+CONF = Path(config_folder())
+OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
+"""Commands with groups of their own, in a folder of their own."""
+ROOTS = sorted([*(file.stem for file in CONF.glob("*.yaml")), *OWN_GROUPS])
+BUILT_ON = ["base", "variant/released"]
+"""Folders of what other options include, and that nobody chooses from."""
+
+
+def options() -> dict[str, list[str]]:
+    """The options of every group: the files of its folder, and whole recipes in folders below it."""
+    groups: dict[str, list[str]] = {}
+    for file in sorted(CONF.glob("*/**/*.yaml")):
+        path = file.relative_to(CONF).with_suffix("")
+        if str(path.parent) in BUILT_ON or path.parts[0] in OWN_GROUPS:
+            continue
+        recipe = file.read_text().startswith("# @package _global_")
+        group = path.parts[0] if recipe else str(path.parent)
+        groups.setdefault(group, []).append(str(path.relative_to(group)))
+    for group in ("hydra", "hydra/sweeper"):
+        groups.pop(group)
+    return groups
+
+
+def whole(choice: str) -> list[str]:
+    """The arguments with which an option can be chosen: what searches is an option of a search."""
+    return [choice, *(["sweep=own"] if choice.startswith("hydra/sweeper/") else [])]
+
+
+GROUPS = options()
+CHOICES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
+RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "experiment="))]
+ASKED = {
+    "download": ["dataset"],
+    "average": ["checkpoint", "output"],
+    "evaluate": ["checkpoint"],
+    "export": ["checkpoint"],
+    "score": ["hypotheses"],
+    "reproduce": ["table"],
+}
+
+
+def imported(target: str) -> Any:
+    """What a dotted name stands for: a member of a module, or of a class there."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError:
+        return getattr(imported(module), name)
+
+
+def parts(node: Any) -> Iterator[dict[str, Any]]:
+    """Every node that has a `_target_`."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node
+        for value in node.values():
+            yield from parts(value)
+
+
+def read(file: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(file))
+
+
+def faults(config: DictConfig) -> list[str]:
+    """The faults of what `compose` gives."""
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    return validate(config)
+
+
+def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(setting, value) of everything that a YAML file sets."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        elif key != "defaults":
+            yield f"{path}{key}", value
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_option_composes_with_training_and_has_no_faults(choice: str):
+    config, _ = compose("train", whole(choice))
+    assert faults(config) == []
+
+
+@pytest.mark.parametrize("file", sorted(CONF.glob("download/dataset/*.yaml")), ids=lambda file: file.stem)
+def test_every_data_set_that_can_be_downloaded_goes_where_training_looks_for_it(file: Path):
+    config, _ = compose("download", [f"dataset={file.stem}"])
+    assert faults(config) == []
+    assert config.dataset.root == compose("train", [f"dataset={file.stem}"])[0].dataset.root
+
+
+TABLES = sorted(CONF.glob("reproduce/table/*.yaml"))
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+def test_every_table_has_recipes_that_can_be_trained_and_names_no_other(file: Path):
+    config, _ = compose("reproduce", [f"table={file.stem}"])
+    assert faults(config) == []
+    table = config.table
+    assert table.name == file.stem
+    assert {table.base, *table.pages} <= set(table.recipes)
+    models = {row.model for rows in TABLE_1.values() for row in rows}
+    for recipe in table.recipes.values():
+        assert recipe.get("average_of") or check_command("train", [*recipe.settings, "seed=1"])
+        assert {*recipe.get("average_of", [])} <= set(table.recipes)
+        assert recipe.get("paper") in {*models, None}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
+    config, _ = compose(root, [])
+    assert faults(config) == [f"{setting} is not set; give it as {setting}=..." for setting in ASKED.get(root, [])]
+
+
+@pytest.mark.parametrize("choice", RECIPES)
+def test_what_a_recipe_sets_is_what_the_run_gets(choice: str):
+    config, _ = compose("train", [choice])
+    recipe = read(CONF / f"{choice.replace('=', '/')}.yaml")
+    stated = {setting: value for setting, value in leaves(recipe) if "${" not in str(value)}
+    assert {setting: OmegaConf.select(config, setting) for setting in stated} == stated
+
+
+PARTS = {"defaults", "hydra", "limits", *compose("train", [])[0], *compose("evaluate", [])[0]} - {
+    *("seed", "cache", "init_from", "monitor", "brevity_penalty", "references"),
+    *("checkpoint", "split", "output", "device", "images"),
+}
+"""What stands beside a command's own settings in its YAML."""
+
+
+@pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
+def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
+    for part in parts(read(file)):
+        settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
+        bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)
+        assert bound.kwargs.keys() | bound.arguments.keys() >= settings.keys()
+
+
+def test_every_folder_is_a_group_that_training_can_choose_from():
+    _, groups = compose("train", [])
+    for group in (LAUNCHER, *OF_SEARCHES):
+        assert set(groups.pop(group)) >= {*GROUPS[group]}  # Hydra's, and its packages', are others
+    expected = {group: sorted(names) for group, names in GROUPS.items() if group not in (LAUNCHER, *OF_SEARCHES)}
+    assert {group: sorted(names) for group, names in groups.items()} == expected
+
+
+def test_every_launcher_but_hydras_own_is_known_to_be_of_an_extra():
+    extras = tomllib.loads((CONF.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert EXTRAS.keys() == set(GROUPS[LAUNCHER])
+    for launcher, extra in EXTRAS.items():
+        package = read(CONF / LAUNCHER / f"{launcher}.yaml")
+        target = package.get("launcher", package)["_target_"]
+        name = target.split(".")[1].replace("_", "-")
+        assert [requirement.partition(">=")[0] for requirement in extras[extra]] == [name]
+
+
+@pytest.mark.parametrize("space", GROUPS["sweep"])
+def test_a_search_space_holds_nothing_that_a_trial_would_lack_outside_of_it(space: str):
+    """Its settings are all in `params`, which every run is given."""
+    file = read(CONF / f"sweep/{space}.yaml")
+    file.pop("defaults")
+    assert file.keys() <= {"hydra"}
+    assert check_command("train", ["-m", f"sweep={space}", *([] if space != "own" else ["seed=1,2"])])
+
+
+def test_evaluation_and_captioning_decode_alike():
+    assert compose("evaluate", [])[0].decoding == compose("caption", [])[0].decoding

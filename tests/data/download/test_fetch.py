@@ -1,0 +1,219 @@
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from publisher import Publisher
+
+from showattendtell.data.download.fetch import NotFoundError, fetch
+from showattendtell.errors import UserError
+
+CONTENT = random.Random(1).randbytes(700_001)
+OTHER = random.Random(2).randbytes(700_001)
+
+Fetch = Callable[..., Path]
+
+
+@pytest.fixture
+def get(publisher: Publisher, tmp_path: Path) -> Fetch:
+    """Fetches a.zip from the publisher; `told` and `warned` of the function keep what was said."""
+    publisher.files["a.zip"] = CONTENT
+
+    def run(num_bytes: int | None = None, retries: int = 3) -> Path:
+        path = tmp_path / "a.zip"
+        told, warned = run.told, run.warned  # type: ignore[attr-defined]
+        address = f"{publisher.address}/zips/a.zip"
+        fetch(address, path, num_bytes, retries, lambda here, total: told.append((here, total)), warned.append)
+        assert [file.name for file in tmp_path.iterdir()] == ["a.zip"]
+        return path
+
+    run.told, run.warned = [], []  # type: ignore[attr-defined]
+    return run
+
+
+def asked(publisher: Publisher) -> list[tuple[str | None, str | None]]:
+    return [(wanted, condition) for _, wanted, condition in publisher.asked]
+
+
+def test_a_file_arrives_whole_and_is_told_on_the_way(publisher: Publisher, get: Fetch):
+    assert get(len(CONTENT)).read_bytes() == CONTENT
+    assert asked(publisher) == [(None, None)]
+    here = [count for count, _ in get.told]
+    assert here[0] == 0
+    assert here == sorted(here)
+    assert get.told[-1] == (len(CONTENT), len(CONTENT))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_came_before_the_line_broke_is_not_asked_for_again(publisher: Publisher, get: Fetch, seed: int):
+    cuts = sorted(random.Random(seed).sample(range(1000, len(CONTENT), 1000), 3))
+    publisher.faults = [f"drop:{end - start}" for start, end in zip([0, *cuts], cuts, strict=False)]
+    assert get().read_bytes() == CONTENT
+    assert asked(publisher) == [(None, None), *((f"bytes={cut}-", '"first"') for cut in cuts)]
+    assert len(get.warned) == 3
+
+
+def test_a_second_run_goes_on_where_the_first_gave_up(publisher: Publisher, get: Fetch, tmp_path: Path):
+    publisher.faults = ["drop:300000"] + ["drop:0"] * 3
+    with pytest.raises(UserError, match=r"a.zip cannot be fetched \(.*\); 300.0 kB are here: run the command again"):
+        get(retries=2)
+    assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[:300_000]
+    publisher.asked.clear()
+    publisher.faults.clear()
+    assert get().read_bytes() == CONTENT
+    assert asked(publisher) == [("bytes=300000-", '"first"')]
+
+
+def test_a_beginning_that_is_whole_already_is_not_asked_for(publisher: Publisher, get: Fetch, tmp_path: Path):
+    publisher.faults = ["drop:700000", "drop:0"]
+    with pytest.raises(UserError, match="cannot be fetched"):
+        get(retries=0)
+    with (tmp_path / "a.zip.part").open("ab") as file:
+        file.write(CONTENT[700_000:])
+    publisher.asked.clear()
+    assert get().read_bytes() == CONTENT
+    assert publisher.asked == []
+
+
+@pytest.mark.parametrize("faults", [["drop:9"], ["drop:300000", "drop:9"], ["drop:300000", "drop:0", "drop:350000"]])
+def test_a_server_without_ranges_is_asked_for_the_whole(publisher: Publisher, get: Fetch, faults: list[str]):
+    publisher.ranges, publisher.faults = False, faults
+    assert get().read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_that_breaks_at_one_place_is_given_up(publisher: Publisher, get: Fetch):
+    publisher.ranges, publisher.faults = False, ["drop:300000"] * 100
+    with pytest.raises(UserError, match="cannot be fetched"):
+        get(retries=3)
+    assert len(publisher.asked) == 4
+
+
+def test_a_file_that_nothing_identifies_is_not_put_together_from_two_answers(publisher: Publisher, get: Fetch):
+    publisher.validator, publisher.faults = None, ["drop:300000"]
+    assert get().read_bytes() == CONTENT
+    assert asked(publisher) == [(None, None)] * 2
+
+
+def test_a_weak_tag_identifies_nothing(publisher: Publisher, get: Fetch):
+    publisher.validator, publisher.faults = 'W/"first"', ["drop:300000"]
+    assert get().read_bytes() == CONTENT
+    assert asked(publisher) == [(None, None)] * 2
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_anew(publisher: Publisher, get: Fetch):
+    publisher.faults = ["drop:300000"]
+    with pytest.raises(UserError):
+        get(retries=0)
+    publisher.files["a.zip"], publisher.validator = OTHER, '"second"'
+    assert get().read_bytes() == OTHER
+    assert asked(publisher)[1:] == [("bytes=300000-", '"first"')]
+
+
+def test_a_changed_file_is_fetched_anew_from_a_server_that_overlooks_the_condition(
+    publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch
+):
+    publisher.faults = ["drop:300000"]
+    with pytest.raises(UserError):
+        get(retries=0)
+    publisher.files["a.zip"], publisher.validator = OTHER, '"second"'
+    monkeypatch.setattr("publisher.Handler._first", lambda self, wanted, *_: 300_000 if wanted else 0)
+    assert get().read_bytes() == OTHER
+    assert get.warned == [
+        f"{publisher.address}/zips/a.zip: the server sent the rest of another file; trying again in 0 s"
+    ]
+
+
+def test_a_rest_that_does_not_begin_where_the_beginning_ends_is_refused(publisher: Publisher, get: Fetch):
+    publisher.faults = ["drop:300000", "shift"]
+    assert get().read_bytes() == CONTENT
+    assert [wanted for wanted, _ in asked(publisher)] == [None, "bytes=300000-", None]
+
+
+def test_a_beginning_longer_than_the_file_is_forgotten(publisher: Publisher, get: Fetch, tmp_path: Path):
+    publisher.faults = ["drop:300000"]
+    with pytest.raises(UserError):
+        get(retries=0)
+    (tmp_path / "a.zip.part").write_bytes(CONTENT + b"more")
+    assert get().read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("note", [None, "", "{}", "[]", '{"url": "http://elsewhere/a.zip", "validator": "x"}'])
+def test_a_beginning_of_something_unknown_is_forgotten(
+    publisher: Publisher, get: Fetch, tmp_path: Path, note: str | None
+):
+    (tmp_path / "a.zip.part").write_bytes(OTHER[:1000])
+    if note is not None:
+        (tmp_path / "a.zip.part.json").write_text(note)
+    assert get().read_bytes() == CONTENT
+
+
+def test_a_busy_server_is_asked_again(publisher: Publisher, get: Fetch):
+    publisher.faults = ["busy", "busy"]
+    assert get().read_bytes() == CONTENT
+    assert len(publisher.asked) == 3
+    assert "the server answers 503 Service Unavailable; trying again" in get.warned[0]
+
+
+def test_a_server_that_stays_busy_is_told(publisher: Publisher, get: Fetch):
+    publisher.faults = ["busy"] * 9
+    with pytest.raises(UserError, match=r"cannot be fetched \(the server answers 503 Service Unavailable\)"):
+        get(retries=3)
+    assert len(publisher.asked) == 4
+
+
+def test_waits_double_and_heed_the_server(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):
+    waits: list[float] = []
+    monkeypatch.setattr("showattendtell.data.download.fetch.BACKOFF", 0.5)
+    monkeypatch.setattr("showattendtell.data.download.fetch.LONGEST_WAIT", 3.0)
+    monkeypatch.setattr("time.sleep", waits.append)
+    publisher.faults = ["busy"] * 5
+    get(retries=5)
+    assert waits == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_an_address_without_the_file_is_no_fault_yet(publisher: Publisher, tmp_path: Path):
+    with pytest.raises(NotFoundError):
+        fetch(f"{publisher.address}/b.zip", tmp_path / "b.zip", None, 3, lambda *_: None, print)
+    assert len(publisher.asked) == 1
+
+
+def test_another_length_than_the_published_one_is_told_before_anything_is_lost(
+    publisher: Publisher, get: Fetch, tmp_path: Path
+):
+    publisher.faults = ["drop:300000"]
+    with pytest.raises(UserError):
+        get(retries=0)
+    publisher.files["a.zip"], publisher.validator = b"<html>please log in</html>", None
+    with pytest.raises(UserError, match="a.zip has 26 bytes instead of 700,001: it is not the published file"):
+        get(len(CONTENT))
+    assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[:300_000]
+
+
+def test_a_file_of_untold_length_ends_where_the_answer_ends(publisher: Publisher, get: Fetch):
+    publisher.tells_length = False
+    assert get().read_bytes() == CONTENT
+    assert get.told[-1] == (len(CONTENT), None)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("http://127.0.0.1:1/a.zip", r"\[Errno 111\] Connection refused"),
+        ("http://no-such-host.invalid/a.zip", "Errno"),
+        ("http://[/a.zip", "."),
+    ],
+)
+def test_a_server_that_is_not_there_is_told(address: str, reason: str, tmp_path: Path, publisher: Publisher):
+    with pytest.raises(UserError, match=rf"^.* cannot be fetched \(.*{reason}.*\)") as told:
+        fetch(address, tmp_path / "a.zip", None, 1, lambda *_: None, print)
+    assert "\n" not in str(told.value)
+
+
+def test_a_silent_server_is_given_up(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("showattendtell.data.download.fetch.TIMEOUT", 0.1)
+    silent = threading.Event()
+    monkeypatch.setattr("publisher.Handler.do_GET", lambda self: silent.wait(5))
+    with pytest.raises(UserError, match="timed out"):
+        get(retries=1)
+    silent.set()

@@ -1,0 +1,124 @@
+import os
+import shutil
+import stat
+import zipfile
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from publisher import files_in, tarred, zipped
+
+from showattendtell.data.download.archives import DamagedError, unpack
+from showattendtell.errors import UserError
+
+MEMBERS = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second", "notes/a.txt": b"text", "__MACOSX/._1.jpg": b"junk"}
+CHOSEN = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second"}
+
+forms = pytest.mark.parametrize("packed", [zipped, tarred])
+
+
+def unpacked(content: bytes, folder: Path, *patterns: str) -> dict[str, bytes]:
+    archive, root = folder / "archive", folder / "root"
+    archive.write_bytes(content)
+    root.mkdir(exist_ok=True)
+    names = unpack(archive, root, patterns or ("train2014/*.jpg",), lambda *_: None, lambda: None)
+    assert set(names) <= set(files_in(root))
+    return files_in(root)
+
+
+@forms
+def test_the_members_that_fit_a_pattern_are_unpacked(packed: Callable[..., bytes], tmp_path: Path):
+    assert unpacked(packed(MEMBERS), tmp_path) == CHOSEN
+
+
+@forms
+def test_a_dot_before_a_members_path_is_nothing(packed: Callable[..., bytes], tmp_path: Path):
+    assert unpacked(packed({f"./{name}": data for name, data in MEMBERS.items()}), tmp_path) == CHOSEN
+
+
+@forms
+def test_what_is_there_is_not_written_again_but_where_its_size_differs(packed: Callable[..., bytes], tmp_path: Path):
+    folder = tmp_path / "root" / "train2014"
+    folder.mkdir(parents=True)
+    (folder / "1.jpg").write_bytes(b"own")
+    (folder / "2.jpg").write_bytes(b"torn")
+    assert unpacked(packed(MEMBERS), tmp_path) == {**CHOSEN, "train2014/1.jpg": b"own"}
+
+
+def test_it_is_told_how_much_is_there(tmp_path: Path):
+    (tmp_path / "a.zip").write_bytes(zipped(MEMBERS))
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *sizes: told.append(sizes), lambda: None)
+    assert told == [(0, 9), (3, 9), (9, 9), (9, 9)]
+
+
+@forms
+@pytest.mark.parametrize("name", ["../evil.jpg", "train2014/../../evil.jpg", "/tmp/evil.jpg", "a/.."])
+def test_an_archive_with_a_member_outside_the_root_is_refused_whole(
+    packed: Callable[..., bytes], name: str, tmp_path: Path
+):
+    with pytest.raises(UserError, match=f"has the member {name}, which lies outside of .*root; nothing was unpacked"):
+        unpacked(packed({**MEMBERS, name: b"evil"}), tmp_path)
+    assert files_in(tmp_path / "root") == {}
+    assert not (tmp_path / "evil.jpg").exists()
+
+
+def test_a_link_in_a_zip_leads_nowhere(tmp_path: Path):
+    link = zipfile.ZipInfo("train2014/out")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr(link, str(tmp_path / "elsewhere"))
+    unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None, lambda: None)
+    assert not (tmp_path / "train2014" / "out").is_symlink()
+
+
+def broken_member(packed: bytes) -> bytes:
+    return packed.replace(b"second", b"sEcond")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is neither a whole zip nor a tar file"),
+        (b"<html>please log in</html>", "is neither a whole zip nor a tar file"),
+        (zipped(MEMBERS)[:-30], "is neither a whole zip nor a tar file"),
+        (broken_member(zipped(MEMBERS)), r"cannot be unpacked \(Bad CRC-32 for file 'train2014/2.jpg'\)"),
+        (tarred({"train2014/1.jpg": os.urandom(20_000)})[:9000], r"cannot be unpacked \(.+\)"),
+        (zipped({"notes/a.txt": b"text"}), r"has no train2014/\*.jpg"),
+        (tarred({"notes/a.txt": b"text"}), r"has no train2014/\*.jpg"),
+    ],
+)
+def test_a_damaged_archive_is_told(content: bytes, complaint: str, tmp_path: Path):
+    with pytest.raises(DamagedError, match=f"^{complaint}$"):
+        unpacked(content, tmp_path)
+    assert set(files_in(tmp_path / "root")) <= {"train2014/1.jpg", "train2014/1.jpg.part", "train2014/2.jpg.part"}
+
+
+def test_an_encrypted_member_is_told(tmp_path: Path):
+    content = bytearray(zipped({"train2014/1.jpg": b"one"}))
+    directory = content.index(b"PK\x01\x02")
+    content[6] |= 1
+    content[directory + 8] |= 1
+    with pytest.raises(DamagedError, match="encrypted"):
+        unpacked(bytes(content), tmp_path)
+
+
+def test_files_for_which_there_is_no_room_are_told_before_the_first_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 92, 8))
+    with pytest.raises(UserError, match=r"archive need 9 bytes, and the disk of .* has 8 bytes free; make room"):
+        unpacked(zipped(MEMBERS), tmp_path)
+    assert files_in(tmp_path / "root") == {}
+
+
+@pytest.mark.parametrize("content", [b"no archive", zipped({"notes/a.txt": b"text"})])
+def test_what_cannot_be_unpacked_has_not_begun(content: bytes, tmp_path: Path):
+    begun: list[int] = []
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(DamagedError):
+        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *_: None, lambda: begun.append(1))
+    assert begun == []

@@ -1,0 +1,156 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from showattendtell.data.augmentation import ASPECTS, Augmentation, AugmentedFiles, mentions_sides
+from showattendtell.data.images import Preprocessing
+from showattendtell.errors import UserError
+from showattendtell.types import Caption, Example
+
+PREPROCESSING = Preprocessing(40, 32, (0.5,) * 3, (0.5,) * 3)
+PLACES = torch.stack(torch.meshgrid(torch.arange(120), torch.arange(160), indexing="ij"))
+PIXELS = torch.cat([PLACES, torch.full((1, 120, 160), 50)]).to(torch.uint8)
+"""A photograph whose red is the row and whose green is the column."""
+
+
+def views(number: int, sided: bool = False, **settings: float) -> list[Tensor]:
+    rng, augmentation = np.random.default_rng(0), Augmentation(seed=0, **settings)
+    return [augmentation.view(PIXELS, PREPROCESSING, rng, sided) for _ in range(number)]
+
+
+def test_a_view_is_by_default_what_validation_sees():
+    assert not Augmentation(seed=0)
+    assert all(torch.equal(view, PREPROCESSING(PIXELS)) for view in views(5))
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25, 1.0])
+def test_views_are_mirrored_as_often_as_asked_for(probability: float):
+    plain, mirrored = PREPROCESSING(PIXELS), PREPROCESSING(PIXELS).flip(2)
+    drawn = views(400, flip=probability)
+    assert all(torch.equal(view, plain) or torch.equal(view, mirrored) for view in drawn)
+    assert np.mean([torch.equal(view, mirrored) for view in drawn]) == pytest.approx(probability, abs=0.08)
+
+
+def test_a_photograph_with_sides_is_never_mirrored():
+    assert all(torch.equal(view, PREPROCESSING(PIXELS)) for view in views(50, sided=True, flip=1.0))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_cut_shows_at_least_the_share_asked_for_anywhere_in_the_photograph(share: float):
+    drawn = [view.float() for view in views(300, crop=share)]
+    assert all(view.shape == (3, 32, 32) for view in drawn)
+    high = np.array([(view[0, -1, 16] - view[0, 0, 16]).item() for view in drawn]) * 32 / 31
+    wide = np.array([(view[1, 16, -1] - view[1, 16, 0]).item() for view in drawn]) * 32 / 31
+    shares = wide * high / (120 * 160)
+    assert (shares.min() > share - 0.07, shares.max() < 1.07) == (True, True)
+    assert shares.std() > (1 - share) / 8
+    assert (wide / high).min() > ASPECTS[0] * 0.9
+    assert (wide / high).max() < ASPECTS[1] * 1.1
+    corners = torch.stack([view[:2, 0, 0] for view in drawn])
+    assert corners.std(dim=0).min() > 1
+
+
+def test_a_cut_of_a_strip_is_as_square_as_the_strip_allows():
+    """Half of 10 x 160 pixels is at the squarest 10 x 80."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        view = Augmentation(seed=0, crop=0.5).view(PIXELS[:, :10], PREPROCESSING, rng, sided=False).float()
+        assert view[0, -1, 0] - view[0, 0, 0] > 7
+        assert 75 < (view[1, 0, -1] - view[1, 0, 0]) * 32 / 31 < 165
+
+
+def test_a_cut_of_a_single_pixel_is_that_pixel():
+    rng = np.random.default_rng(0)
+    pixel = torch.tensor([10, 20, 30], dtype=torch.uint8).reshape(3, 1, 1)
+    view = Augmentation(seed=0, crop=0.01).view(pixel, PREPROCESSING, rng, sided=False)
+    assert torch.equal(view, pixel.expand(3, 32, 32))
+
+
+def test_colours_change_within_their_bounds_and_shapes_do_not():
+    grey = torch.full((3, 40, 40), 100, dtype=torch.uint8)
+    rng, augmentation = np.random.default_rng(0), Augmentation(seed=0, colour=0.2)
+    levels = np.array([augmentation.view(grey, PREPROCESSING, rng, False).unique().tolist() for _ in range(200)])
+    assert levels.shape == (200, 1)
+    assert (77 <= levels.min() < 85, 115 < levels.max() <= 121) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "sided"),
+    [
+        (["a man on the left", "a man"], True),
+        (["a dog turns right"], True),
+        (["the leftmost of three"], True),
+        (["a man", "he holds bright lights"], False),
+    ],
+)
+def test_captions_that_tell_left_from_right_are_known(written: list[str], sided: bool):
+    captions = tuple(Caption(tuple(sentence.split())) for sentence in written)
+    assert mentions_sides(Example("a.jpg", "a.jpg", captions)) == sided
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
+    """The second is sided."""
+    folder = tmp_path_factory.mktemp("photographs")
+    Image.fromarray(PIXELS.permute(1, 2, 0).numpy()).save(folder / "a.png")
+    captions = (Caption(("a", "slope")), Caption(("dark", "on", "the", "left")))
+    return [Example(str(number), str(folder / "a.png"), (caption,)) for number, caption in enumerate(captions)]
+
+
+def files(examples: list[Example], seed: int = 0, **settings: float) -> AugmentedFiles:
+    """Eight times the examples."""
+    return AugmentedFiles(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
+
+
+def test_views_depend_on_the_seed_and_the_batch_and_not_on_what_else_was_drawn(examples: list[Example]):
+    torch.manual_seed(1)
+    read = files(examples, flip=0.5, crop=0.5)
+    first, other = read([0, 1, 2]), read([0, 1, 3])
+    torch.manual_seed(2)
+    np.random.seed(2)
+    assert torch.equal(read([0, 1, 2]), first)
+    assert not torch.equal(other[0], first[0])
+    assert not torch.equal(files(examples, seed=1, flip=0.5, crop=0.5)([0, 1, 2]), first)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_views_are_the_same_whichever_process_reads_them(examples: list[Example], num_workers: int):
+    batches = [[0, 1, 2], [3, 4], [5, 6, 7]]
+    read = files(examples, flip=0.5, crop=0.5)
+
+    class Batches(Dataset):
+        def __getitem__(self, batch: list[int]) -> Tensor:
+            return read(batch)
+
+    drawn = DataLoader(Batches(), batch_size=None, sampler=batches, num_workers=num_workers)
+    assert all(torch.equal(views, read(batch)) for batch, views in zip(batches, drawn, strict=True))
+
+
+def test_drawing_views_leaves_other_random_numbers_alone(examples: list[Example]):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    files(examples, flip=0.5, crop=0.5, colour=0.2)([0])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_photograph_that_a_batch_has_twice_is_seen_in_two_views(examples: list[Example]):
+    one, other = files(examples, crop=0.3)([0, 2])
+    assert not torch.equal(one, other)
+
+
+def test_a_sided_photograph_is_not_mirrored_in_training_either(examples: list[Example]):
+    mirrored, sided = files(examples, flip=1.0)([0, 1])
+    assert torch.equal(mirrored.flip(2), sided)
+    assert torch.equal(sided, PREPROCESSING(PIXELS))
+
+
+def test_a_broken_photograph_is_told(examples: list[Example], tmp_path: Path):
+    broken = [examples[0]._replace(path=str(tmp_path / "nowhere.jpg"))]
+    with pytest.raises(UserError, match="nowhere.jpg does not exist"):
+        files(broken, flip=1.0)([0])

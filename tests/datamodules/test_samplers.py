@@ -1,0 +1,309 @@
+"""Batches against what can be counted by hand, by brute force or from the exact distribution."""
+
+import math
+from collections import Counter
+from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from showattendtell.datamodules import samplers as bucketing
+from showattendtell.datamodules.samplers import (
+    BatchingStrategy,
+    BatchSize,
+    EpochBatchSampler,
+    Ints,
+    LengthBuckets,
+    LengthWindows,
+    RoundRobinBuckets,
+    ShardedBatchSampler,
+    WholeBatchSampler,
+)
+from showattendtell.runtime import distributed as processes
+
+LENGTHS = np.random.default_rng(0).integers(3, 9, size=101)
+FOUR = BatchSize(4)
+ONE_LENGTH = [LengthBuckets, RoundRobinBuckets]
+ALL = [*ONE_LENGTH, LengthWindows]
+Batches = list[list[int]]
+Item = TypeVar("Item")
+
+
+def batches_of(
+    kind: type[BatchingStrategy],
+    size: BatchSize = FOUR,
+    together: bool = False,
+    lengths: Ints = LENGTHS,
+    image_index: Ints | None = None,
+    seed: int = 0,
+) -> WholeBatchSampler:
+    image_index = np.arange(len(lengths)) // 5 if image_index is None else image_index
+    return WholeBatchSampler(kind(lengths, image_index, size, together), seed)
+
+
+def epoch_of(batches: WholeBatchSampler, epoch: int) -> Batches:
+    batches.set_epoch(epoch)
+    return list(batches)
+
+
+@st.composite
+def captions(draw: st.DrawFn) -> tuple[Ints, Ints]:
+    """Lengths, and images with one to six captions each."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=30))
+    image_index = np.repeat(np.arange(len(sizes)), sizes)
+    lengths = draw(st.lists(st.integers(2, 12), min_size=len(image_index), max_size=len(image_index)))
+    return np.array(lengths), image_index
+
+
+sizes = st.builds(BatchSize, st.integers(1, 9), st.none() | st.integers(1, 60))
+
+
+@given(captions(), sizes, st.sampled_from(ALL), st.booleans())
+def test_every_caption_is_dealt_once_an_epoch_and_every_epoch_has_as_many_batches(
+    data: tuple[Ints, Ints], size: BatchSize, kind: type[BatchingStrategy], together: bool
+):
+    lengths, image_index = data
+    batches = batches_of(kind, size, together, lengths, image_index)
+    for epoch in range(3):
+        dealt = epoch_of(batches, epoch)
+        assert sorted(caption for batch in dealt for caption in batch) == list(range(len(lengths)))
+        assert len(dealt) == len(batches)
+        assert all(dealt)
+
+
+@given(captions(), sizes, st.sampled_from(ALL), st.booleans())
+def test_a_batch_is_never_larger_than_it_may_be_but_for_a_single_caption(
+    data: tuple[Ints, Ints], size: BatchSize, kind: type[BatchingStrategy], together: bool
+):
+    lengths, image_index = data
+    for batch in batches_of(kind, size, together, lengths, image_index):
+        if size.tokens is None:
+            assert len(batch) <= size.captions
+        else:
+            assert len(batch) * lengths[batch].max() <= size.tokens or len(batch) == 1
+
+
+@given(captions(), sizes, st.sampled_from(ONE_LENGTH), st.booleans())
+def test_length_batches_hold_one_length_and_are_as_few_as_that_allows(
+    data: tuple[Ints, Ints], size: BatchSize, kind: type[BatchingStrategy], together: bool
+):
+    lengths, image_index = data
+    batches = list(batches_of(kind, size, together, lengths, image_index))
+    assert all(len(set(lengths[batch])) == 1 for batch in batches)
+    counts = Counter(lengths.tolist())
+    assert len(batches) == sum(-(-count // size.fit(length)) for length, count in counts.items())
+
+
+@given(captions(), sizes, st.sampled_from(ONE_LENGTH))
+def test_captions_of_one_image_and_length_are_apart_only_where_a_batch_is_full(
+    data: tuple[Ints, Ints], size: BatchSize, kind: type[BatchingStrategy]
+):
+    """Images that are in two batches are the last of one and the first of another: one at each cut at the most."""
+    lengths, image_index = data
+    batches = list(batches_of(kind, size, together=True, lengths=lengths, image_index=image_index))
+    for length in set(lengths.tolist()):
+        mine = [image_index[batch].tolist() for batch in batches if lengths[batch[0]] == length]
+        runs = [len(list(groupby(batch))) for batch in mine]
+        assert runs == [len(set(batch)) for batch in mine]
+        assert sum(runs) <= len(set(image_index[lengths == length])) + len(mine) - 1
+
+
+def test_images_are_together_worked_by_hand():
+    """Lengths 4 and 5; image 0 has three captions of length 4, image 1 two, image 2 one of each."""
+    lengths, image_index = np.array([4, 4, 4, 5, 4, 4, 5, 4]), np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    batches = batches_of(LengthBuckets, BatchSize(8), True, lengths, image_index)
+    seen = set()
+    for epoch in range(50):
+        short, long = sorted(epoch_of(batches, epoch), key=len, reverse=True)
+        assert sorted(image_index[long]) == [0, 2]
+        seen.add(tuple(image for image, _ in groupby(image_index[short].tolist())))
+    assert seen == {(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)}
+
+
+@given(captions(), st.integers(1, 9), st.integers(1, 4), st.booleans())
+def test_a_window_has_the_datas_own_lengths_and_its_batches_fall_from_its_longest(
+    data: tuple[Ints, Ints], captions_a_batch: int, window: int, together: bool
+):
+    """By brute force: captions (or images) sorted by length and dealt in turn to the windows."""
+    lengths, image_index = data
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("showattendtell.datamodules.samplers.WINDOW", window)
+        buckets = LengthWindows(lengths, image_index, BatchSize(captions_a_batch), together)
+    units = image_index if together else np.arange(len(lengths))
+    longest = {unit: (int(lengths[units == unit].max()), int((units == unit).sum())) for unit in units.tolist()}
+    falling = sorted(longest.values(), reverse=True)
+    num_windows = min(len(falling), math.ceil(math.ceil(len(lengths) / captions_a_batch) / window))
+    windows = [falling[number::num_windows] for number in range(num_windows)]
+
+    arranged = buckets.arrange(np.random.default_rng(0))
+    assert [longest[unit] for unit in dict.fromkeys(units[arranged].tolist())] == [pair for w in windows for pair in w]
+    ends = np.cumsum([sum(size for _, size in pairs) for pairs in windows]).tolist()
+    for pairs, start, stop in zip(windows, [0, *ends], ends, strict=False):
+        mine = [(first, last) for first, last in buckets.bounds.tolist() if start <= first < stop]
+        assert mine[-1][1] == stop
+        tops = [lengths[arranged[first:last]].max() for first, last in mine]
+        assert max(tops) == pairs[0][0]
+        assert together or tops == sorted(tops, reverse=True)
+
+
+def test_windows_waste_less_than_random_batches_and_keep_all_captions_of_an_image():
+    rng = np.random.default_rng(1)
+    lengths, image_index = rng.integers(4, 20, size=5000), np.arange(5000) // 5
+
+    def padded(batches: Batches) -> float:
+        return sum(len(batch) * lengths[batch].max() for batch in batches) / lengths.sum()
+
+    nearly_equal = list(batches_of(LengthWindows, BatchSize(20), False, lengths, image_index))
+    whole_images = list(batches_of(LengthWindows, BatchSize(20), True, lengths, image_index))
+    at_random = rng.permutation(5000).reshape(-1, 20).tolist()
+    assert padded(nearly_equal) < 1.03
+    assert padded(nearly_equal) < padded(whole_images) < padded(at_random)
+    assert sum(len(set(image_index[batch])) for batch in whole_images) == 1000
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("kind", ALL)
+def test_batches_depend_on_seed_and_epoch_alone(kind: type[BatchingStrategy], together: bool):
+    first, second = (batches_of(kind, together=together, seed=7) for _ in range(2))
+    fifth = epoch_of(first, 5)
+    assert epoch_of(second, 2) == epoch_of(first, 2)
+    assert epoch_of(first, 5) == fifth
+    assert epoch_of(batches_of(kind, together=together, seed=8), 5) != fifth
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("kind", ALL)
+def test_epochs_differ_in_the_order_of_the_batches_and_in_who_is_together(kind: type[BatchingStrategy], together: bool):
+    batches = batches_of(kind, together=together)
+    first, second = epoch_of(batches, 0), epoch_of(batches, 1)
+    assert [LENGTHS[batch[0]] for batch in first] != [LENGTHS[batch[0]] for batch in second]
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
+
+
+def test_lengths_are_drawn_as_often_as_their_batches_say():
+    """Three batches of length 5 and two of length 6, of which the second has one caption: every one of the ten orders
+    of lengths has a tenth of the epochs, so that the first is 5 in 3 / 5 of them, and 6 behind a 5 in 2 / 4."""
+    lengths = np.array([5] * 12 + [6] * 5)
+    batches = batches_of(LengthBuckets, lengths=lengths)
+    counts = Counter(tuple(lengths[batch[0]] for batch in epoch_of(batches, epoch)) for epoch in range(5000))
+    assert len(counts) == 10
+    error = (0.1 * 0.9 / 5000) ** 0.5
+    assert all(abs(count / 5000 - 0.1) < 4 * error for count in counts.values())
+
+
+def in_turn(lengths: list[int]) -> bool:
+    """Whether between two batches of one length every other length that still has batches is visited once."""
+    for start, length in enumerate(lengths):
+        if length in lengths[start + 1 :]:
+            again = lengths.index(length, start + 1)
+            if Counter(lengths[start + 1 : again]) != dict.fromkeys(set(lengths[start + 1 :]) - {length}, 1):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("kind", "visited_in_turn"), [(RoundRobinBuckets, True), (LengthBuckets, False)])
+def test_round_robin_visits_every_length_before_one_comes_again(
+    kind: type[BatchingStrategy], visited_in_turn: bool, seed: int
+):
+    lengths = [int(LENGTHS[batch[0]]) for batch in batches_of(kind, seed=seed)]
+    assert len(lengths) > 4 * len(set(lengths))
+    assert in_turn(lengths) == visited_in_turn
+
+
+def test_round_robin_worked_by_hand():
+    """Three batches of length 5, one of 6, two of 7: all three, then 5 and 7, then 5."""
+    lengths = np.array([5] * 5 + [6] + [7] * 3)
+    batches = batches_of(RoundRobinBuckets, BatchSize(2), lengths=lengths)
+    *first, second, third, last = [lengths[batch[0]] for batch in batches]
+    assert set(first) == {5, 6, 7}
+    assert [second, third] == [length for length in first if length != 6]
+    assert last == 5
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_an_epoch_resumed_at_any_batch_has_those_that_are_left_and_the_next_is_whole(kind: type[BatchingStrategy]):
+    undisturbed = batches_of(kind)
+    epochs = [epoch_of(undisturbed, epoch) for epoch in range(3)]
+    for done in range(len(epochs[1]) + 1):
+        resumed = batches_of(kind)
+        resumed.resume(1, done)
+        assert len(resumed) == len(epochs[1])
+        assert epoch_of(resumed, 1) == epochs[1][done:]
+        assert epoch_of(resumed, 2) == epochs[2]
+        assert epoch_of(resumed, 1) == epochs[1]
+
+
+def test_an_epoch_that_has_ended_leaves_nothing_out_of_the_next():
+    resumed, undisturbed = batches_of(LengthBuckets), batches_of(LengthBuckets)
+    resumed.resume(1, len(resumed))
+    assert epoch_of(resumed, 2) == epoch_of(undisturbed, 2)
+
+
+def shares_of(batches: EpochBatchSampler[Item], world: int) -> list[list[Item]]:
+    """What each of `world` processes has of the epoch."""
+    shares = []
+    for rank in range(world):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(processes, "rank", lambda rank=rank: rank)
+            for module in (processes, bucketing):
+                patch.setattr(module, "world_size", lambda: world)
+            assert len(batches) == len(list(batches))
+            shares.append(list(batches))
+    return shares
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL), st.integers(1, 9))
+def test_processes_have_a_part_of_every_batch_and_lose_and_repeat_nothing_in_training(
+    num_captions: int, world: int, kind: type[BatchingStrategy], size: int
+):
+    buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(size), False)
+    alone = list(WholeBatchSampler(buckets, 0))
+    shares = shares_of(ShardedBatchSampler(buckets, 0), world)
+    assert {len(share) for share in shares} == {len(alone)}
+    for batch, *parts in zip(alone, *shares, strict=True):
+        assert [caption for part in parts if part.share.weight for caption in part.content] == batch
+        sizes = {len(part.content) if part.share.weight else 0 for part in parts}
+        assert max(sizes) - min(sizes) <= 1
+        assert all(len(part.content) >= 1 and part.share.whole == len(batch) for part in parts)
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_the_mean_over_processes_of_their_weighted_means_is_the_mean_over_the_batch(num_captions: int, world: int):
+    values = np.random.default_rng(num_captions).random(num_captions)
+    buckets = LengthBuckets(np.full(num_captions, 3), np.arange(num_captions), BatchSize(num_captions), False)
+    parts = [share[0] for share in shares_of(ShardedBatchSampler(buckets, 0), world)]
+    means = [part.share.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
+    assert sum(means) / world == pytest.approx(sum(values) / num_captions)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL))
+def test_processes_repeat_nothing_in_validation(num_captions: int, world: int, kind: type[BatchingStrategy]):
+    buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(3), False)
+    alone = list(WholeBatchSampler(buckets, 0))
+    shares = shares_of(WholeBatchSampler(buckets, 0), world)
+    assert sorted(batch for share in shares for batch in share) == sorted(alone)
+    assert all(share == alone[rank::world] for rank, share in enumerate(shares))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_batch_is_found_again_by_its_number(kind: type[BatchingStrategy]):
+    batches = batches_of(kind)
+    for epoch in (0, 3):
+        dealt = epoch_of(batches, epoch)
+        assert [batches.item(number) for number in range(len(dealt))] == dealt
+
+
+def test_a_pass_is_the_rest_of_one_in_the_epoch_that_was_interrupted_only():
+    batches = batches_of(LengthBuckets)
+    whole = epoch_of(batches, 2)
+    batches.resume(2, 5)
+    batches.set_epoch(1)
+    assert not batches.resumes
+    batches.set_epoch(2)
+    assert batches.resumes
+    assert list(batches) == whole[5:]
+    assert not batches.resumes

@@ -1,0 +1,321 @@
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from tiny import (
+    CAT,
+    DOG,
+    SAYABLE,
+    VOCABULARY,
+    best,
+    ended_captions,
+    log_prob,
+    random_captioner,
+    random_regions,
+    ranked,
+    say,
+)
+from torch import Tensor
+
+from showattendtell.data.vocabulary import EOS, START
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.outputs import DecoderState
+
+MAX_LENGTH = 4
+MERITS = {
+    ("none", 1.0): lambda log_p, length: log_p,
+    ("length", 1.0): lambda log_p, length: log_p / length,
+    ("length", 0.6): lambda log_p, length: log_p / length**0.6,
+    ("gnmt", 1.0): lambda log_p, length: log_p * 6 / (5 + length),
+    ("gnmt", 0.7): lambda log_p, length: log_p * (6 / (5 + length)) ** 0.7,
+}
+"""What captions are compared by, as the papers write it."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("normalisation", "power"), MERITS)
+@torch.no_grad()
+def test_a_wide_beam_finds_the_best_of_all_captions(normalisation: str, power: float, seed: int):
+    captioner, regions = random_captioner(seed), random_regions(seed, images=3)
+    settings = {"beam_size": 128, "max_length": MAX_LENGTH, "normalisation": normalisation, "length_power": power}
+    for image, caption in enumerate(best(captioner, regions, **settings)):
+        tokens = ranked(captioner, regions[image], ended_captions(MAX_LENGTH), MERITS[normalisation, power])[0]
+        assert caption.tokens == tokens
+        assert caption.log_prob == pytest.approx(log_prob(captioner, regions[image], tokens))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam_size": 1},
+        {"beam_size": 4, "num_captions": 4},
+        {"beam_size": 6, "groups": 3, "num_captions": 3},
+        {"beam_size": 4, "required": ["dog", "cat"], "num_captions": 2},
+        {"beam_size": 3, "shrink_beam": True, "min_length": 2},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_every_word_has_the_log_probability_that_it_has_when_the_caption_is_given(settings: dict[str, Any]):
+    captioner, regions = random_captioner(seed=8), random_regions(seed=8, images=3)
+    decoding = BeamSearch(max_length=MAX_LENGTH, **settings)
+    for image, captions in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
+        for caption in captions:
+            given = torch.tensor([caption.tokens])
+            trace = captioner(regions[image : image + 1], torch.tensor([0]), given)
+            expected = trace.logits.log_softmax(dim=1).gather(1, given.T).squeeze(1)
+            torch.testing.assert_close(caption.log_probs, expected)
+            torch.testing.assert_close(caption.attention, trace.weights[0])
+
+
+@pytest.mark.parametrize("normalisation", ["none", "length"])
+@torch.no_grad()
+def test_a_wide_beam_finds_the_best_three_of_all_captions(normalisation: str):
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=2)
+        decoding = BeamSearch(beam_size=128, max_length=MAX_LENGTH, normalisation=normalisation, num_captions=3)
+        for image, captions in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
+            expected = ranked(captioner, regions[image], ended_captions(MAX_LENGTH), MERITS[normalisation, 1.0])[:3]
+            assert [caption.tokens for caption in captions] == expected
+
+
+@pytest.mark.parametrize("required", [["dog"], ["cat", "dog"]])
+@torch.no_grad()
+def test_a_wide_beam_finds_the_best_caption_that_says_the_required_words(required: list[str]):
+    asked = {VOCABULARY.encode([word])[0] for word in required}
+    captions = [tokens for tokens in ended_captions(MAX_LENGTH) if asked <= set(tokens)]
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=2)
+        found = best(captioner, regions, beam_size=128, max_length=MAX_LENGTH, required=required)
+        for image, caption in enumerate(found):
+            assert caption.tokens == ranked(captioner, regions[image], captions, MERITS["none", 1.0])[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed"),
+    [
+        ({"forbidden": ["dog"]}, lambda tokens: DOG not in tokens),
+        ({"prefix": "Dog, cat!"}, lambda tokens: tokens[:2] == [DOG, CAT]),
+        ({"min_length": 2}, lambda tokens: len(tokens) > 2),
+        ({"block_ngrams": 1}, lambda tokens: len(set(tokens)) == len(tokens)),
+        ({"allow_unk": False}, lambda tokens: VOCABULARY.encode(["?"])[0] not in tokens),
+    ],
+)
+@torch.no_grad()
+def test_a_wide_beam_finds_the_best_caption_that_keeps_the_rule(settings: dict[str, Any], allowed: Any):
+    captions = [tokens for tokens in ended_captions(MAX_LENGTH) if allowed(tokens)]
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=2)
+        for image, caption in enumerate(best(captioner, regions, beam_size=128, max_length=MAX_LENGTH, **settings)):
+            assert caption.tokens == ranked(captioner, regions[image], captions, MERITS["none", 1.0])[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed: int):
+    captioner, regions = random_captioner(seed), random_regions(seed, images=5)
+    for image, caption in enumerate(best(captioner, regions, beam_size=1, max_length=7)):
+        memory, state = captioner.init_state(regions[image : image + 1])
+        tokens = [START]
+        while tokens[-1] != EOS and len(tokens) <= 7:
+            log_p, state = say(captioner, memory, state, tokens[-1])
+            tokens.append(max(SAYABLE, key=log_p.__getitem__))
+        assert caption.tokens == tokens[1:]
+
+
+@pytest.mark.parametrize("settings", [{}, {"beam_size": 3}, {"beam_size": 4, "groups": 2, "num_captions": 2}])
+@torch.no_grad()
+def test_in_single_precision_the_compiled_loops_find_what_plain_torch_finds_in_double(settings: dict[str, Any]):
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=10)
+        decoding = BeamSearch(max_length=9, **settings)
+        in_double = decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)
+        in_single = decoding.generate(Ensemble([captioner.float()]), [regions.float()], VOCABULARY)
+        for found, expected in zip(itertools.chain(*in_single), itertools.chain(*in_double), strict=True):
+            assert found.tokens == expected.tokens
+            assert found.log_prob == pytest.approx(expected.log_prob, rel=1e-5, abs=1e-5)
+            torch.testing.assert_close(found.attention.double(), expected.attention, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_in_half_the_precision_captions_are_nearly_as_likely():
+    captioner, regions = random_captioner(0).float(), random_regions(0, images=10).float()
+    exact = BeamSearch(beam_size=3, max_length=6).generate(Ensemble([captioner]), [regions], VOCABULARY)
+    rough = BeamSearch(beam_size=3, max_length=6).generate(Ensemble([captioner], "bfloat16"), [regions], VOCABULARY)
+    for [ours], [theirs] in zip(rough, exact, strict=True):
+        assert 0 < abs(ours.log_prob - theirs.log_prob) < 0.3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"beam_size": size} for size in (1, 2, 3, 5)),
+        {"beam_size": 6, "groups": 3, "num_captions": 3},
+        {"beam_size": 2, "required": ["dog", "cat"], "num_captions": 2},
+        {"beam_size": 4, "groups": 2, "required": ["dog"], "block_ngrams": 2},
+    ],
+)
+@torch.no_grad()
+def test_a_batch_of_images_gives_what_each_image_gives_alone(settings: dict[str, Any]):
+    captioner, regions = random_captioner(7), random_regions(7, images=20)
+    decoding, ensemble = BeamSearch(max_length=9, **settings), Ensemble([captioner])
+    for image, together in enumerate(decoding.generate(ensemble, [regions], VOCABULARY)):
+        [alone] = decoding.generate(ensemble, [regions[image : image + 1]], VOCABULARY)
+        assert [caption.tokens for caption in together] == [caption.tokens for caption in alone]
+        for caption, expected in zip(together, alone, strict=True):
+            torch.testing.assert_close(caption.attention, expected.attention)
+
+
+@pytest.mark.parametrize("settings", [{}, {"beam_size": 4}, {"beam_size": 4, "groups": 2}, {"required": ["dog"]}])
+@torch.no_grad()
+def test_score_and_attention_are_those_of_the_returned_caption(settings: dict[str, Any]):
+    captioner, regions = random_captioner(3), random_regions(3, images=10)
+    for image, caption in enumerate(best(captioner, regions, max_length=8, **settings)):
+        trace = captioner(regions[image : image + 1], torch.tensor([0]), torch.tensor([caption.tokens]))
+        assert caption.log_prob == pytest.approx(log_prob(captioner, regions[image], caption.tokens))
+        torch.testing.assert_close(caption.attention, trace.weights[0])
+        torch.testing.assert_close(caption.gates, trace.gates[0])
+
+
+@pytest.mark.parametrize("settings", [{"beam_size": 1}, {"beam_size": 3}, {"beam_size": 4, "groups": 2}])
+def test_a_caption_is_returned_though_nothing_ends(settings: dict[str, Any]):
+    captioner = random_captioner(0)
+    torch.nn.init.constant_(captioner.decoder.word_scores.bias[EOS : EOS + 1].data, -1e4)
+    captions = best(captioner, random_regions(0, images=3), max_length=5, **settings)
+    assert [len(caption.tokens) for caption in captions] == [5, 5, 5]
+    assert all(token in SAYABLE for caption in captions for token in caption.tokens)
+
+
+def test_a_beam_wider_than_the_vocabulary_still_writes_captions():
+    captions = best(random_captioner(1), random_regions(1, images=2), beam_size=10, max_length=3)
+    assert all(0 < len(caption.tokens) <= 3 for caption in captions)
+
+
+def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[int]:
+    """The caption of one image, from a search in lists that goes on to the end.
+
+    Shrinking, it is the released code's: of the best candidates of a step, as many as the beam has places, those that
+    end take their places with them; at the end all are compared, ended or not.
+    """
+    memory, state = captioner.init_state(regions.unsqueeze(0))
+    still_open: list[tuple[float, list[int], DecoderState]] = [(0.0, [], state)]
+    ended: list[tuple[float, list[int], DecoderState]] = []
+    for _ in range(decoding.max_length):
+        candidates = []
+        for log_p, words, state in still_open:
+            next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
+            candidates += [(log_p + next_log_p[word].item(), [*words, word], after) for word in SAYABLE]
+        candidates.sort(key=lambda candidate: candidate[0], reverse=True)
+        places = decoding.beam_size - (len(ended) if decoding.shrink_beam else 0)
+        ended += [candidate for candidate in candidates[:places] if candidate[1][-1] == EOS]
+        followed = candidates[:places] if decoding.shrink_beam else candidates
+        still_open = [candidate for candidate in followed if candidate[1][-1] != EOS][: decoding.beam_size]
+    compared = ended + still_open if decoding.shrink_beam else ended or still_open
+    merit = MERITS[decoding.normalisation, 1.0]
+    return max(compared, key=lambda candidate: merit(candidate[0], len(candidate[1])))[1]
+
+
+@pytest.mark.parametrize("normalisation", ["none", "length", "gnmt"])
+@pytest.mark.parametrize("shrink_beam", [False, True])
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5, 10])
+@torch.no_grad()
+def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shrink_beam: bool, normalisation: Any):
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=5)
+        decoding = BeamSearch(beam_size=beam_size, max_length=6, shrink_beam=shrink_beam, normalisation=normalisation)
+        for image, [caption] in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
+            assert caption.tokens == searched_one_by_one(captioner, regions[image], decoding)
+            assert caption.log_prob == pytest.approx(log_prob(captioner, regions[image], caption.tokens))
+
+
+def diverse_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[list[int]]:
+    """Of one image the best caption of every group, ended or else open, from lists (Vijayakumar et al. 2018)."""
+    memory, state = captioner.init_state(regions.unsqueeze(0))
+    width = decoding.beam_size // decoding.groups
+    groups: list[list[tuple[float, list[int], DecoderState]]] = [[(0.0, [], state)] for _ in range(decoding.groups)]
+    ended: list[list[tuple[float, list[int]]]] = [[] for _ in range(decoding.groups)]
+    for _ in range(decoding.max_length):
+        said: list[int] = []
+        for number, still_open in enumerate(groups):
+            candidates = []
+            for log_p, words, state in still_open:
+                next_log_p, after = say(captioner, memory, state, words[-1] if words else START)
+                for word in SAYABLE:
+                    total = log_p + next_log_p[word].item()
+                    chosen_by = total - decoding.diversity * said.count(word)
+                    candidates.append((chosen_by, total, [*words, word], after))
+            candidates.sort(key=lambda candidate: candidate[0], reverse=True)
+            ended[number] += [(total, words) for _, total, words, _ in candidates[:width] if words[-1] == EOS]
+            groups[number] = [(t, w, s) for _, t, w, s in candidates if w[-1] != EOS][:width]
+            said += [words[-1] for _, words, _ in groups[number]]
+    bests = [max(done or [(t, w) for t, w, _ in rest]) for done, rest in zip(ended, groups, strict=True)]
+    return [words for _, words in sorted(bests, key=lambda best: best[0], reverse=True)]
+
+
+@pytest.mark.parametrize(("beam_size", "groups"), [(2, 2), (4, 2), (6, 3)])
+@pytest.mark.parametrize("diversity", [0.0, 0.7, 5.0])
+@torch.no_grad()
+def test_groups_write_what_groups_one_by_one_do(beam_size: int, groups: int, diversity: float):
+    for seed in range(4):
+        captioner, regions = random_captioner(seed), random_regions(seed, images=4)
+        settings = {"beam_size": beam_size, "groups": groups, "num_captions": groups, "diversity": diversity}
+        decoding = BeamSearch(max_length=5, **settings)
+        for image, captions in enumerate(decoding.generate(Ensemble([captioner]), [regions], VOCABULARY)):
+            assert [caption.tokens for caption in captions] == diverse_one_by_one(captioner, regions[image], decoding)
+
+
+def written(**settings: Any) -> list[list[list[int]]]:
+    """Captions of many random models."""
+    decoding = BeamSearch(max_length=8, **settings)
+    models = [(random_captioner(seed), random_regions(seed, images=5)) for seed in range(6)]
+    together = [decoding.generate(Ensemble([captioner]), [regions], VOCABULARY) for captioner, regions in models]
+    return [[caption.tokens for caption in captions] for captions in itertools.chain(*together)]
+
+
+def test_a_shrinking_beam_writes_other_captions():
+    assert written(beam_size=3, shrink_beam=True) != written(beam_size=3)
+
+
+@pytest.mark.parametrize("normalisation", ["length", "gnmt"])
+def test_normalisation_writes_longer_captions_and_a_larger_power_longer_ones_yet(normalisation: str):
+    powers = [written(beam_size=3, normalisation=normalisation, length_power=power) for power in (1.0, 4.0)]
+    lengths = [sum(len(caption) for [caption] in captions) for captions in (written(beam_size=3), *powers)]
+    assert lengths[0] <= lengths[1] <= lengths[2] > lengths[0]
+
+
+def test_diversity_makes_the_captions_of_an_image_differ():
+    together = {"beam_size": 3, "groups": 3, "num_captions": 3}
+    numbers = [
+        [len(set(map(tuple, captions))) for captions in written(**together, diversity=diversity)]
+        for diversity in (0.0, 0.5, 5.0)
+    ]
+    assert set(numbers[0]) == {1}
+    assert len(numbers[0]) < sum(numbers[1]) < sum(numbers[2])
+
+
+def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
+    """Word 3 is likelier than <eos>, at every step; after one word both are in the beam."""
+    captioner = random_captioner(0)
+    torch.nn.init.zeros_(captioner.decoder.word_scores.weight)
+    captioner.decoder.word_scores.bias.data = torch.tensor([0.0, 0.0, 1.0, 2.0, -9.0, -9.0]).double()
+    regions = random_regions(0, images=1)
+    [kept] = best(captioner, regions, beam_size=2, max_length=1)
+    [shrunk] = best(captioner, regions, beam_size=2, max_length=1, shrink_beam=True)
+    assert (kept.tokens, shrunk.tokens) == ([EOS], [3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"beam_size": 4, "groups": 3}, "beam_size=4 cannot be divided into groups=3"),
+        ({"beam_size": 2, "num_captions": 3}, "num_captions=3 needs a beam as large; got beam_size=2"),
+        ({"beam_size": 4, "groups": 2, "shrink_beam": True}, "shrink_beam=true is for one beam"),
+        ({"required": ["dog"], "shrink_beam": True}, "shrink_beam=true is for one beam"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match=told):
+        BeamSearch(**settings)

@@ -1,0 +1,126 @@
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import random_captioner, random_regions
+
+from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK, Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.sampling import Sampling
+from showattendtell.errors import UserError
+
+WORDS = ["dog", "cat", "ball", "runs"]
+VOCABULARY = Vocabulary([*SPECIAL, *WORDS])
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> dict[str, Any]:
+    """Any rules that do not contradict each other."""
+    required = draw(st.lists(st.sampled_from(WORDS), unique=True, max_size=3))
+    allowed = [word for word in WORDS if word not in required]
+    forbidden = draw(st.lists(st.sampled_from(allowed), unique=True)) if allowed else []
+    sayable = [word for word in WORDS if word not in forbidden]
+    prefix = draw(st.lists(st.sampled_from(sayable), unique=True, max_size=2)) if sayable else []
+    max_length = draw(st.integers(max(1, len({*required, *prefix})), 8))
+    return {
+        "required": required,
+        "forbidden": forbidden,
+        "prefix": " ".join(prefix),
+        "max_length": max_length,
+        "min_length": draw(st.integers(0, max_length)),
+        "block_ngrams": draw(st.integers(0, 3)),
+        "allow_unk": draw(st.booleans()),
+    }
+
+
+def beams() -> st.SearchStrategy[dict[str, Any]]:
+    shapes = st.sampled_from([(1, 1), (2, 1), (5, 1), (2, 2), (6, 3), (12, 1)])
+    normalisation = st.sampled_from(["none", "length", "gnmt"])
+    return st.builds(lambda s, n: {"beam_size": s[0], "groups": s[1], "normalisation": n}, shapes, normalisation)
+
+
+def draws() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {"temperature": st.floats(0.01, 5), "top_k": st.integers(0, 10), "top_p": st.floats(0.01, 1)}
+    )
+
+
+def assert_keeps(tokens: list[int], decoding: Decoding) -> None:
+    """The caption keeps every rule, counted on the words themselves."""
+    assert 0 < len(tokens) <= decoding.max_length
+    words, ended = (tokens[:-1], True) if tokens[-1] == EOS else (tokens, False)
+    assert not {PAD, START, EOS} & set(words)
+    said = [VOCABULARY.words[token] for token in words]
+    assert ended or len(tokens) == decoding.max_length
+    assert set(decoding.required) <= set(said)
+    assert not set(decoding.forbidden) & set(said)
+    assert decoding.allow_unk or UNK not in words
+    assert said[: len(decoding.prefix.split())] == decoding.prefix.split()
+    if decoding.block_ngrams:
+        runs = [tuple(words[start : start + decoding.block_ngrams]) for start in range(len(words))]
+        whole = [run for run in runs if len(run) == decoding.block_ngrams]
+        assert len(set(whole)) == len(whole)
+    if not decoding.block_ngrams and (decoding.allow_unk or len(decoding.forbidden) < len(WORDS)):
+        assert len(words) >= decoding.min_length
+
+
+@settings(max_examples=150, derandomize=True)
+@given(seed=st.integers(0, 10_000), kept=rules(), shape=beams())
+def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str, Any], shape: dict[str, Any]):
+    decoding = BeamSearch(**kept, **shape, num_captions=shape["groups"])
+    ensemble = Ensemble([random_captioner(seed, len(VOCABULARY))])
+    written = decoding.generate(ensemble, [random_regions(seed, images=3)], VOCABULARY)
+    assert [len(captions) >= 1 for captions in written] == [True] * 3
+    for captions in written:
+        merits = [decoding.merit(caption.log_prob, len(caption.tokens)) for caption in captions]
+        assert all(better >= worse for better, worse in pairwise(merits))
+        for caption in captions:
+            assert_keeps(caption.tokens, decoding)
+
+
+@settings(max_examples=100, derandomize=True)
+@given(seed=st.integers(0, 10_000), kept=rules(), drawn=draws())
+def test_every_drawn_caption_keeps_the_rules(seed: int, kept: dict[str, Any], drawn: dict[str, Any]):
+    torch.manual_seed(seed)
+    decoding = Sampling(**kept, **drawn, num_captions=3)
+    ensemble = Ensemble([random_captioner(seed, len(VOCABULARY))])
+    for captions in decoding.generate(ensemble, [random_regions(seed, images=2)], VOCABULARY):
+        assert len(captions) == 3
+        for caption in captions:
+            assert_keeps(caption.tokens, decoding)
+
+
+def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
+    decoding = BeamSearch(block_ngrams=1, min_length=20, allow_unk=False)
+    [[caption]] = decoding.generate(Ensemble([random_captioner(0, 8)]), [random_regions(0, images=1)], VOCABULARY)
+    assert (sorted(caption.tokens[:-1]), caption.tokens[-1]) == ([4, 5, 6, 7], EOS)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({"required": ["dgo"]}, "required: the model does not know the word 'dgo'; did you mean 'dog'?"),
+        ({"forbidden": ["zebra"]}, "forbidden: the model does not know the word 'zebra'; it knows 8 words"),
+        ({"prefix": "a dog"}, "prefix: the model does not know the word 'a'"),
+        ({"required": ["dog ball"]}, r"required: 'dog ball' is not one word; give words one by one, as \[dog,ball\]"),
+        ({"required": ["..."]}, "required: '...' is not one word"),
+        ({"required": ["dog"], "forbidden": ["Dog"]}, "'dog' is forbidden, and prefix or required ask for it"),
+        ({"prefix": "dog", "forbidden": ["dog"]}, "'dog' is forbidden"),
+        ({"required": ["dog", "cat"], "max_length": 1}, "at most 1 words have no room .* 2 that are required"),
+        ({"min_length": 9, "max_length": 5}, "at most 5 words have no room for min_length=9"),
+        ({"prefix": "dog cat dog cat", "block_ngrams": 2}, "the prefix .* itself says 2 words in a row twice"),
+    ],
+)
+def test_rules_that_cannot_be_kept_are_told(rules: dict[str, Any], told: str):
+    with pytest.raises(UserError, match=told):
+        BeamSearch(**rules).in_tokens(VOCABULARY)
+
+
+def test_words_are_given_as_people_write_them():
+    rules = BeamSearch(prefix="Dog, cat!", required=["BALL", "dog", "ball"]).in_tokens(VOCABULARY)
+    assert (rules.prefix, rules.required) == ((4, 5), (6,))

@@ -1,0 +1,85 @@
+"""What the commands that show models share, as far as it needs no model."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from showattendtell.inference.comparison import caption_all, evenly_spaced, short_names, warn_of_size
+from showattendtell.types import Example
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["runs/first/best.ckpt"], ["first/best.ckpt"]),
+        (["best.ckpt"], ["best.ckpt"]),
+        (["runs/a/best.ckpt", "runs/b/best.ckpt"], ["a/best.ckpt", "b/best.ckpt"]),
+        (["/x/soft/1/best.ckpt", "/x/hard/1/best.ckpt"], ["soft/1/best.ckpt", "hard/1/best.ckpt"]),
+        (["a/best.ckpt", "x/a/best.ckpt"], ["a/best.ckpt", "x/a/best.ckpt"]),
+        (["a/best.ckpt", "a/best.ckpt"], ["a/best.ckpt", "a/best.ckpt"]),
+        (["a/best.ckpt", "./b.ckpt"], ["a/best.ckpt", "b.ckpt"]),
+    ],
+)
+def test_checkpoints_are_named_by_as_much_of_their_paths_as_tells_them_apart(paths: list[str], names: list[str]):
+    assert short_names(paths) == names
+
+
+@pytest.mark.parametrize(
+    ("number", "chosen"),
+    [(4, [0, 2, 5, 7]), (1, [0]), (10, list(range(10))), (99, list(range(10))), (None, list(range(10)))],
+)
+def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[int]):
+    examples = [Example(str(place), f"{place}.jpg", ()) for place in range(10)]
+    assert [int(example.image) for example in evenly_spaced(examples, number)] == chosen
+
+
+def test_a_large_page_is_told_before_it_is_made(capsys: pytest.CaptureFixture[str]):
+    warn_of_size(50, "number=10 makes less")
+    assert capsys.readouterr().err == ""
+    warn_of_size(2000, "number=10 makes less")
+    assert capsys.readouterr().err == "note: a page of 2,000 photographs has about 140 MB; number=10 makes less\n"
+
+
+class Silent:
+    """A captioner that says nothing."""
+
+    def __call__(self, photograph: Image.Image) -> None: ...
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file in files:
+        Image.new("RGB", (8, 8)).save(file)
+    return files
+
+
+def test_a_file_that_cannot_be_read_keeps_its_number_and_is_told(photographs: list[Path]):
+    photographs[1].write_text("no image")
+    faults: list[str] = []
+    assert [number for number, _ in caption_all([Silent()], photographs, faults)] == [0, 2]
+    [fault] = faults
+    assert "1.png cannot be read (it is text)" in fault
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_terminal_sees_how_far_several_photographs_are(
+    photographs: list[Path], monkeypatch: pytest.MonkeyPatch, number: int
+):
+    out, err = io.StringIO(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    for index, _ in caption_all([Silent()], photographs[:number], []):
+        print(f"photograph {index}")
+    assert out.getvalue() == "".join(f"photograph {one}\n" for one in range(number))
+    assert ("captioning" in err.getvalue()) == (number > 1)
+    assert "photograph" not in err.getvalue()

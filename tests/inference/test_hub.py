@@ -1,0 +1,128 @@
+"""Weights from timm's hub, fetched for real: from a mirror on this machine."""
+
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import timm
+from safetensors.torch import save_file
+
+from showattendtell.models.pretrained import reach_hub, state_hash
+
+NETWORK = "lcnet_050"
+PRINT_HASH = f"""
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.pretrained import state_hash
+print(state_hash(Encoder({NETWORK!r}, stride=16, size=64).network.state_dict()))
+"""
+
+
+@pytest.fixture
+def weights_file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save_file(timm.create_model(NETWORK).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def mirror(weights_file: Path) -> Iterator[str]:
+    """The address of a server that answers as the hub does for the weights file, and 404 for everything else."""
+    content = weights_file.read_bytes()
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self._head()
+
+        def do_GET(self) -> None:
+            if self._head():
+                self.wfile.write(content)
+
+        def _head(self) -> bool:
+            found = self.path.endswith("/resolve/main/model.safetensors")
+            self.send_response(200 if found else 404)
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.send_header("Content-Length", str(len(content) if found else 0))
+            self.end_headers()
+            return found
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def run_python(code: str, home: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+
+
+def test_weights_come_from_a_mirror_and_later_from_the_cache(tmp_path: Path, weights_file: Path, mirror: str):
+    network = timm.create_model(NETWORK, num_classes=0)
+    timm.models.load_checkpoint(network, str(weights_file), strict=False)
+    [index] = [level for level, info in enumerate(network.feature_info) if info["reduction"] == 16][-1:]
+    network.prune_intermediate_layers([index], prune_head=True)
+    fetched = run_python(PRINT_HASH, tmp_path / "home", mirror)
+    assert fetched.stdout.strip() == state_hash(network.state_dict()), fetched.stderr
+    offline = run_python(PRINT_HASH, tmp_path / "home", "http://127.0.0.1:9")
+    assert offline.stdout == fetched.stdout, offline.stderr
+
+
+@pytest.mark.parametrize("endpoint", ["mirror.example", "http://two words"])
+def test_a_mirror_that_is_no_address_is_told(tmp_path: Path, endpoint: str):
+    failed = run_python(PRINT_HASH, tmp_path / "home", endpoint)
+    assert failed.stderr.strip().endswith(f"HF_ENDPOINT={endpoint} is no address; give it as https://HOST")
+
+
+def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path):
+    failed = run_python(PRINT_HASH, tmp_path / "home", "http://127.0.0.1:9")
+    last = failed.stderr.strip().splitlines()[-1]
+    assert f"the weights of {NETWORK} could not be fetched" in last
+    assert "encoder=efficientnet_lite0" in last
+
+
+@pytest.fixture
+def garbage() -> Iterator[str]:
+    """The address of a server that answers in no protocol of the web."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"SSH-2.0-none\r\n")
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    server.close()
+
+
+def test_a_server_that_is_no_hub_is_as_good_as_none(tmp_path: Path, garbage: str):
+    failed = run_python(PRINT_HASH, tmp_path / "home", garbage)
+    assert f"the weights of {NETWORK} could not be fetched" in failed.stderr.strip().splitlines()[-1]
+
+
+def test_a_hub_that_answers_again_is_asked_again(mirror: str, monkeypatch: pytest.MonkeyPatch):
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    for endpoint, is_offline in (("http://127.0.0.1:9", True), (mirror, False)):
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        reach_hub()
+        assert constants.HF_HUB_OFFLINE is is_offline
+    monkeypatch.setattr("showattendtell.models.pretrained.OFFLINE", True)
+    reach_hub()
+    assert constants.HF_HUB_OFFLINE is True

@@ -1,0 +1,249 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from showattendtell.data.formats import PLAIN, CaptionFile
+from showattendtell.errors import UserError
+from showattendtell.inference.matching import (
+    MatchedCaptions,
+    describe,
+    in_words,
+    match,
+    some,
+    split_words,
+    training_captions,
+)
+from showattendtell.metrics.java import MetricError
+
+WRITTEN, OTHER, PEOPLE = Path("written.json"), Path("other.json"), Path("people.json")
+SAID = {"a.jpg": ["A dog .", "It barks !"], "b.jpg": ["Two cats ."]}
+
+
+def captions(said: dict[str, Any], **fields: Any) -> CaptionFile:
+    return CaptionFile(
+        "made up", {image: [one] if isinstance(one, str) else one for image, one in said.items()}, **fields
+    )
+
+
+def matched(
+    written: CaptionFile, people: CaptionFile, split: str | None = None, partial: bool = False
+) -> MatchedCaptions[str]:
+    return match({WRITTEN: written}, {PEOPLE: people}, split, partial)
+
+
+def plain(*lines: str) -> CaptionFile:
+    return CaptionFile(PLAIN, {f"line {number}": [line] for number, line in enumerate(lines, start=1)})
+
+
+def test_captions_meet_the_references_of_their_image_in_the_order_of_the_references():
+    corpus = matched(captions({"b.jpg": "cats", "a.jpg": "a dog"}), captions(SAID))
+    assert corpus == MatchedCaptions(
+        ["a.jpg", "b.jpg"], [["A dog .", "It barks !"], ["Two cats ."]], {WRITTEN: ["a dog", "cats"]}, ()
+    )
+
+
+NUMBERED = {"5": "a.jpg", "7": "b.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("written", "people"),
+    [
+        (captions({"5": "a dog", "7": "cats"}), captions(SAID, aliases=NUMBERED)),
+        (captions({"5": "a dog", "b.jpg": "cats"}), captions(SAID, aliases=NUMBERED)),
+        (captions({"a.jpg": "a dog", "b.jpg": "cats"}, aliases=NUMBERED), captions({"5": SAID["a.jpg"], "7": ["c"]})),
+    ],
+)
+def test_an_image_is_one_whether_it_is_called_by_its_name_or_its_number(written: CaptionFile, people: CaptionFile):
+    corpus = matched(written, people)
+    assert (corpus.images, corpus.hypotheses[WRITTEN]) == (["a.jpg", "b.jpg"], ["a dog", "cats"])
+
+
+def test_several_reference_files_are_put_together():
+    first, second = captions({"a.jpg": "A dog ."}), captions({"5": "It barks !", "7": "Two cats ."}, aliases=NUMBERED)
+    written = captions({"a.jpg": "a dog", "b.jpg": "cats"})
+    corpus = match({WRITTEN: written}, {PEOPLE: first, OTHER: second}, None, False)
+    assert dict(zip(corpus.images, corpus.references, strict=True)) == SAID
+
+
+def test_the_line_of_one_plain_file_is_that_of_another():
+    files = {PEOPLE: plain("A dog .", "Cats ."), OTHER: plain("It barks !", "Two cats .")}
+    corpus = match({WRITTEN: plain("a dog", "cats")}, files, None, False)
+    assert corpus.references == [["A dog .", "It barks !"], ["Cats .", "Two cats ."]]
+    assert corpus.hypotheses == {WRITTEN: ["a dog", "cats"]}
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_plain_files_of_different_lengths_are_told(partial: bool):
+    with pytest.raises(UserError, match=r"line i must be image i .*: people.json has 2, written.json has 1"):
+        matched(plain("a dog"), plain("A dog .", "Cats ."), partial=partial)
+
+
+def test_plain_lines_never_match_numbered_images():
+    with pytest.raises(UserError, match=r"written.json captions 1 image \(line 1\) that the references do not have"):
+        matched(plain("a dog"), captions({"a.jpg": "A dog ."}, aliases={"1": "a.jpg"}))
+
+
+def test_ids_that_do_not_match_are_told_in_both_directions_with_the_first_few():
+    written = captions({f"{number}.png": "a dog" for number in range(1234)})
+    with pytest.raises(UserError) as told:
+        matched(written, captions(SAID))
+    strange, lacking, hint = str(told.value).split("; ")
+    assert strange == ("written.json captions 1,234 images (0.png, 1.png, 2.png, ...) that the references do not have")
+    assert lacking == "written.json has no caption for 2 images (a.jpg, b.jpg) of the references"
+    assert "partial=true" in hint
+
+
+@pytest.mark.parametrize("twice", [{"a.jpg": ["a dog", "dogs"]}, {"a.jpg": "a dog", "5": "dogs"}])
+def test_a_second_caption_of_an_image_is_told(twice: dict[str, Any]):
+    with pytest.raises(UserError, match=r"duplicate id: more than one caption for 1 image \(a.jpg\); one an image"):
+        matched(captions({**twice, "b.jpg": "cats"}), captions(SAID, aliases=NUMBERED))
+
+
+def test_the_faults_of_all_files_are_told_at_once():
+    with pytest.raises(UserError, match=r"written.json captions 1 image \(c\).*other.json has no caption for 1 image"):
+        match(
+            {WRITTEN: captions({**SAID, "c": "c"}), OTHER: captions({"a.jpg": ""})},
+            {PEOPLE: captions(SAID)},
+            None,
+            False,
+        )
+
+
+def test_a_partial_corpus_has_the_images_that_every_file_captions():
+    files = {
+        WRITTEN: captions({"a.jpg": "a dog", "b.jpg": "cats"}),
+        OTHER: captions({"b.jpg": "two cats", "a.jpg": []}),
+    }
+    corpus = match(files, {PEOPLE: captions(SAID)}, None, partial=True)
+    assert corpus == MatchedCaptions(
+        ["b.jpg"],
+        [["Two cats ."]],
+        {WRITTEN: ["cats"], OTHER: ["two cats"]},
+        ("1 of 2 images are left out: not every file captions them",),
+    )
+
+
+def test_files_that_caption_no_image_in_common_are_told():
+    files = {WRITTEN: captions({"a.jpg": "a dog"}), OTHER: captions({"b.jpg": "cats"})}
+    with pytest.raises(UserError, match="no image that is captioned in written.json and in other.json"):
+        match(files, {PEOPLE: captions(SAID)}, None, partial=True)
+
+
+SPLIT = captions({**SAID, "c.jpg": "A tree ."}, splits={"train": ["c.jpg"], "test": ["b.jpg", "a.jpg"]})
+
+
+def test_a_split_s_images_are_those_of_the_references_that_are_in_it():
+    corpus = matched(captions({"a.jpg": "a dog", "b.jpg": "cats"}), SPLIT, split="test")
+    assert corpus.images == ["b.jpg", "a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("people", "words"),
+    [(SPLIT, "no split 'tets'; did you mean 'test'"), (captions(SAID), "no split 'tets'; none of the files tells")],
+)
+def test_an_unknown_split_is_told(people: CaptionFile, words: str):
+    with pytest.raises(UserError, match=words):
+        matched(captions(SAID), people, split="tets")
+
+
+def test_results_of_evaluation_are_scored_by_the_references_that_they_hold():
+    files = {path: captions({"a.jpg": "a dog", "b.jpg": "cats"}, references=SAID) for path in (WRITTEN, OTHER)}
+    corpus = match(files, {}, None, False)
+    assert (corpus.images, corpus.references) == (list(SAID), list(SAID.values()))
+
+
+def test_references_that_are_given_count_more_than_those_that_results_hold():
+    written = captions({"a.jpg": "a dog"}, references={"a.jpg": ["Cats ."]})
+    assert matched(written, captions({"a.jpg": "A dog ."})).references == [["A dog ."]]
+
+
+def test_results_of_evaluation_are_references_by_what_people_say():
+    people = captions({"a.jpg": "a cat"}, references={"a.jpg": ["A dog ."]})
+    assert matched(captions({"a.jpg": "a dog"}), people).references == [["A dog ."]]
+
+
+@pytest.mark.parametrize(
+    ("other", "split", "words"),
+    [
+        ({}, None, "other.json holds no references, as results of evaluate do; give them as references="),
+        ({"a.jpg": ["Cats ."]}, None, "written.json and other.json hold different references"),
+        ({"a.jpg": ["A dog ."]}, "test", "split=test chooses among the images of references="),
+    ],
+)
+def test_results_that_hold_no_references_for_both_are_told(other: dict[str, Any], split: str | None, words: str):
+    files = {WRITTEN: captions({"a.jpg": "a"}, references={"a.jpg": ["A dog ."]})}
+    with pytest.raises(UserError, match=words):
+        match({**files, OTHER: captions({"a.jpg": "a"}, references=other)}, {}, split, False)
+
+
+def test_words_are_split_by_the_tokenizer_and_stay_with_their_image():
+    corpus = MatchedCaptions(
+        ["a", "b"], [["A dog .", "Dogs !"], ["Cats ."]], {WRITTEN: ["a dog", "cats"], OTHER: ["Dog", "Cat"]}
+    )
+    words = in_words(corpus, "plain")
+    assert words.references == [[["a", "dog"], ["dogs"]], [["cats"]]]
+    assert words.hypotheses == {WRITTEN: [["a", "dog"], ["cats"]], OTHER: [["dog"], ["cat"]]}
+    assert in_words(corpus, "whitespace").references == [[["A", "dog", "."], ["Dogs", "!"]], [["Cats", "."]]]
+
+
+def test_a_reference_without_words_is_passed_over_and_a_caption_without_words_stays():
+    corpus = MatchedCaptions(
+        ["a", "b"], [["A dog .", "..."], ["", "Cats ."]], {WRITTEN: ["", "cats"]}, ("a first note",)
+    )
+    words = in_words(corpus, "plain")
+    assert words.references == [[["a", "dog"]], [["cats"]]]
+    assert words.hypotheses == {WRITTEN: [[], ["cats"]]}
+    assert words.notes == (
+        "a first note",
+        "references without words are passed over, of 2 images (a, b)",
+        "written.json: captions without words score 0, of 1 image (a)",
+    )
+
+
+@pytest.mark.parametrize("said", [[], ["..."], ["", " "]])
+def test_an_image_without_a_reference_is_told(said: list[str]):
+    with pytest.raises(UserError, match=r"1 image \(b\) without a reference that has words"):
+        in_words(MatchedCaptions(["a", "b"], [["A dog ."], said], {WRITTEN: ["a dog", "cats"]}), "plain")
+
+
+def test_a_tokenizer_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: Any) -> None:
+        raise MetricError("there is no Java here")
+
+    monkeypatch.setattr("showattendtell.inference.matching.split_sentences", fail)
+    with pytest.raises(UserError, match="tokenizer=ptb cannot be run: there is no Java here; choose another"):
+        split_words(["A dog ."], "ptb")
+
+
+def test_captions_to_train_on_are_those_of_the_training_splits_where_a_file_tells_splits():
+    splits = {"train": ["a.jpg"], "restval": ["c.jpg"], "test": ["b.jpg"]}
+    assert training_captions({PEOPLE: captions({**SAID, "c.jpg": "A tree ."}, splits=splits)}) == [
+        *("A dog .", "It barks !", "A tree .")
+    ]
+    assert training_captions({PEOPLE: captions(SAID), OTHER: captions({"c": "A tree ."})}) == [
+        *("A dog .", "It barks !", "Two cats .", "A tree .")
+    ]
+
+
+def test_files_are_described_by_their_form_and_checksum(tmp_path: Path):
+    (tmp_path / "abc").write_bytes(b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert describe({tmp_path / "abc": plain("abc")}) == {f"{tmp_path}/abc": {"form": PLAIN, "sha256": digest}}
+
+
+def test_images_are_named_up_to_three():
+    assert [some(["a"]), some(["a", "b", "c"]), some(list("abcd"))] == [
+        *("1 image (a)", "3 images (a, b, c)", "4 images (a, b, c, ...)")
+    ]
+
+
+def test_scoring_captions_imports_nothing_of_training():
+    heavy = ["torch", "pytorch_lightning", "timm", "matplotlib", "wandb"]
+    modules = ["inference.matching", "visualization.results", "visualization.tables"]
+    used = f"import sys, {', '.join(f'showattendtell.{name}' for name in modules)}"
+    code = f"{used}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

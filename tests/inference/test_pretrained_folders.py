@@ -1,0 +1,192 @@
+"""Models as folders: what is written, where they are found, and a hub on this machine from which they are fetched."""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from showattendtell.errors import UserError
+from showattendtell.inference.pretrained import (
+    CONFIG,
+    WEIGHTS,
+    bundled_models,
+    find_model,
+    next_to,
+    read_model_folder,
+    without_places,
+    write_model_folder,
+)
+
+CARD = {
+    "format": 2,
+    "config": {"cache": "/home/someone/cache", "encoder": {"weights": "/data/vgg.pth"}, "dataset": {"root": "photos"}},
+    "arguments": ["dataset.root=/home/someone/photos"],
+    "vocabulary": ["<pad>", "<start>", "<eos>", "<unk>", "été"],
+}
+STATE = {
+    "captioner.word.weight": torch.randn(3, 4),
+    "captioner.word.bias": torch.randn(3),
+    "encoder.conv.weight": torch.randn(2, 2),
+    "encoder.norm.steps": torch.tensor(7),
+    "loss.baseline": torch.tensor(1.0),
+}
+
+
+def test_matrices_are_written_in_half_precision_and_all_else_as_it_is(tmp_path: Path):
+    write_model_folder(tmp_path, CARD, STATE, with_encoder=True)
+    card, state = read_model_folder(tmp_path)
+    assert card["vocabulary"] == CARD["vocabulary"]
+    assert set(state) == {name for name in STATE if not name.startswith("loss.")}
+    assert state["captioner.word.weight"].dtype == torch.half
+    torch.testing.assert_close(
+        state["captioner.word.weight"].float(), STATE["captioner.word.weight"], atol=0, rtol=1e-3
+    )
+    assert torch.equal(state["captioner.word.bias"], STATE["captioner.word.bias"])
+    assert torch.equal(state["encoder.norm.steps"], STATE["encoder.norm.steps"])
+
+
+def full_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_a_model_that_cannot_be_written_leaves_the_one_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_model_folder(tmp_path, CARD, STATE, with_encoder=True)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    other = {name: value + 1 for name, value in STATE.items()}
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="full"):
+        write_model_folder(tmp_path, CARD, other, with_encoder=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_weights_that_are_published_elsewhere_are_left_out(tmp_path: Path):
+    write_model_folder(tmp_path, CARD, STATE, with_encoder=False)
+    assert not any(name.startswith("encoder.") for name in read_model_folder(tmp_path).state)
+
+
+def test_nobody_learns_where_things_were_on_the_machine(tmp_path: Path):
+    write_model_folder(tmp_path, CARD, STATE, with_encoder=True)
+    text = (tmp_path / CONFIG).read_text(encoding="utf-8")
+    assert "someone" not in text
+    assert "/data" not in text
+    assert json.loads(text)["config"]["dataset"]["root"] == "photos"
+
+
+def test_absolute_paths_keep_their_last_part():
+    settings = {"root": "/a/b/photos", "list": ["~/x.json", "y.json"], "size": 3, "none": None, "tag": "a/b"}
+    assert without_places(settings) == {
+        "root": "photos",
+        "list": ["x.json", "y.json"],
+        "size": 3,
+        "none": None,
+        "tag": "a/b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda folder: (folder / WEIGHTS).unlink(), "no model: it has no model.safetensors"),
+        (lambda folder: (folder / CONFIG).unlink(), "no model: it has no config.json"),
+        (lambda folder: (folder / CONFIG).write_text("{"), "damaged .JSONDecodeError"),
+        (lambda folder: (folder / CONFIG).write_text("{}"), "none of showattendtell's"),
+        (lambda folder: (folder / CONFIG).write_text("[]"), "none of showattendtell's"),
+        (lambda folder: (folder / WEIGHTS).write_bytes(b"cut"), "damaged .Safetensor"),
+    ],
+    ids=["no weights", "no configuration", "cut configuration", "foreign", "list", "cut weights"],
+)
+def test_a_folder_that_is_no_model_is_told(tmp_path: Path, change, sentence: str):
+    write_model_folder(tmp_path, CARD, STATE, with_encoder=True)
+    change(tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        read_model_folder(tmp_path)
+
+
+def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "best.ckpt").touch()
+    assert find_model("best.ckpt") == Path("best.ckpt")
+    for name, folder in bundled_models().items():
+        assert find_model(name) == folder
+
+
+@pytest.mark.parametrize("name", ["flickr8k_sotf", "runs/best.ckpt", "a/b/c/d", "../x", "", "./a"])
+def test_a_name_that_is_nothing_is_told_without_a_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="the checkpoint .* does not exist"):
+        find_model(name or "nothing")
+
+
+def test_a_file_stands_beside_a_checkpoint_and_where_the_user_is_for_others_models(tmp_path: Path):
+    (tmp_path / "best.ckpt").touch()
+    assert next_to(str(tmp_path / "best.ckpt"), "page.html") == tmp_path / "page.html"
+    assert next_to("flickr8k_soft", "page.html") == next_to("someone/model", "page.html") == Path("page.html")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FETCH = """
+import sys
+from showattendtell.inference.pretrained import *
+print(*sorted(read_model_folder(find_model(sys.argv[1])).state))
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[str]:
+    """The address of a server that answers as the hub does for someone/model, and 404 for everything else."""
+    folder = tmp_path / "published"
+    write_model_folder(folder, CARD, STATE, with_encoder=True)
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self._answer()
+
+        def do_GET(self) -> None:
+            self.wfile.write(self._answer())
+
+        def _answer(self) -> bytes:
+            place, _, name = self.path.rpartition("/")
+            found = place in ("/someone/model/resolve/main", "/someone/model/resolve/v1") and (folder / name).is_file()
+            content = (folder / name).read_bytes() if found else b""
+            self.send_response(200 if found else 404)
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            return content
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def fetch(name: str, home: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
+    return subprocess.run([sys.executable, "-c", FETCH, name], capture_output=True, text=True, env=environment)
+
+
+def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(tmp_path: Path, hub: str):
+    fetched = fetch("someone/model", tmp_path / "home", hub)
+    assert fetched.stdout.split() == sorted(name for name in STATE if not name.startswith("loss.")), fetched.stderr
+    offline = fetch("someone/model", tmp_path / "home", "http://127.0.0.1:9")
+    assert offline.stdout == fetched.stdout, offline.stderr
+    assert fetch("someone/model@v1", tmp_path / "home", hub).stdout == fetched.stdout
+
+
+def test_a_model_that_is_not_on_the_hub_is_told(tmp_path: Path, hub: str):
+    for endpoint in (hub, "http://127.0.0.1:9"):
+        failed = fetch("someone/other", tmp_path / "home", endpoint)
+        assert "the model someone/other is no file here, and could not be fetched from the hub" in failed.stderr

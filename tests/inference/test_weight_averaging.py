@@ -1,0 +1,129 @@
+"""One model of several: what it has of each, and which have none in common."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import WORDS, small_config
+
+from showattendtell.config.entry_point import Choices
+from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CARD, load_model, save_model_folder, write_card
+from showattendtell.inference.weight_averaging import IN_COMMON, average
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import Dataset
+
+QUERY = "captioner.attention.score.query.weight"
+
+
+def save(path: Path, seed: int, *settings: str, words: tuple[str, ...] = tuple(WORDS), tune: float = 0.0) -> str:
+    """A model as it was drawn, with its encoder's first weights moved by `tune`."""
+    torch.manual_seed(seed)
+    config = small_config(*settings)
+    encoder: Encoder = build(config.encoder)
+    vocabulary = Vocabulary.build([words], size=100)
+    if tune:
+        encoder.tuned = True
+        with torch.no_grad():
+            next(encoder.network.parameters()).add_(tune)
+    module = ImageCaptioner(
+        encoder, build_captioner(config, encoder.region_dim, len(vocabulary)), vocabulary, BeamSearch()
+    )
+    card = write_card(config, Choices({}, []), vocabulary, encoder, Dataset("small", {}))
+    torch.save({**card, "state_dict": module.state_dict()}, path)
+    return str(path)
+
+
+def weights(path: str) -> dict[str, Any]:
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(tmp_path: Path):
+    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 2, "optimizer.lr=0.5")
+    made = average([first, first, second])
+    ours, theirs = weights(first), weights(second)
+    assert made.checkpoint["state_dict"].keys() == ours.keys()
+    for name, weight in made.checkpoint["state_dict"].items():
+        if name.startswith("captioner."):
+            torch.testing.assert_close(weight, (2 * ours[name] + theirs[name]) / 3)
+        else:
+            assert torch.equal(weight, ours[name])
+    assert not torch.equal(ours[QUERY], theirs[QUERY])
+    card = made.checkpoint[CARD]
+    assert card["choices"] == {"average_of": "3"}
+    assert card["config"]["optimizer"]["lr"] == 0.01
+    hashes = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in (first, first, second)]
+    assert card["averaged"] == hashes
+
+
+def test_the_mean_is_a_model_like_any_other(tmp_path: Path):
+    path = save(tmp_path / "a.ckpt", 1)
+    torch.save(average([path, path]).checkpoint, tmp_path / "mean.ckpt")
+    mean, alone = (load_model(str(file), "cpu", BeamSearch()).module for file in (tmp_path / "mean.ckpt", path))
+    pixels = torch.randint(256, (2, 3, *[mean.encoder.preprocessing.crop] * 2), dtype=torch.uint8)
+    assert [said.tokens for [said] in mean.generate(pixels)] == [said.tokens for [said] in alone.generate(pixels)]
+
+
+def test_an_encoder_that_was_trained_has_its_mean_and_tells_its_own_weights(tmp_path: Path):
+    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, tune=0.5)
+    made = average([first, second]).checkpoint
+    name = next(name for name in made["state_dict"] if name.startswith("encoder.network"))
+    torch.testing.assert_close(made["state_dict"][name], weights(first)[name] + 0.25)
+    torch.save(made, tmp_path / "mean.ckpt")
+    encoder = load_model(str(tmp_path / "mean.ckpt"), "cpu", BeamSearch()).module.encoder
+    assert encoder.describe() == made[CARD]["encoder"]
+    assert encoder.tuned
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160", "decoder.output_tanh=true"],
+)
+def test_models_of_other_parts_or_regions_are_told_with_what_they_were_trained_with(tmp_path: Path, setting: str):
+    first = save(tmp_path / "a.ckpt", 1)
+    second = save(tmp_path / "b.ckpt", 1, setting, *(["encoder.resize=160"] if "size" in setting else []))
+    with pytest.raises(UserError, match=rf"b.ckpt has no mean with .*a.ckpt: it was trained with .*{setting}"):
+        average([first, second])
+
+
+def test_models_of_other_words_are_told(tmp_path: Path):
+    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
+    with pytest.raises(UserError, match="b.ckpt has no mean with .*a.ckpt, since they know different words"):
+        average([first, second])
+
+
+def test_soft_and_hard_attention_of_the_same_sizes_have_a_mean(tmp_path: Path):
+    first, second = (
+        save(tmp_path / "a.ckpt", 1),
+        save(tmp_path / "b.ckpt", 1, "attention=hard", "attention.gate=scalar"),
+    )
+    made = average([first, second])
+    assert made.checkpoint[CARD]["config"]["attention"]["_target_"].endswith("SoftAttention")
+    assert made.cosine == pytest.approx(1)
+
+
+def test_a_model_in_a_folder_and_a_mean_have_a_mean(tmp_path: Path):
+    path = save(tmp_path / "a.ckpt", 1)
+    save_model_folder(load_model(path, "cpu", BeamSearch()), tmp_path / "folder")
+    torch.save(average([path, path]).checkpoint, tmp_path / "mean.ckpt")
+    made = average([str(tmp_path / "mean.ckpt"), str(tmp_path / "folder")]).checkpoint["state_dict"]
+    halved = weights(path)[QUERY].half().float()
+    torch.testing.assert_close(made[QUERY], (weights(path)[QUERY] + halved) / 2)
+
+
+def test_what_models_have_in_common_is_the_least_cosine_of_neighbours(tmp_path: Path):
+    first, other = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 2)
+    content = torch.load(first, weights_only=True)
+    for name, weight in content["state_dict"].items():
+        if name.startswith("captioner."):
+            weight.neg_()
+    torch.save(content, tmp_path / "opposite.ckpt")
+    assert average([first, first]).cosine == pytest.approx(1)
+    assert average([first, first, str(tmp_path / "opposite.ckpt")]).cosine == pytest.approx(-1)
+    assert average([first, other]).cosine < IN_COMMON

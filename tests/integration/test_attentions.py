@@ -1,0 +1,96 @@
+"""Every attention and baseline through the commands."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import TINY, Run, assert_done, assert_told
+
+SHORT = [*TINY, "trainer.limit_train_batches=2"]
+
+
+@pytest.fixture(scope="module")
+def hard(run: Run, prepared: Any, folder: Path) -> Path:
+    """A checkpoint of hard attention."""
+    settings = ["attention=hard", "attention.estimator=rloo", "attention.samples=2"]
+    settings += ["callbacks.gradient_norm.terms=true"]
+    assert_done(run("train", *SHORT, *settings, "hydra.run.dir=runs/hard"))
+    return folder / "runs/hard/best.ckpt"
+
+
+def figures(folder: Path) -> set[str]:
+    """The metrics that have a value in a run's log."""
+    with (folder / "metrics.csv").open() as file:
+        return {name for row in csv.DictReader(file) for name, value in row.items() if value}
+
+
+def test_a_run_logs_what_its_maps_do(hard: Path, trained: Any, folder: Path):
+    maps = {f"val/attention_{name}" for name in ("entropy", "movement", "coverage", "correctness")}
+    maps |= {"val/pointing_game", "val/beta_content", "val/beta_determiner", "train/gradient_norm"}
+    assert figures(folder / "runs/first") >= maps
+    assert not any(name.startswith("train/gradient_norm_") for name in figures(folder / "runs/first"))
+    of_hard = {"train/baseline", "train/advantage", "train/advantage_std", "train/gradient_norm_reinforce"}
+    assert figures(hard.parent) >= maps | of_hard | {"train/gradient_norm_likelihood", "train/gradient_norm_entropy"}
+
+
+def test_hard_attention_draws_the_same_with_the_same_seed_and_otherwise_with_another(run: Run, hard: Path):
+    """At the likeliest region the seed does not matter."""
+
+    def captions(*settings: str) -> dict[str, str]:
+        result = hard.with_name("result.json")
+        assert_done(run("evaluate", f"checkpoint={hard}", f"output={result}", "metrics=[bleu]", *settings))
+        return json.loads(result.read_text())["captions"]
+
+    assert captions() == captions("seed=1")
+    assert captions() != captions("seed=2")
+    assert captions("attention.inference_mode=argmax") == captions("attention.inference_mode=argmax", "seed=2")
+
+
+def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
+    done = run("evaluate", f"checkpoint={checkpoint}", "attention.inference_mode=argmax")
+    assert_told(done, "there is no setting attention.inference_mode")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(["attention=multihead"], marks=pytest.mark.slow),
+        pytest.param(["attention=adaptive", "attention/score=cosine"], marks=pytest.mark.slow),
+        ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
+        ["attention=hard", "variant=arctic", "attention.score.width=8"],
+        ["decoder=nic"],
+        pytest.param(["decoder=log_bilinear", "decoder.window=3"], marks=pytest.mark.slow),
+        ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
+    ],
+    ids=" ".join,
+)
+def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp_path: Path, settings: list[str]):
+    small = [setting for setting in SHORT if not setting.startswith("attention.")]
+    assert_done(run("train", *small, "trainer.limit_val_batches=1", *settings, f"hydra.run.dir={tmp_path}"))
+    photograph = next((folder / "cache/shapes").rglob("test-00000.png"))
+    best = tmp_path / "best.ckpt"
+    assert_done(run("caption", f"checkpoint={best}", f"images={photograph}", f"output={tmp_path}"))
+    assert (tmp_path / "test-00000.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["attention=hard", "loss=soft"], ["attention=hard learns by loss=hard"]),
+        (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
+        (["attention=dot", "loss=hard"], ["attention=hard learns by loss=hard"]),
+        (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
+        (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
+        (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
+        (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
+        (["attention=adaptive", "attention/score=multihead"], ["one map"]),
+        (["attention=none", "attention/score=dot"], ["attention/score"]),
+        (["attention=soft", "attention.samples=3"], ["there is no setting attention.samples"]),
+    ],
+    ids=lambda part: part[-1] if isinstance(part, list) else "",
+)
+def test_choices_that_do_not_go_together_are_told(run: Run, prepared: Any, settings: list[str], words: list[str]):
+    small = [setting for setting in SHORT if not setting.startswith("attention.")]
+    assert_told(run("train", *small, *settings), *words)

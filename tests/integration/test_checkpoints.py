@@ -1,0 +1,165 @@
+"""What a checkpoint may hold, and how one that is damaged or hostile is told."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import Run, assert_told, held_out
+
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import load_model
+from showattendtell.types import fingerprint
+
+
+def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folder: Path):
+    content = torch.load(checkpoint, weights_only=True)
+    card = content["showattendtell"]
+    assert json.loads(json.dumps(card)) == card
+    assert card["config"]["decoder"]["hidden_dim"] == 32
+    assert card["vocabulary"][:4] == ["<pad>", "<start>", "<eos>", "<unk>"]
+    assert card["encoder"]["preprocessing"]["crop"] == 128
+    assert card["splits"]["test"] == fingerprint(held_out(folder))
+    assert any(name.startswith("encoder.") for name in content["state_dict"])
+
+
+def test_a_command_tells_a_checkpoint_of_another_format(run: Run, altered: Callable[..., Path]):
+    newer = altered(lambda content: content["showattendtell"].update(format=99))
+    assert_told(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 3")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda content: content["showattendtell"].pop("format"), "altered.ckpt"),
+        (lambda content: content["showattendtell"].pop("config"), "altered.ckpt"),
+        (lambda content: content["showattendtell"].update(vocabulary=["a", "dog"]), "altered.ckpt"),
+        (lambda content: content.update(showattendtell="no card"), "altered.ckpt was not written by showattendtell"),
+        (lambda content: content.pop("showattendtell"), "altered.ckpt was not written by showattendtell"),
+        (lambda content: content.pop("state_dict"), "altered.ckpt"),
+        (lambda content: content["state_dict"].popitem(), "altered.ckpt do not fit"),
+        (lambda content: content["showattendtell"]["config"]["decoder"].update(wdth=3), "altered.ckpt.*wdth"),
+    ],
+    ids=["no format", "no config", "vocabulary", "no card", "foreign", "no weights", "weights", "unknown setting"],
+)
+def test_an_altered_checkpoint_is_told(altered: Callable[..., Path], change: Any, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        load_model(str(altered(change)), "cpu", BeamSearch())
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (TypeError("create_model() got an unexpected keyword 'in_chans'"), "TypeError: .* unexpected keyword"),
+        (ImportError("cannot import name 'FeatureInfo'"), "ImportError: cannot import name"),
+        (RuntimeError(""), r"\(RuntimeError\)"),
+    ],
+    ids=["changed call", "missing class", "no message"],
+)
+def test_a_checkpoint_that_cannot_be_built_names_the_cause(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, cause: str
+):
+    def fail(*_: Any, **__: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr("showattendtell.inference.checkpoints.build_captioner", fail)
+    with pytest.raises(UserError, match=f"best.ckpt cannot be loaded .*{cause}.*--debug") as told:
+        load_model(str(checkpoint), "cpu", BeamSearch())
+    assert told.value.__cause__ is fault
+
+
+def test_a_file_that_is_no_checkpoint_is_told(checkpoint: Path, tmp_path: Path):
+    (tmp_path / "cut.ckpt").write_bytes(checkpoint.read_bytes()[:100_000])
+    (tmp_path / "text.ckpt").write_text("no weights")
+    torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
+    (tmp_path / "folder.ckpt").mkdir()
+    sentences = {
+        "cut.ckpt": "cut.ckpt is damaged",
+        "text.ckpt": "text.ckpt is damaged",
+        "foreign.ckpt": "foreign.ckpt was not written by showattendtell",
+        "missing.ckpt": "missing.ckpt does not exist",
+        "folder.ckpt": "folder.ckpt is a folder",
+    }
+    for name, sentence in sentences.items():
+        with pytest.raises(UserError, match=sentence):
+            load_model(str(tmp_path / name), "cpu", BeamSearch())
+
+
+def test_a_device_that_is_none_is_told(checkpoint: Path):
+    with pytest.raises(UserError, match="device=gpu"):
+        load_model(str(checkpoint), "gpu", BeamSearch())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
+def test_a_device_that_this_machine_lacks_is_told(checkpoint: Path, device: str):
+    with pytest.raises(UserError, match=f"device={device}"):
+        load_model(str(checkpoint), device, BeamSearch())
+
+
+class Evil:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize(
+    ("part", "target"),
+    [("decoder", "os.system"), ("attention", "subprocess.run"), ("loss", "showattendtell.demo.subprocess.run")],
+)
+def test_a_checkpoint_cannot_name_a_program_to_run(
+    altered: Callable[..., Path], tmp_path: Path, part: str, target: str
+):
+    mark = tmp_path / "it-ran"
+
+    def plant(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"][part] = {"_target_": target, "_args_": [["touch", str(mark)]]}
+
+    with pytest.raises(UserError, match=f"altered.ckpt.*{target}"):
+        load_model(str(altered(plant)), "cpu", BeamSearch())
+    assert not mark.exists()
+
+
+def test_a_checkpoint_with_a_class_of_ones_own_opens_where_the_environment_trusts_it(
+    altered: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "homemade.py").write_text("from showattendtell.models.attention import SoftAttention as Own\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    renamed = altered(lambda content: content["showattendtell"]["config"]["attention"].update(_target_="homemade.Own"))
+    with pytest.raises(UserError, match=r"homemade\.Own, .*SHOWATTENDTELL_TRUST=homemade"):
+        load_model(str(renamed), "cpu", BeamSearch())
+    monkeypatch.setenv("SHOWATTENDTELL_TRUST", "homemade")
+    assert load_model(str(renamed), "cpu", BeamSearch()).config.attention._target_ == "homemade.Own"
+
+
+@pytest.mark.parametrize("part", ["dataset", "schedule"])
+@pytest.mark.parametrize(
+    "loader", ["pytorch_lightning.LightningModule", "showattendtell.training.module.CaptioningModule"]
+)
+def test_a_checkpoint_cannot_have_another_file_unpickled(
+    run: Run, altered: Callable[..., Path], tmp_path: Path, part: str, loader: str
+):
+    mark = tmp_path / "it-ran"
+    torch.save({"state_dict": {}, "payload": Evil(mark)}, tmp_path / "payload.bin")
+    node = {"_target_": f"{loader}.load_from_checkpoint", "checkpoint_path": str(tmp_path / "payload.bin")}
+
+    def plant(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"][part] = {**node, "weights_only": False}
+
+    done = run("evaluate", f"checkpoint={altered(plant)}")
+    assert not mark.exists()
+    assert_told(done, "altered.ckpt", "load_from_checkpoint")
+
+
+def test_a_pickle_in_a_checkpoint_is_not_executed(altered: Callable[..., Path], tmp_path: Path):
+    mark = tmp_path / "it-ran"
+    with pytest.raises(UserError, match="altered.ckpt is damaged"):
+        load_model(str(altered(lambda content: content.update(more=Evil(mark)))), "cpu", BeamSearch())
+    assert not mark.exists()

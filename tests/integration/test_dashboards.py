@@ -1,0 +1,185 @@
+"""Runs on dashboards: what these have in the end, and what becomes of the run where they break."""
+
+import csv
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from runs import TINY, Run, assert_done, validated
+from wandb_files import artifact_of, figures_of, read_wandb
+
+ITS_PLACE = """
+os.environ.pop("WANDB_SERVICE", None)
+from wandb.sdk.data_types._private import MEDIA_TMP
+os.makedirs(MEDIA_TMP.name, exist_ok=True)
+"""
+"""A wandb service of its own, not that of a test before; and wandb's own folder for pictures on their way, which the
+first forked process that ends takes from all of them."""
+
+OFFLINE = {"WANDB_MODE": "offline", "first": ITS_PLACE}
+QUICK = [*TINY, "trainer.max_epochs=2", "trainer.limit_train_batches=3", "trainer.log_every_n_steps=1"]
+QUICK += ["decoding.max_length=5"]
+
+KILL_ITS_SERVICE = """
+import signal, subprocess
+from showattendtell.training.loggers.wandb import WandbBackend
+log_figures = WandbBackend.log_figures
+def log_and_die(board, figures, step):
+    log_figures(board, figures, step)
+    command = ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())]
+    for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
+        if "wandb" in line:
+            os.kill(int(line.split()[0]), signal.SIGNAL)
+WandbBackend.log_figures = log_and_die
+"""
+
+
+def parts_of(run: Path) -> list[Path]:
+    return sorted((run / "wandb").glob("offline-run-*"))
+
+
+def logged(run: Path) -> list[dict[str, float]]:
+    with (run / "metrics.csv").open(newline="") as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+def numbers_of(part: Path) -> list[dict[str, Any]]:
+    """The rows of figures, less those of tables and histograms."""
+    return [row for row in figures_of(read_wandb(part)) if "epoch" in row]
+
+
+def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Path):
+    settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3", "logger.wandb.histograms=true"]
+    home = folder / "runs/boards/first"
+    done = assert_done(run("train", *QUICK, *settings, f"hydra.run.dir={home}", HOME=str(folder / "home"), **OFFLINE))
+    [part] = parts_of(home)
+    assert f"wandb sync {home.relative_to(folder)}/wandb/{part.name}\n" in done.out
+    records = read_wandb(part)
+
+    rows = logged(home)
+    assert [row for row in figures_of(records) if "epoch" in row] == [pytest.approx(row) for row in rows]
+    assert {"train/loss", "val/bleu4", "val/nll_per_word", "val/attention_entropy"} <= set().union(*rows)
+
+    tables = artifact_of(records, "run_table")
+    names = sorted(example.image for example in validated(folder))[:3]
+    assert len(tables) == 2
+    for files in tables:
+        shown = json.loads(files["val/captions.table.json"].read_text())["data"]
+        assert [row[0] for row in shown] == names
+        for _, caption, references, picture in shown:
+            assert len(references.splitlines()) == 5
+            with Image.open(files[picture["path"]]) as image:
+                assert image.width == 160 * min(6, len(caption.split()) + 1)
+
+    shown = [row for row in figures_of(records) if "attention/entropy.values" in row]
+    assert [row["step"] for row in shown] == sorted({row["step"] for row in rows})
+    assert len([name for name in shown[0] if name.startswith("gradients/") and name.endswith(".values")]) > 5
+
+    [best] = artifact_of(records, "model")
+    assert {name: file.resolve() for name, file in best.items()} == {
+        name: (home / name).resolve() for name in ("best.ckpt", "metrics.csv", "learning_curve.png")
+    }
+    [description] = records["run"]
+    assert description["display_name"] == "boards/first"
+    assert description["tags"] == ["shapes", "efficientnet_lite0_scene", "soft", "lstm"]
+    assert description["config"]["update"]["trainer"]["max_epochs"] == 2
+    assert list((home / "tensorboard").iterdir())
+    assert not (folder / "home").exists() or not list((folder / "home").rglob("artifacts"))
+
+
+@pytest.mark.slow
+def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, folder: Path):
+    settings = [*QUICK, "attention=hard", "decoding=sample"]
+    assert_done(run("train", *settings, "hydra.run.dir=runs/plain"))
+    shown = ["logger=wandb", "logger.wandb.histograms=true", "hydra.run.dir=runs/shown"]
+    assert_done(run("train", *settings, *shown, **OFFLINE))
+    assert logged(folder / "runs/shown") == logged(folder / "runs/plain")
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+def test_training_goes_on_where_wandb_s_service_ends_or_stands_still(
+    run: Run, prepared: Any, folder: Path, tmp_path: Path, end: str
+):
+    first = ITS_PLACE + KILL_ITS_SERVICE.replace("SIGNAL", end)
+    if end == "SIGSTOP":
+        first += (
+            "\nfrom showattendtell.training.loggers import dashboard\ndashboard.SHOWING = dashboard.CLOSING = 5.0\n"
+        )
+    done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path}", **{**OFFLINE, "first": first}))
+    assert done.err.count("warning: wandb is switched off for the rest of this run") == 1
+    assert "Traceback" not in done.err
+    assert (tmp_path / "best.ckpt").is_file()
+    assert {row["epoch"] for row in logged(tmp_path)} == {0, 1}
+
+
+@pytest.mark.slow
+def test_training_goes_on_where_wandb_has_no_room(run: Run, prepared: Any, tmp_path: Path):
+    (tmp_path / "file").touch()
+    place = {"WANDB_DIR": str(tmp_path / "file"), **OFFLINE}
+    done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path / 'run'}", **place))
+    assert done.err.count("warning: wandb is switched off for the rest of this run (FileExistsError") == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_in_its_wandb_run_without_a_step_twice(
+    run: Run, start_forked: Any, prepared: Any, folder: Path, tmp_path: Path
+):
+    start = partial(start_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"), **OFFLINE)
+    settings = [*QUICK, "trainer.max_epochs=4", "logger=wandb", "checkpoint_interval_minutes=60"]
+    running = start("train", *settings, f"hydra.run.dir={tmp_path}")
+    while running.process.is_alive() and (
+        not (tmp_path / "metrics.csv").exists() or max((row["epoch"] for row in logged(tmp_path)), default=-1) < 1
+    ):
+        time.sleep(0.01)
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.finish()
+    before = logged(tmp_path)
+    assert_done(run("train", f"resume={tmp_path}", **OFFLINE))
+
+    first, second = parts_of(tmp_path)
+    assert first.name.split("-")[-1] == second.name.split("-")[-1]
+    rows = [*numbers_of(first), *numbers_of(second)]
+    points = [(row["step"], name) for row in rows for name in row if name not in ("epoch", "step")]
+    assert len(points) == len(set(points))
+    assert {row["epoch"] for row in rows} >= {2, 3}  # what wandb had not written yet when it was killed is lost to it
+    assert before
+    tables = [
+        row["step"] for part in (first, second) for row in figures_of(read_wandb(part)) if "val/captions.nrows" in row
+    ]
+    assert len(tables) == len(set(tables))
+
+
+@pytest.mark.slow
+def test_soft_and_hard_runs_of_a_sweep_stand_side_by_side(run: Run, prepared: Any, folder: Path):
+    settings = ["attention=soft,hard", "logger=wandb", "hydra.sweep.dir=runs/both"]
+    done = assert_done(run("train", "-m", *QUICK, *settings, **OFFLINE))
+    assert "switched off" not in done.err
+    records = [read_wandb(parts_of(folder / f"runs/both/{number}")[0]) for number in (0, 1)]
+    assert [record["run"][0]["run_group"] for record in records] == ["both", "both"]
+    assert [record["run"][0]["display_name"] for record in records] == ["both/0", "both/1"]
+    soft, hard = ({name for row in figures_of(record) for name in row if name.startswith("val/")} for record in records)
+    assert soft == hard
+    images = [
+        [
+            row[0]
+            for row in json.loads(artifact_of(record, "run_table")[0]["val/captions.table.json"].read_text())["data"]
+        ]
+        for record in records
+    ]
+    assert images[0] == images[1]
+    assert len(images[0]) == 8
+
+
+@pytest.mark.slow
+def test_of_several_processes_one_has_the_dashboards(run: Run, prepared: Any, tmp_path: Path):
+    processes = ["trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu", f"hydra.run.dir={tmp_path}"]
+    assert_done(run("train", *QUICK, *processes, "logger=[wandb,tensorboard]", **OFFLINE))
+    [part] = parts_of(tmp_path)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert numbers_of(part) == [pytest.approx(row) for row in logged(tmp_path)]

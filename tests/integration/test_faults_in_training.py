@@ -1,0 +1,200 @@
+"""What may become of a training that has saved something: each time it ends with a sentence, and goes on later."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import STEPWISE, Start, assert_done, assert_same_end, assert_told
+
+from showattendtell.inference.checkpoints import find_damage
+from showattendtell.runtime.files import BEST, LAST
+from showattendtell.training.loggers.build import METRICS
+
+Train = Callable[..., Any]
+
+TIME_LIMIT = 240
+"""Seconds within which a run ends that takes a few, on a machine that has much else to do."""
+
+IN_BATCH = """
+from showattendtell.datamodules.datasets import ShardedCaptionDataset
+read, numbers = ShardedCaptionDataset.__getitem__, iter(range(10**9))
+def read_or_fail(self, item):
+    if next(numbers) == {number}:
+        {fault}
+    return read(self, item)
+ShardedCaptionDataset.__getitem__ = read_or_fail
+"""
+"""What happens when a training batch is read, counted from 0; an epoch has six."""
+
+
+@pytest.fixture
+def train(start: Start) -> Train:
+    """A training, to its end or the time limit."""
+
+    def run(*settings: str, first: str = "") -> Any:
+        running = start("train", *settings, first=first)
+        running.process.join(TIME_LIMIT)
+        assert running.process.exitcode is not None, "the run does not end"
+        return running.finish()
+
+    return run
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def assert_whole(run: Path) -> None:
+    """What was saved, and nothing else."""
+    assert {BEST, LAST, METRICS} <= set(content(run))
+    assert [find_damage(file) for file in run.glob("*.ckpt") if find_damage(file)] == []
+    assert [file for file in run.rglob("*") if file.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGBUS, marks=pytest.mark.slow)],
+    ids=["no memory", "no shared memory"],
+)
+def test_a_process_that_reads_and_is_gone_ends_the_run(
+    train: Train, undisturbed: Path, folder: Path, number: signal.Signals
+):
+    """In the middle of the second epoch; SIGKILL is what a kernel sends that has no memory left."""
+    name = f"runs/worker-{number.name}"
+    die = IN_BATCH.format(number=9, fault=f"import os; os.kill(os.getpid(), {number.value})")
+    done = train(*STEPWISE, "data.num_workers=1", f"hydra.run.dir={name}", first=die)
+    done = done._replace(err=done.err.rpartition("\0")[2])  # torch tells of SIGBUS too, and ends with a zero byte
+    assert_told(done, "a process that reads images has ended (", "what was saved before is whole", "resume=true")
+    assert_whole(folder / name)
+    assert_done(train(f"resume={name}"))
+    assert_same_end(undisturbed, folder / name)
+
+
+@pytest.fixture
+def shard(folder: Path, tmp_path: Path, prepared: Any) -> Path:
+    """Of the data set's stored grids, in a copy of the cache; other tests may have stored others, with longer names."""
+    shutil.copytree(folder / "cache", tmp_path / "cache")
+    [name] = set(re.findall(r"shapes-\w+", prepared.out))
+    return min((tmp_path / "cache/features" / name).glob("*/00000.npy"), key=lambda file: len(file.parent.name))
+
+
+@pytest.fixture
+def begun(killed: Path, tmp_path: Path) -> Path:
+    """A copy of the run that was killed."""
+    return shutil.copytree(killed, tmp_path / "begun")
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "removed": lambda file: file.unlink(),
+    "cut off": lambda file: os.truncate(file, file.stat().st_size - 1),
+    "empty": lambda file: os.truncate(file, 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_grids_that_vanish_between_two_runs_are_told(
+    train: Train, begun: Path, shard: Path, undisturbed: Path, damage: Callable[[Path], None]
+):
+    """Without their folder they are made again, as the sentence says."""
+    before = content(begun)
+    damage(shard)
+    resume = [f"resume={begun}", f"cache={shard.parents[3]}"]
+    assert_told(
+        train(*resume), f"{shard.parent} is damaged (00000.npy has", "remove the folder and it will be made again"
+    )
+    assert content(begun) == before
+    shutil.rmtree(shard.parent)
+    assert_done(train(*resume))
+    assert_same_end(undisturbed, begun)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_grids_that_are_cut_off_while_training_reads_them_are_told(
+    train: Train, shard: Path, undisturbed: Path, tmp_path: Path, workers: int
+):
+    whole = shard.read_bytes()
+    settings = [*STEPWISE, f"data.num_workers={workers}", f"cache={shard.parents[3]}", f"hydra.run.dir={tmp_path}/run"]
+    cut = IN_BATCH.format(number=9, fault=f"import os; os.truncate('{shard}', 1000)")
+    assert_told(train(*settings, first=cut), f"{shard.parent} is damaged (00000.npy ends too early)")
+    assert_whole(tmp_path / "run")
+    shard.write_bytes(whole)
+    assert_done(train(f"resume={tmp_path}/run"))
+    assert_same_end(undisturbed, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_grids_that_are_removed_while_training_reads_them_are_still_there_for_it(
+    train: Train, shard: Path, undisturbed: Path, tmp_path: Path
+):
+    remove = IN_BATCH.format(number=9, fault=f"import shutil; shutil.rmtree('{shard.parent}')")
+    assert_done(train(*STEPWISE, f"cache={shard.parents[3]}", f"hydra.run.dir={tmp_path}/run", first=remove))
+    assert_same_end(undisturbed, tmp_path / "run")
+
+
+@pytest.fixture
+def disk(killed: Path, tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB with the run that was killed, and a file of a user's for the rest."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no disk may be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        shutil.copytree(killed, place / "run")
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk: Path, room: int = 0) -> None:
+    """Others leave so many bytes of the disk."""
+    free = os.statvfs(disk)
+    (disk / "others").write_bytes(bytes(free.f_bavail * free.f_frsize - room))
+
+
+FULL_AT_THE_END = """
+import contextlib
+import showattendtell.training.callbacks.progress as progress
+draw = progress.draw_curves
+def draw_without_room(metrics, path):
+    with contextlib.suppress(OSError), open(path.parents[1] / "others", "wb", buffering=0) as others:
+        while True:
+            others.write(bytes(4096))
+    draw(metrics, path)
+progress.draw_curves = draw_without_room
+"""
+
+
+@pytest.mark.parametrize(
+    "room", [pytest.param(0, marks=pytest.mark.slow), 200_000], ids=["nothing fits", "no checkpoint fits"]
+)
+def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(train: Train, disk: Path, undisturbed: Path, room: int):
+    before = content(disk / "run")
+    fill(disk, room)
+    done = train(f"resume={disk}/run")
+    assert_told(done, f"{disk}/run/{LAST}", "No space left on device")
+    assert (f"warning: {disk}/run/{METRICS} cannot be written" in done.err) == (room == 0)
+    after = content(disk / "run")
+    assert after.keys() == before.keys()
+    assert [name for name in after if name != METRICS and after[name] != before[name]] == []
+    (disk / "others").unlink()
+    assert_done(train(f"resume={disk}/run"))
+    assert_same_end(undisturbed, disk / "run")
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_when_the_curve_is_drawn_leaves_no_half_of_it(train: Train, disk: Path, undisturbed: Path):
+    done = train(f"resume={disk}/run", first=FULL_AT_THE_END)
+    assert_told(done, f"{disk}/run/learning_curve.png cannot be written (No space left on device)")
+    assert not (disk / "run/learning_curve.png").exists()
+    assert_whole(disk / "run")
+    (disk / "others").unlink()
+    assert_done(train(f"resume={disk}/run"))
+    assert_same_end(undisturbed, disk / "run")

@@ -1,0 +1,176 @@
+"""Training that is killed, stopped or refused by the disk, and the commands with which it goes on."""
+
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from runs import STEPWISE, Run, Start, assert_done, assert_same_end, assert_told, kill, wait_for_steps
+
+
+def runs_of(folder: Path) -> list[Path]:
+    return sorted((folder / "runs/shapes-soft").glob("*"))
+
+
+def test_the_same_command_goes_on_after_kills_and_ends_as_if_there_had_been_none(
+    start: Start, undisturbed: Path, folder: Path
+):
+    command = ["train", *STEPWISE, "resume=true"]
+    known = runs_of(folder)
+
+    def own() -> Path | None:
+        return next((run for run in runs_of(folder) if run not in known), None)
+
+    for steps in (3, 6):
+        running = start(*command)
+        wait_for_steps(running, own, steps)
+        assert kill(running).status == -signal.SIGKILL
+    done = assert_done(start(*command).finish())
+    run = own()
+    assert run
+    assert f"{run.relative_to(folder)} goes on after step " in done.out
+    assert runs_of(folder) == [*known, run]
+    assert_same_end(undisturbed, run)
+
+    again = assert_done(start(*command).finish())
+    assert f"{run.relative_to(folder)} is finished" in again.out
+    assert "showattendtell.evaluate checkpoint=" in again.out
+    assert runs_of(folder) == [*known, run]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_prints_the_command_with_which_it_goes_on(
+    start: Start, run: Run, undisturbed: Path, folder: Path, number: signal.Signals
+):
+    name = f"runs/stopped, {number.name}"
+    rare = [*STEPWISE, "checkpoint_interval_minutes=60", f"hydra.run.dir='{name}'"]
+    running = start("train", *rare, first="import signal; signal.signal(signal.SIGINT, signal.default_int_handler)")
+    while running.process.is_alive() and "epoch   1" not in running.out.read_text():
+        time.sleep(0.01)
+    stopped = kill(running, number)
+    assert stopped.status == (130 if number == signal.SIGINT else 143)
+    assert "Traceback" not in stopped.err
+    command = shlex.split(stopped.err.splitlines()[-1])
+    assert command == ["python", "-m", "showattendtell.train", f'resume="{name}"']
+    assert_done(run("train", *command[3:]))
+    assert_same_end(undisturbed, folder / name)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
+    start: Start, run: Run, undisturbed: Path, folder: Path
+):
+    """The one that reads the grids, too."""
+    rare = [*STEPWISE, "checkpoint_interval_minutes=60", "data.num_workers=1", "hydra.run.dir=runs/group"]
+    running = start("train", *rare, first="os.setsid()")
+    while running.process.is_alive() and "epoch   1" not in running.out.read_text():
+        time.sleep(0.01)
+    os.killpg(running.process.pid, signal.SIGTERM)
+    stopped = running.finish()
+    assert stopped.status == 143
+    assert "stopped after step" in stopped.err
+    assert_done(run("train", "resume=runs/group"))
+    assert_same_end(undisturbed, folder / "runs/group")
+
+
+def test_a_run_does_not_go_on_with_other_settings(run: Run, killed: Path):
+    before = {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()}
+    assert_told(run("train", "resume=runs/killed", "optimizer.lr=0.5"), "runs/killed", "optimizer.lr=0.5 instead of")
+    assert_told(run("train", *STEPWISE, "dataset.train=41", "resume=runs/killed"), "dataset.train=41 instead of 40")
+    assert {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()} == before
+
+
+def test_a_run_does_not_go_on_with_other_captions(run: Run, killed: Path, folder: Path):
+    """The settings are the same, and what they lead to is not."""
+    content = torch.load(killed / "last.ckpt", weights_only=True)
+    content["showattendtell"]["splits"]["train"] = "0"
+    (folder / "runs/altered").mkdir()
+    torch.save(content, folder / "runs/altered/last.ckpt")
+    assert_told(run("train", "resume=runs/altered"), "runs/altered was trained with other captions or images")
+
+
+FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))"
+"""No file may have more bytes; a checkpoint has half a million."""
+
+
+def test_a_full_disk_is_told_and_damages_nothing(run: Run, killed: Path):
+    before = (killed / "last.ckpt").read_bytes()
+    done = run("train", "resume=runs/killed", first=FULL_DISK)
+    assert_told(done, "runs/killed/last.ckpt cannot be written", "what was saved before is whole")
+    assert (killed / "last.ckpt").read_bytes() == before
+    assert [file for file in killed.rglob("*") if ".tmp" in file.name] == []
+
+
+@pytest.fixture
+def ordinary() -> list[str]:
+    """What makes of a command one of a user who may not write where the permissions say no: root may."""
+    rights = "-dac_override,-dac_read_search"
+    drop = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"] if os.geteuid() == 0 else []
+    if drop and (not shutil.which("setpriv") or subprocess.run([*drop, "true"], capture_output=True).returncode):
+        pytest.skip("root may write everywhere")
+    return drop
+
+
+def test_a_folder_that_may_not_be_written_is_told(ordinary: list[str], killed: Path, folder: Path):
+    before = {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()}
+    environment = {**os.environ, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
+    command = [*ordinary, sys.executable, "-m", "showattendtell.train", "resume=runs/killed"]
+    killed.chmod(0o500)
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    finally:
+        killed.chmod(0o700)
+    told = SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
+    assert_told(told, "runs/killed/last.ckpt cannot be written (Permission denied)")
+    assert {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()} == before
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_where_it_was(start: Start, undisturbed: Path, folder: Path):
+    """The first job is finished, the second was killed, the third had not begun."""
+    small = [*STEPWISE, "trainer.max_epochs=1", "trainer.limit_train_batches=2"]
+    command = ["train", "-m", *small, "seed=5,6,7", "resume=true"]
+
+    def jobs() -> list[Path]:
+        return sorted((folder / "runs/shapes-sweep").glob("*/*/last.ckpt"))
+
+    running = start(*command)
+    while running.process.is_alive() and len(jobs()) < 2:
+        time.sleep(0.002)
+    assert kill(running).status == -signal.SIGKILL
+    begun = jobs()
+    assert len(begun) == 2
+    done = assert_done(start(*command).finish())
+    assert f"{begun[0].parent.relative_to(folder)} is finished" in done.out
+    assert done.out.count("to go on with; a new one begins in") + done.out.count("goes on after step") >= 2
+    assert len(jobs()) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [["attention=soft"], ["attention=hard", "attention.samples=2"]], ids=str)
+def test_twenty_kills_at_random_change_nothing(start: Start, run: Run, prepared: Any, folder: Path, choice: list[str]):
+    """At any moment: while it is set up, in a step, in validation, while a checkpoint is written."""
+    settings = ["trainer.max_epochs=40", "callbacks.early_stopping.patience=99", "resume=true"]
+    command = ["train", *STEPWISE, *choice, *settings]
+    whole, killed, dice = f"runs/whole-{choice[0]}", f"runs/soak-{choice[0]}", random.Random(0)
+    assert_done(run(*command, f"hydra.run.dir='{whole}'"))
+    done, kills = None, 0
+    while not done:
+        running = start(*command, f"hydra.run.dir='{killed}'")
+        if kills == 20:
+            done = assert_done(running.finish())
+            break
+        wait_for_steps(running, lambda: folder / killed, dice.randrange(0, 12))
+        time.sleep(dice.uniform(0, 0.1))
+        assert kill(running).status == -signal.SIGKILL, "the run has ended before it was killed often enough"
+        kills += 1
+    assert_same_end(folder / whole, folder / killed)

@@ -1,0 +1,271 @@
+"""Sweeps by every launcher: at once, in folders of their own, and none the worse for another's end."""
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import joblib
+import light
+import pytest
+import slurm
+import torch
+from runs import SIZES, TINY
+
+from showattendtell.features.collection import find_stores, verify
+
+RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
+RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]
+OWN_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+"""Ray tells nobody of these tests, and listens to them alone."""
+SHARE = str(max(1, joblib.cpu_count() // 2))
+"""The threads of one of two runs."""
+
+
+def heed_interrupts() -> None:
+    """Also where the tests run in the background of a shell, which has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """The light command in a process group of its own, with all that it keeps in `folder`."""
+    own = {"SHOWATTENDTELL_CACHE": str(folder), **OWN_RAY}
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    line = [sys.executable, light.__file__, "-m", *arguments]
+    return subprocess.Popen(
+        line,
+        cwd=folder,
+        env={**inherited, **own, **environment},
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+        **pipes,
+    )
+
+
+def sweep(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start(folder, *arguments, **environment)
+    try:
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Those of the only sweep, in the order of its runs."""
+    [own] = (folder / "runs/shapes-sweep").iterdir()
+    return sorted((run for run in own.iterdir() if run.name.isdigit()), key=lambda run: int(run.name))
+
+
+def said(run: Path) -> str:
+    return (run / "train.log").read_text()
+
+
+def results(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """What the sweep's last lines say of each run, by the values that it had of its own."""
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    return dict(re.findall(r"^\S+/\d  (seed=\d):?\s+(.+)$", "\n".join(lines), re.MULTILINE))
+
+
+ENDS = {
+    0: "0.5",
+    1: "1.5",
+    light.FAULTY: "a seed of 2 is a fault; take another",
+    light.BROKEN: "ZeroDivisionError: there is something wrong here",
+    light.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
+    light.STOPPED: "it ended with status 143",
+}
+"""What is told of each seed's run."""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "settings", "threads", "others"),
+    [
+        ("joblib", [], SHARE, [light.BROKEN, light.KILLED, light.STOPPED]),
+        ("submitit_local", [], "1", []),
+        pytest.param("ray", RAY, "1", [light.BROKEN, light.KILLED, light.STOPPED], marks=pytest.mark.slow),
+    ],
+)
+def test_runs_go_on_at_once_and_beside_failing_ones(
+    tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]
+):
+    seeds = [light.MEETING[0], light.FAULTY, *others, light.MEETING[1]]
+    line = [f"hydra/launcher={launcher}", *settings, f"seed={','.join(map(str, seeds))}"]
+    done = sweep(tmp_path, *line, RAY_TMPDIR=str(short_folder))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
+    assert f"error: {len(seeds) - 2} of {len(seeds)} runs failed:" in done.stderr
+    assert results(done) == {f"seed={seed}": ENDS[seed] for seed in seeds}
+    runs = dict(zip(seeds, run_folders(tmp_path), strict=True))
+    for seed, run in runs.items():
+        assert f"seed: {seed}\n" in (run / "config/config.yaml").read_text()
+        assert f"seed {seed} in {run.relative_to(tmp_path)} with {threads} threads\n" in said(run)
+    assert said(runs[light.FAULTY]).endswith(f"\nerror: {ENDS[light.FAULTY]}\n")
+    if light.BROKEN in runs:
+        assert "\nTraceback" in said(runs[light.BROKEN])
+        assert said(runs[light.BROKEN]).endswith(f"\n{ENDS[light.BROKEN]}\n")
+
+
+def test_runs_in_turn_go_on_after_one_that_failed_in_another_batch(tmp_path: Path):
+    done = sweep(tmp_path, "seed=8,2,9", "hydra.sweeper.max_batch_size=1")
+    assert done.returncode == 2
+    assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light.FAULTY]}
+    assert "seed 9 in" in done.stdout
+    assert said(run_folders(tmp_path)[1]) == f"error: {ENDS[light.FAULTY]}\n"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Signals, status: int):
+    process = start(tmp_path, "hydra/launcher=joblib", f"seed={light.WAITING}")
+    waiting = tmp_path / "waiting"
+    wait_until(waiting.exists)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "Traceback" not in out + err
+    wait_until(lambda: not Path("/proc", waiting.read_text()).exists())
+
+
+def wait_until(condition: Any, seconds: int = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_again(tmp_path: Path):
+    commands = slurm.install(tmp_path / "slurm")
+    settings = ["partition=gpu", "timeout_min=90", "gpus_per_node=2", "cpus_per_task=3", "array_parallelism=5"]
+    line = [f"hydra.launcher.{setting}" for setting in settings]
+    seeds = f"seed={light.NOTIFIED},8,{light.FAULTY}"
+    path = f"{commands}:{os.environ['PATH']}"
+    done = sweep(tmp_path, "hydra/launcher=submitit_slurm", *line, seeds, PATH=path)
+    assert done.returncode == 2
+    assert results(done) == {"seed=7": "7.5", "seed=8": "8.5", "seed=2": ENDS[light.FAULTY]}
+    runs = run_folders(tmp_path)
+    assert all("with 3 threads" in said(run) for run in runs)
+    assert (commands / "requeued").read_text() == f"{slurm.JOB}_0\n"
+    options = slurm.options(commands)
+    expected = {"array": "0-2%3", "cpus-per-task": "3", "gpus-per-node": "2", "job-name": "train", "mem": "16GB"}
+    expected |= {"nodes": "1", "ntasks-per-node": "1", "partition": "gpu", "signal": "USR1@90", "time": "90"}
+    assert {name: options[name] for name in expected} == expected
+    assert options["output"].startswith(str(runs[0].parent / ".submitit"))
+
+
+def train(folder: Path, *arguments: str, **environment: str) -> None:
+    """Small trainings, whose stored grids and drawings are kept in `folder`."""
+    own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", **OWN_RAY}
+    line = [sys.executable, "-m", "showattendtell.train", *TINY, *arguments]
+    done = subprocess.run(line, cwd=folder, env={**os.environ, **own, **environment}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "best.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.slow
+def test_a_training_of_slurm_goes_on_when_its_job_is_sent_again(tmp_path: Path):
+    commands = slurm.install(tmp_path / "slurm")
+    long = [
+        "trainer.max_epochs=40",
+        "callbacks.early_stopping.patience=99",
+        "checkpoint_interval_minutes=0",
+        "hydra.sweep.dir=sweep",
+    ]
+    run, path = tmp_path / "sweep/0", f"{commands}:{os.environ['PATH']}"
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train, tmp_path, "-m", "hydra/launcher=submitit_slurm", *long, "seed=1,2", PATH=path)
+        wait_until(lambda: (run / "last.ckpt").exists() or training.done())
+        os.kill(int((commands / "process-0").read_text()), signal.SIGUSR1)
+        training.result()
+    assert (commands / "requeued").read_text() == f"{slurm.JOB}_0\n"
+    assert "sweep/0 goes on after step " in said(run)
+    assert [row.split(",")[0] for row in (run / "metrics.csv").read_text().splitlines()].count("39") >= 1
+    assert "the best checkpoint is sweep/0/best.ckpt" in said(run)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights that a training in a process of its own leaves."""
+    folder = tmp_path_factory.mktemp("alone")
+    train(folder, "seed=1", "hydra.run.dir=run")
+    return weights(folder / "run")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, short_folder: Path) -> Iterator[str]:
+    """The address of a Ray cluster of two processors, started elsewhere than sweeps are."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    address, dashboard = free_ports(2)
+    options = ["--head", "--block", f"--port={address}", "--num-cpus=2", "--object-store-memory=80000000"]
+    options += ["--include-dashboard=false", f"--dashboard-port={dashboard}", f"--temp-dir={short_folder}"]
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("ray"), "start", *options],
+        cwd=elsewhere,
+        env={**os.environ, **OWN_RAY, "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert any("Ray runtime started" in line for line in process.stdout)
+        yield f"127.0.0.1:{address}"
+    finally:
+        process.terminate()
+        process.communicate()
+    wait_until(lambda: not any(str(short_folder) in line for line in command_lines()))
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For sockets, whose paths are 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        yield Path(folder)
+
+
+def free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [server.getsockname()[1] for server in servers]
+
+
+def command_lines() -> Iterator[str]:
+    """Those of all processes."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield file.read_text(errors="replace")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
+def test_trainings_at_once_share_one_store_and_leave_what_each_would_alone(
+    tmp_path: Path, alone: dict[str, torch.Tensor], launcher: str, request: pytest.FixtureRequest
+):
+    environment = {"RAY_ADDRESS": request.getfixturevalue("cluster")} if launcher == "ray" else {}
+    train(tmp_path, "-m", f"hydra/launcher={launcher}", "seed=1,2", **environment)
+    first, second = map(weights, run_folders(tmp_path))
+    assert first.keys() == second.keys() == alone.keys()
+    for name, weight in alone.items():
+        assert torch.equal(first[name], weight), name
+    assert any(not torch.equal(first[name], second[name]) for name in alone)
+    for run in run_folders(tmp_path):
+        assert {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png"} <= {file.name for file in run.iterdir()}
+        assert f"{run.relative_to(tmp_path)}/best.ckpt" in said(run)
+    [drawings] = (tmp_path / "cache/shapes").iterdir()
+    assert len(list(drawings.iterdir())) == sum(SIZES.values())
+    [store] = find_stores(tmp_path / "cache")
+    assert sum(verify(store.path)) == sum(SIZES.values())
+    assert {file.suffix for file in store.path.iterdir()} == {".npy", ".json"}

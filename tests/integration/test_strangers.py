@@ -1,0 +1,186 @@
+"""Folders of strangers, opened by real commands: nothing in them is run."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import torch
+from omegaconf import OmegaConf
+from runs import TINY, Run, assert_done, assert_told
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
+from showattendtell.config.differences import plain_settings
+from showattendtell.config.trial import CARD, FILE, find_study, open_storage
+from showattendtell.errors import UserError
+
+SECRET = "a-password-in-the-environment"
+
+
+class Evil:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, trained: Any, folder: Path) -> Callable[[list[str]], Path]:
+    """Writes the folder `run` of a run that was stopped, with other arguments in it, and a pickle in two forms."""
+
+    def write(arguments: list[str]) -> Path:
+        content = torch.load(folder / "runs/first/last.ckpt", weights_only=True)
+        with suppress(UserError):
+            config, _ = compose("train", check_command("train", arguments))
+            OmegaConf.set_struct(config, False)
+            config.pop("hydra")
+            content["showattendtell"]["config"] = plain_settings(config)
+        content["showattendtell"]["arguments"] = arguments
+        content["callbacks"]["LastCheckpoint"]["finished"] = False
+        run = tmp_path / "run"
+        run.mkdir()
+        torch.save(content, run / "last.ckpt")
+        torch.save(Evil(tmp_path / "it-ran"), tmp_path / "payload")
+        (tmp_path / "pickled").write_bytes(pickle.dumps(Evil(tmp_path / "it-ran")))
+        return run
+
+    return write
+
+
+def called(node: str, target: str, *settings: str) -> list[str]:
+    plus = "+" if node.startswith("hydra") else ""
+    return [f"{plus}{node}._target_={target}", *(f"+{plus or '+'}{node}.{setting}" for setting in settings)]
+
+
+LOAD = ["torch.load", "f=payload", "weights_only=false"]
+JOBLIB = ["joblib.load", "filename=pickled"]
+COPY = ["shutil.copyfile", "src=pickled", "dst=it-ran"]
+ATTACKS = {
+    "a callback": called("hydra.callbacks.x", *LOAD),
+    "a schedule": ["schedule=constant", *called("schedule", *LOAD)],
+    "joblib": ["schedule=constant", *called("schedule", *JOBLIB)],
+    "a copy": ["schedule=constant", *called("schedule", *COPY)],
+}
+
+
+@pytest.mark.parametrize("in_stages", [False, True], ids=["last.ckpt", "stages.json"])
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_the_arguments_in_a_folder_run_nothing(
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: list[str], in_stages: bool
+):
+    run = stranger([*TINY, *attack])
+    if in_stages:
+        stages = [*TINY, *attack, 'stages={a:["seed=1"]}']
+        (run / "stages.json").write_text(json.dumps({"arguments": stages}))
+    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+    assert not (tmp_path / "it-ran").exists()
+    assert_told(done, "stages.json" if in_stages else "last.ckpt", "do not trust the file")
+
+
+@pytest.mark.parametrize("flag", ["--config-path={}/evil", "--config-dir={}/evil", "-cd={}/evil", "-m"])
+def test_the_arguments_in_a_folder_are_no_flags(run_forked: Run, stranger: Any, tmp_path: Path, flag: str):
+    callback = {"_target_": "torch.load", "f": "payload", "weights_only": False}
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil/train.yaml").write_text(json.dumps({"resume": False, "hydra": {"callbacks": {"x": callback}}}))
+    stranger([flag.format(tmp_path)])
+    done = run_forked("train", "resume=run", folder=tmp_path)
+    assert not (tmp_path / "it-ran").exists()
+    assert_told(done, "last.ckpt", "is not name=value")
+
+
+def test_an_option_is_no_path(run_forked: Run, stranger: Any, tmp_path: Path):
+    (tmp_path / "evil.yaml").write_text("# @package _global_\nschedule: {_target_: torch.load}\n")
+    stranger([f"experiment=../../../../../../..{tmp_path}/evil"])
+    assert_told(run_forked("train", "resume=run", folder=tmp_path), "there is no experiment=")
+
+
+@pytest.mark.parametrize("environment", [{}, {"SLURM_RESTART_COUNT": "1"}], ids=["alone", "requeued"])
+def test_processes_that_train_together_run_nothing_either(
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, environment: dict[str, str]
+):
+    stranger([*TINY, *ATTACKS["a schedule"], "++trainer.devices=2", "++trainer.accelerator=cpu"])
+    cache = str(folder / "cache")
+    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=cache, **environment)
+    assert not (tmp_path / "it-ran").exists()
+    assert_told(done, "last.ckpt", "torch.load")
+
+
+def test_a_schedule_of_ones_own_goes_on_where_it_is_typed_again(run: Run, trained: Any, folder: Path):
+    own = ["hydra.run.dir=runs/homemade", "schedule._target_=homemade.Rate", "trainer.limit_train_batches=2"]
+    (folder / "homemade.py").write_text(
+        "class Rate:\n    def __init__(self, warmup: float): ...\n"
+        "    def __call__(self, step: int, steps: int) -> float:\n        return 1.0\n"
+    )
+    first = "import sys; sys.path.insert(0, '.')"
+    assert_done(run("train", *TINY, *own, first=first))
+    assert_told(
+        run("train", "resume=runs/homemade", first=first), "last.ckpt", "homemade.Rate", "type the argument again"
+    )
+    again = assert_done(run("train", "resume=runs/homemade", own[1], first=first))
+    assert "runs/homemade is finished" in again.out
+    trusted = run("train", "resume=runs/homemade", first=f"{first}\nos.environ['SHOWATTENDTELL_TRUST'] = 'homemade'")
+    assert "runs/homemade is finished" in assert_done(trusted).out
+
+
+def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
+    def plant(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"] |= {"note": "${oc.env:SECRET}", "other": "${oc.decode:${oc.env:SECRET}}"}
+
+    file = altered(plant)
+    environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "SECRET": SECRET}
+    assert_done(run_forked("evaluate", f"checkpoint={file}", folder=folder, **environment))
+    text = file.with_name("results-test.json").read_text()
+    assert SECRET not in text
+    assert json.loads(text)["config"]["note"] == "${oc.env:SECRET}"
+
+
+@pytest.mark.parametrize("place", ["sqlite:///{}", "{}"], ids=["database", "journal"])
+def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, place: str):
+    (tmp_path / "study").mkdir()
+    outside = place.format(tmp_path / "mark")
+    (tmp_path / "study" / CARD).write_text(json.dumps({"study": "own", "storage": outside}))
+    assert_told(run_forked("report", "study=study", folder=tmp_path), CARD, "mark", "give storage=PLACE")
+    assert not (tmp_path / "mark").exists()
+    told = run_forked("report", "study=study", f"storage={outside}", folder=tmp_path)
+    assert_told(told, "there is no study own")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"])
+def test_a_study_card_that_is_none_is_told(run_forked: Run, tmp_path: Path, content: str):
+    (tmp_path / CARD).write_text(content)
+    assert_told(run_forked("report", "study=.", folder=tmp_path), CARD)
+
+
+def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
+    storage = open_storage(str(tmp_path / "journal"), tmp_path)
+    optuna.create_study(study_name="own", storage=storage)
+    for place in (str(tmp_path / "journal"), None):
+        if place is None:
+            optuna.create_study(study_name="own", storage=open_storage(None, tmp_path))
+            assert (tmp_path / FILE).is_file()
+        (tmp_path / CARD).write_text(json.dumps({"study": "own", "storage": place}))
+        assert find_study(tmp_path, None).trials == []
+
+
+def test_reproduce_compares_the_settings_in_a_folder_as_texts(
+    run_forked: Run, trained: Any, folder: Path, tmp_path: Path
+):
+    """A secret of the environment would be named among the differences."""
+    recipe = tmp_path / "out/soft/1"
+    recipe.mkdir(parents=True)
+    shutil.copyfile(folder / "runs/first/last.ckpt", recipe / "last.ckpt")
+    (recipe / "config").mkdir()
+    text = (folder / "runs/first/config/config.yaml").read_text()
+    (recipe / "config/config.yaml").write_text(text.replace("seed: 1\n", "seed: ${oc.env:SECRET}\n", 1))
+    done = run_forked("reproduce", "table=shapes", "output=out", "plan=true", folder=tmp_path, SECRET=SECRET)
+    assert SECRET not in done.out + done.err
+    assert_told(done, "has other settings", "${oc.env:SECRET}")

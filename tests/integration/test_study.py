@@ -1,0 +1,152 @@
+"""Searches as users start, kill and share them."""
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import light
+import optuna
+import postgres
+import pytest
+from optuna.trial import FrozenTrial
+from runs import Run, assert_done, assert_told
+from test_launchers import start, sweep, wait_until
+
+from showattendtell.config.trial import FILE, open_storage
+from showattendtell.visualization.curves import read_metrics
+
+SPACE = ["sweep=own", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]
+TWELVE = [*SPACE, "hydra.sweeper.n_trials=12"]
+
+
+def trials(folder: Path, storage: str | None = None, name: str = "own") -> list[FrozenTrial]:
+    opened = open_storage(storage, folder / f"runs/{name}-study")
+    return optuna.load_study(study_name=name, storage=opened).trials
+
+
+def assert_twelve_different(trials: list[FrozenTrial]) -> None:
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 12
+    points = [tuple(trial.params.items()) for trial in trials]
+    assert len(set(points)) == 12
+
+
+def test_a_search_that_is_killed_goes_on_to_its_trials_and_writes_over_none(tmp_path: Path):
+    process = start(tmp_path, "seed=range(20, 200)", *TWELVE)
+    folder = tmp_path / "runs/own-study"
+    try:
+        wait_until(lambda: (folder / "5").exists() or process.poll() is not None, seconds=300)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = trials(tmp_path)
+    assert 5 <= len(before) < 12
+    written = {number: (folder / f"{number}/config/config.yaml").read_bytes() for number in range(5)}
+    done = sweep(tmp_path, "seed=range(20, 200)", *TWELVE)
+    assert done.returncode == 0, done.stderr
+    after = trials(tmp_path)
+    assert_twelve_different(after)
+    assert [trial.params for trial in after[: len(before)]] == [trial.params for trial in before]
+    assert all(trial.value == trial.params["seed"] + 0.5 for trial in after)
+    assert sorted(int(run.name) for run in folder.iterdir() if run.name.isdigit()) == list(range(12))
+    for number, config in written.items():
+        assert (folder / f"{number}/config/config.yaml").read_bytes() == config
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    with postgres.server() as address:
+        yield address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", [FILE, "journal", "database"])
+def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest.FixtureRequest):
+    place = {FILE: None, "journal": str(tmp_path / "journal")}.get(storage, "")
+    if place == "":
+        place = request.getfixturevalue(storage)
+    line = [f"seed={light.SOCIABLE}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
+    workers = [start(tmp_path, *line) for _ in range(2)]
+    told = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in told)
+    assert_twelve_different(trials(tmp_path, place))
+    ran = [out.count(f"seed {light.SOCIABLE} in runs/own-study/") for out, _ in told]
+    assert sum(ran) == 12
+    assert min(ran) > 0
+    assert (tmp_path / "runs/own-study/report.html").exists()
+
+
+@pytest.mark.slow
+def test_the_report_is_told_again_by_a_command(tmp_path: Path, run_forked: Run):
+    sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
+    done = assert_done(run_forked("report", "study=runs/mine-study", folder=tmp_path))
+    assert done.out.startswith("mine: 2 finished")
+    assert "python -m showattendtell.train seed=21" in done.out
+    assert_told(run_forked("report", "study=runs", folder=tmp_path), "runs has no study.json")
+
+
+SMALL = ["dataset.train=200", "dataset.val=40", "dataset.test=10", "trainer.max_epochs=4"]
+
+
+@pytest.mark.slow
+def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_default(
+    tmp_path: Path, start_forked: Any, run_forked: Run
+):
+    run = partial(run_forked, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    assert_done(run("train", *SMALL, "hydra.run.dir=default"))
+    default = max(read_metrics(tmp_path / "default/metrics.csv")["val/bleu4"].values())
+    line = ["train", "-m", "sweep=shapes", *SMALL, "hydra.sweeper.seed=1"]
+    started = start_forked(*line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    wait_until((tmp_path / "runs/shapes-study/6/last.ckpt").exists, seconds=1800)
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.finish()
+    assert [trial.state.name for trial in trials(tmp_path, name="shapes")] == ["COMPLETE"] * 6 + ["RUNNING"]
+    done = assert_done(run(*line))
+    assert "runs/shapes-study/6 goes on after step" in done.out
+    after = trials(tmp_path, name="shapes")
+    assert_twelve_different(after)
+    assert max(trial.value for trial in after) > default
+
+
+@pytest.mark.slow
+def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_told(tmp_path: Path, run_forked: Run):
+    run = partial(run_forked, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
+    median = ["hydra/sweeper/pruner=median", "+hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.n_trials=4"]
+    rates = "optimizer.lr=1e-2,5e-3,1e-6,1e-7"
+    done = assert_done(run("train", "-m", "sweep=own", *SMALL, rates, *median, "hydra.sweeper.seed=3"))
+    ended = {trial.params["optimizer.lr"]: trial for trial in trials(tmp_path)}
+    pruned = [trial for trial in ended.values() if trial.state.name == "PRUNED"]
+    assert pruned
+    assert "ended early: " in done.out
+    for trial in pruned:
+        epochs = len(read_metrics(tmp_path / f"runs/own-study/{trial.number}/metrics.csv")["val/bleu4"])
+        assert epochs == len(trial.intermediate_values) < 4
+        assert trial.user_attrs["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path):
+    seeds = f"seed=20,21,{light.FAULTY},{light.BROKEN},{light.KILLED}"
+    line = ["sweep=own", seeds, "hydra/launcher=joblib", "hydra.sweeper.n_trials=9"]
+    done = sweep(tmp_path, *line)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    ends = {trial.params["seed"]: trial.user_attrs.get("fault", trial.value) for trial in trials(tmp_path)}
+    assert ends == {
+        20: 20.5,
+        21: 21.5,
+        light.FAULTY: "a seed of 2 is a fault; take another",
+        light.BROKEN: "ZeroDivisionError: there is something wrong here",
+        light.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
+    }
+
+
+@pytest.mark.slow
+def test_a_search_of_which_nothing_does_well_ends_soon(tmp_path: Path):
+    done = sweep(tmp_path, f"seed={light.FAULTY}", *TWELVE)
+    assert done.returncode == 2
+    assert "error: all 3 trials failed, and there will be no more:" in done.stderr
+    assert "runs/own-study/2: a seed of 2 is a fault; take another" in done.stderr
+    assert len(trials(tmp_path)) == 3

@@ -1,0 +1,224 @@
+"""The learning rule of hard attention against the gradient of L_s by enumeration of every path, and against the
+released code's gradients written by hand."""
+
+import itertools
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+import torch
+from small import WORDS, Grids, small_config
+from torch import Tensor
+
+from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CARD
+from showattendtell.losses.caption import HardLoss, negative_log_likelihood, total
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.scores import AdditiveScore
+from showattendtell.training.trainer import build_module
+
+L, T, D, N, V = 3, 3, 4, 3, 6
+REGIONS = torch.randn(1, L, D, generator=torch.Generator().manual_seed(0)).double()
+CAPTION = torch.tensor([[4, 5, EOS]])
+COPIES = 50
+"""Copies of the caption in a batch; the batch's gradient is the mean of theirs."""
+
+
+def tiny(**settings: object) -> Captioner:
+    """The same random weights, large enough for maps that are far from uniform."""
+    torch.manual_seed(1)
+    attention = HardAttention(D, N, score=partial(AdditiveScore, width=3), **{"expectation_prob": 0.0, **settings})
+    captioner = Captioner(attention, LSTMDecoder(V, D, embedding_dim=3, hidden_dim=N, dropout=0.0))
+    for parameter in captioner.parameters():
+        torch.nn.init.normal_(parameter)
+    return captioner.double().train()
+
+
+def gradient(value: Tensor, captioner: Captioner) -> Tensor:
+    """Of every parameter, as one vector."""
+    parameters = list(captioner.parameters())
+    parts = torch.autograd.grad(value, parameters, allow_unused=True)
+    pairs = zip(parts, parameters, strict=True)
+    return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
+
+
+def bound(captioner: Captioner) -> Tensor:
+    """L_s = sum_s p(s) log p(y|s) over all L^T paths."""
+    paths = torch.tensor(list(itertools.product(range(L), repeat=T))).unsqueeze(2)
+    rows, tokens = torch.zeros(len(paths), dtype=torch.long), CAPTION.repeat(len(paths), 1)
+    memory, state = captioner.init_state(REGIONS)
+    trace = captioner.unroll(memory, state, rows, tokens, paths)
+    probabilities = trace.sample.log_prob.sum(dim=1).exp()
+    torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0).double())
+    return -(probabilities * negative_log_likelihood(trace, tokens)).sum()
+
+
+class Estimate(NamedTuple):
+    mean: Tensor
+    error: Tensor
+    variance: float
+
+
+def estimate(captioner: Captioner, loss: HardLoss, batches: int) -> Estimate:
+    """The gradient of the loss over many batches, its standard error, and one caption's variance."""
+    torch.manual_seed(2)
+    image_index, tokens = torch.zeros(COPIES, dtype=torch.long), CAPTION.repeat(COPIES, 1)
+    drawn = torch.stack(
+        [gradient(total(loss(captioner, REGIONS, image_index, tokens).terms), captioner) for _ in range(batches)]
+    )
+    variance = COPIES * drawn.var(dim=0)
+    return Estimate(drawn.mean(dim=0), drawn.std(dim=0) / batches**0.5, variance.sum().item())
+
+
+def without_entropy(baseline: float = 0.0, decay: float = 1.0) -> HardLoss:
+    loss = HardLoss(entropy_weight=0.0, decay=decay, reward_weight=1.0)
+    loss.baseline.fill_(baseline)
+    return loss.double()
+
+
+UNBIASED = {
+    "reinforce": {},
+    "reinforce, three samples": {"samples": 3},
+    "rloo": {"estimator": "rloo", "samples": 4},
+    "exact": {"estimator": "exact"},
+}
+
+
+@pytest.mark.parametrize("baseline", [0.0, -4.0])
+@pytest.mark.parametrize("settings", UNBIASED.values(), ids=UNBIASED)
+def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(settings: dict[str, object], baseline: float):
+    captioner = tiny(**settings)
+    exact = gradient(-bound(captioner), captioner)
+    found = estimate(captioner, without_entropy(baseline), batches=120)
+    moving = found.error > 1e-9
+    assert (found.mean - exact)[~moving].abs().max() < 1e-6
+    assert ((found.mean - exact)[moving].abs() < 4 * found.error[moving]).all()
+    assert found.error.norm() < 0.2 * exact.norm(), "too few samples to tell anything"
+
+
+def test_the_reinforce_term_is_needed():
+    """What the test above would see if the draws were taken for constants."""
+    captioner, loss = tiny(), without_entropy()
+    loss.reward_weight = 0.0
+    found = estimate(captioner, loss, batches=120)
+    difference = (found.mean - gradient(-bound(captioner), captioner)).abs()
+    assert (difference > 4 * found.error).any()
+
+
+def test_straight_through_is_biased_by_a_few_percent_here():
+    captioner = tiny(estimator="gumbel_st")
+    exact = gradient(-bound(captioner), captioner)
+    found = estimate(captioner, without_entropy(), batches=400)
+    assert ((found.mean - exact).abs() > 6 * found.error).any()
+    assert 0.005 < (found.mean - exact).norm() / exact.norm() < 0.2
+
+
+def test_a_smaller_relaxation_has_more_variance():
+    variances = [
+        estimate(tiny(estimator="gumbel_st", gumbel_tau=relaxation), without_entropy(), batches=40).variance
+        for relaxation in (0.2, 1.0)
+    ]
+    assert variances[0] > 1.5 * variances[1]
+
+
+def test_every_remedy_lowers_the_variance():
+    plain = estimate(tiny(), without_entropy(), batches=60).variance
+    with_baseline = estimate(tiny(), without_entropy(baseline=bound(tiny()).item()), batches=60).variance
+    leave_one_out = estimate(tiny(estimator="rloo", samples=4), without_entropy(), batches=60).variance
+    exact = estimate(tiny(estimator="exact"), without_entropy(), batches=60).variance
+    assert with_baseline < 0.5 * plain
+    assert 4 * leave_one_out < 1.5 * with_baseline, "four samples with each other as baselines"
+    assert exact < 0.5 * plain
+
+
+def test_the_baseline_follows_the_mean_reward_and_stands_still_outside_training():
+    captioner, loss = tiny(), HardLoss(decay=0.9).double()
+    expected = 0.0
+    for _ in range(3):
+        nll = loss(captioner, REGIONS, torch.tensor([0]), CAPTION).nll
+        expected = 0.9 * expected - 0.1 * nll.item()
+        assert loss.baseline.item() == pytest.approx(expected)
+    loss.eval()(captioner, REGIONS, torch.tensor([0]), CAPTION)
+    assert loss.baseline.item() == pytest.approx(expected)
+
+
+def test_the_expectation_in_every_image_leaves_no_reinforce_gradient():
+    captioner, loss = tiny(expectation_prob=1.0), HardLoss().double()
+    terms = loss(captioner, REGIONS, torch.tensor([0]), CAPTION).terms
+    assert gradient(terms["likelihood"], captioner).norm() > 0
+    assert not terms["reinforce"].any()
+
+
+def scores_of(captioner: Captioner) -> list[Tensor]:
+    """The score's outputs of each step (R, 1, 1, L), kept with their gradients."""
+    kept: list[Tensor] = []
+
+    def keep(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        output.retain_grad()
+        kept.append(output)
+
+    captioner.attention.score.register_forward_hook(keep)
+    return kept
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_the_gradient_on_alpha_is_the_rule_written_by_hand(released: bool, monkeypatch: pytest.MonkeyPatch):
+    """Released: (cost - b) / 10 * s / alpha + lambda_e (log alpha + 1), summed over the batch, cost a mean over words;
+    the paper's: no 10, the cost a sum over words, and a mean over the batch. Then through the softmax."""
+    captioner = tiny(estimator="reinforce_arctic" if released else "reinforce")
+    monkeypatch.setattr("showattendtell.models.captioner.is_fused_supported", lambda *_: False)
+    kept = scores_of(captioner)
+    loss = HardLoss(entropy_weight=0.05, reward_weight=1.0).double()
+    loss.baseline.fill_(-1.5)
+    regions, tokens = torch.randn(2, L, D).double(), torch.tensor([[4, 5, EOS], [5, EOS, PAD]])
+    result = loss(captioner, regions, torch.tensor([0, 1]), tokens)
+    (result.terms["reinforce"] + result.terms["entropy"]).backward()
+
+    cost = negative_log_likelihood(result.trace, tokens).detach()
+    lengths = torch.tensor([3, 2])
+    factor = (cost / lengths + -1.5) / 10 if released else (cost + -1.5) / 2
+    entropy_weight = 0.05 if released else 0.05 / 2
+    for step, scores in enumerate(kept):
+        for row in range(2):
+            alpha = result.trace.weights[row, step].detach()
+            chosen = torch.nn.functional.one_hot(result.trace.sample.locations[row, step, 0], L)
+            on_alpha = factor[row] * chosen / alpha + entropy_weight * (alpha.log() + 1)
+            on_scores = (
+                alpha * (on_alpha - (alpha * on_alpha).sum()) if step < lengths[row] else torch.zeros_like(alpha)
+            )
+            torch.testing.assert_close(scores.grad[row].flatten(), on_scores)
+
+
+def test_padding_changes_nothing():
+    for estimator in ("reinforce", "reinforce_arctic", "exact"):
+        results = []
+        for tokens in (CAPTION[:, :3], torch.tensor([[4, 5, EOS, PAD]])):
+            captioner = tiny(estimator=estimator, temperature=1000.0)  # every draw is the likeliest
+            loss = HardLoss().double()(captioner, REGIONS, torch.tensor([0]), tokens)
+            results.append(gradient(total(loss.terms), captioner))
+        torch.testing.assert_close(*results)
+
+
+def test_the_penalty_moves_attention_unless_it_is_only_reported():
+    captioner, image_index = tiny(), torch.tensor([0])
+    moved = HardLoss(attention_weight=0.5).double()(captioner, REGIONS, image_index, CAPTION)
+    reported = HardLoss(attention_weight=0.5, penalty_gradient=False).double()(captioner, REGIONS, image_index, CAPTION)
+    assert gradient(moved.terms["attention"], captioner).norm() > 0
+    assert not reported.terms["attention"].requires_grad
+    assert reported.figures["attention_penalty"] > 0
+
+
+def test_soft_attention_has_no_draws_to_learn_from():
+    captioner = Captioner(SoftAttention(D, N), LSTMDecoder(V, D, embedding_dim=3, hidden_dim=N)).double()
+    with pytest.raises(ValueError, match="needs attention=hard, got SoftAttention"):
+        HardLoss()(captioner, REGIONS, torch.tensor([0]), CAPTION)
+
+
+def test_regions_are_not_tried_behind_words_that_are_dropped_for_each_anew():
+    config = small_config("attention=hard", "attention.estimator=exact", "decoder.dropout_places=[words,output]")
+    with pytest.raises(UserError, match="leave words out of decoder.dropout_places"):
+        build_module(config, Grids(), Vocabulary.build([tuple(WORDS)], size=100), {CARD: {}})  # type: ignore[arg-type]

@@ -1,0 +1,147 @@
+"""The gradient of samples' rewards against that of the expected reward, for which every caption is counted."""
+
+import itertools
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
+from showattendtell.errors import UserError
+from showattendtell.losses.self_critical import Reward, RewardSamples, SelfCriticalLoss, log_prob
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.captioner import Captioner, eval_mode
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.scores import AdditiveScore
+from showattendtell.types import Batch
+
+VOCABULARY = Vocabulary([*SPECIAL, "dog", "cat"])
+SAYABLE = [token for token in range(len(VOCABULARY)) if token not in (PAD, START)]
+L, D, N, LONGEST = 2, 4, 3, 3
+REGIONS = torch.randn(2, L, D, generator=torch.Generator().manual_seed(0)).double()
+REFERENCES = [[("dog", "cat"), ("dog",)], [("cat",), ("cat", "dog")], [("dog", "dog", "cat"), ("cat",)]]
+BATCH = Batch(REGIONS, torch.tensor([0, 0, 1]), torch.tensor([[4, EOS], [5, EOS], [4, EOS]]), torch.tensor([2, 0]))
+"""Two captions of the image at place 2 in the training split, and one of that at place 0."""
+
+
+def tiny(attention: str, **settings: object) -> Captioner:
+    """Random weights, in training, with dropout that would be seen."""
+    torch.manual_seed(3)
+    kind = SoftAttention if attention == "soft" else partial(HardAttention, **settings)
+    captioner = Captioner(
+        kind(D, N, score=partial(AdditiveScore, width=3)),
+        LSTMDecoder(len(VOCABULARY), D, embedding_dim=3, hidden_dim=N, dropout=0.5),
+    )
+    for parameter in captioner.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return captioner.double().train()
+
+
+def critic(**settings: object) -> SelfCriticalLoss:
+    return SelfCriticalLoss(Reward(**{"cider": 1.0, "max_length": LONGEST, **settings}), VOCABULARY, REFERENCES)
+
+
+def every_caption() -> list[list[int]]:
+    """Those that end within so many words, and those that are cut off there."""
+    words = [token for token in SAYABLE if token != EOS]
+    ended = [[*said, EOS] for length in range(LONGEST) for said in itertools.product(words, repeat=length)]
+    return ended + [list(said) for said in itertools.product(words, repeat=LONGEST)]
+
+
+def gradient(value: Tensor, captioner: Captioner) -> Tensor:
+    parameters = list(captioner.parameters())
+    parts = torch.autograd.grad(value, parameters, allow_unused=True)
+    return torch.cat(
+        [(torch.zeros_like(p) if part is None else part).flatten() for part, p in zip(parts, parameters, strict=True)]
+    )
+
+
+def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
+    """The mean over the batch's captions of sum_y p(y|a) r(y); under hard attention also over all the locations."""
+    captions = every_caption()
+    tokens = torch.tensor([[*said, *[PAD] * (LONGEST - len(said))] for said in captions])
+    paths = [None]
+    if isinstance(captioner.attention, HardAttention) and captioner.attention.inference_mode == "sample":
+        paths = [torch.tensor(path).view(1, -1, 1) for path in itertools.product(range(L), repeat=LONGEST)]
+    total = torch.zeros((), dtype=torch.float64)
+    for row, weight in ((0, 2 / 3), (1, 1 / 3)):
+        worth = owner.judge.judge(captions, [int(BATCH.positions[row])] * len(captions)).reward.double()
+        p = torch.zeros(len(captions), dtype=torch.float64)
+        for path in paths:
+            # a path's steps behind a caption's end are no part of it, and are counted once for each location
+            given = None if path is None else path.expand(len(tokens), -1, -1)
+            copies = 1 if path is None else L ** (LONGEST - (tokens != PAD).sum(dim=1)).double()
+            p = p + log_prob(captioner, REGIONS[row : row + 1], RewardSamples(tokens, given)).exp() / copies
+        torch.testing.assert_close(p.sum(), torch.ones_like(p.sum()))
+        total = total + weight * (p * worth).sum()
+    return total
+
+
+class Estimate(NamedTuple):
+    mean: Tensor
+    error: Tensor
+
+
+def estimate(captioner: Captioner, owner: SelfCriticalLoss, batches: int) -> Estimate:
+    torch.manual_seed(2)
+    drawn = torch.stack([gradient(owner(captioner, REGIONS, BATCH).loss, captioner) for _ in range(batches)])
+    return Estimate(drawn.mean(dim=0), drawn.std(dim=0) / batches**0.5)
+
+
+CAPTIONERS = {
+    "soft": ("soft", {}),
+    "hard": ("hard", {"inference_mode": "sample"}),
+    "hard, expectation": ("hard", {"inference_mode": "expectation"}),
+}
+
+
+@pytest.mark.parametrize("baseline", ["others", "greedy"])
+@pytest.mark.parametrize(("attention", "settings"), CAPTIONERS.values(), ids=CAPTIONERS)
+def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
+    attention: str, settings: dict[str, str], baseline: str
+):
+    captioner, owner = tiny(attention, **settings), critic(baseline=baseline, samples=30)
+    with eval_mode(captioner):
+        exact = -gradient(expected_reward(captioner, owner), captioner)
+    found = estimate(captioner, owner, batches=90)
+    moving = found.error > 1e-9
+    assert (found.mean - exact)[~moving].abs().max() < 1e-6
+    deviations = ((found.mean - exact) / found.error)[moving]
+    assert deviations.abs().max() < 6
+    assert deviations.square().mean() < 4
+    assert found.error.norm() < 0.25 * exact.norm(), "too few samples to tell anything"
+
+
+def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
+    """What the test above would find if p were not that which the captions were drawn from."""
+    captioner, owner = tiny("soft"), critic(samples=30)
+    with eval_mode(captioner):
+        exact = -gradient(expected_reward(captioner, owner), captioner)
+    owner._constraints = owner._constraints._replace(never=(PAD, START, SAYABLE[1]))
+    found = estimate(captioner, owner, batches=90)
+    assert ((found.mean - exact).abs() > 6 * found.error).any()
+
+
+def test_the_parts_of_the_reward_are_weighted_and_told_apart():
+    torch.manual_seed(0)
+    captioner = tiny("soft")
+    told = critic(cider=0.5, bleu4=2.0, samples=8)(captioner, REGIONS, BATCH).figures
+    assert told["sampled_reward"] == pytest.approx(0.5 * told["sampled_cider"] + 2.0 * told["sampled_bleu4"])
+    assert 0 < told["sampled_unended"] < 100
+    assert 0 < told["sampled_words"] < LONGEST
+
+
+def test_the_captioner_is_in_training_again_afterwards():
+    captioner = tiny("soft")
+    critic()(captioner, REGIONS, BATCH)
+    assert captioner.training
+    assert captioner.decoder.mean_dropout.training
+
+
+def test_one_sample_has_no_others_to_be_compared_with():
+    with pytest.raises(UserError, match=r"reward\.samples must be 2 or more, got 1"):
+        critic(samples=1)
+    critic(samples=1, baseline="greedy")

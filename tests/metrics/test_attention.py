@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+
+from showattendtell.metrics.attention import (
+    GroundedWord,
+    centre_prior,
+    centres_inside,
+    compare_maps,
+    coverage,
+    score_attention,
+)
+from showattendtell.types import WHOLE, Box
+
+SEEN = Box(0.25, 0.0, 0.75, 1.0)
+"""The middle half of an image; a 2 x 4 grid on it has cells an eighth of the image wide and half of it high."""
+
+
+def peaked(row: int, column: int) -> np.ndarray:
+    """0.3 in one cell of a 2 x 4 grid, 0.1 in the others."""
+    weights = np.full((2, 4), 0.1)
+    weights[row, column] = 0.3
+    return weights
+
+
+def around(x: float, y: float) -> Box:
+    """A small box."""
+    return Box(x - 0.01, y - 0.01, x + 0.01, y + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "x", "y"), [(0, 0, 0.3125, 0.25), (1, 3, 0.6875, 0.75), (0, 2, 0.5625, 0.25)]
+)
+def test_a_hit_is_a_peak_whose_cells_centre_lies_in_the_box(row: int, column: int, x: float, y: float):
+    assert compare_maps(GroundedWord(peaked(row, column), SEEN, (around(x, y),))).model.hit == 1
+
+
+def test_a_miss_is_a_peak_elsewhere():
+    assert compare_maps(GroundedWord(peaked(0, 1), SEEN, (around(0.3125, 0.25),))).model.hit == 0
+
+
+def test_any_of_several_boxes_counts():
+    far, near = around(0.1, 0.1), around(0.4375, 0.25)
+    hits = [compare_maps(GroundedWord(peaked(0, 1), SEEN, boxes)).model.hit for boxes in [(far, near), (far,), (near,)]]
+    assert hits == [1, 0, 1]
+
+
+def test_equal_peaks_hit_in_proportion():
+    weights = np.array([[0.2, 0.2], [0.2, 0.4]])
+    look = GroundedWord(weights, WHOLE, (Box(0.5, 0, 1, 1),))
+    assert compare_maps(look).model.hit == 1
+    assert compare_maps(look._replace(weights=np.array([[0.3, 0.3], [0.1, 0.3]]))).model.hit == pytest.approx(2 / 3)
+
+
+def test_correctness_worked_by_hand():
+    """The left cells are covered by half, the lower right one by a quarter: 0.5 (0.1 + 0.3) + 0.25 * 0.4."""
+    weights = np.array([[0.1, 0.2], [0.3, 0.4]])
+    boxes = (Box(0, 0, 0.25, 1), Box(0.5, 0.5, 0.75, 0.75))
+    assert compare_maps(GroundedWord(weights, WHOLE, boxes)).model.correctness == pytest.approx(0.3)
+
+
+def test_what_two_boxes_both_cover_counts_once():
+    box, inner = Box(0.1, 0.2, 0.7, 0.9), Box(0.3, 0.3, 0.6, 0.8)
+    once, twice, nested = ((box,), (box, box), (inner, box))
+    expected = coverage(GroundedWord(np.ones((3, 5)), WHOLE, once))
+    for boxes in (twice, nested):
+        np.testing.assert_allclose(coverage(GroundedWord(np.ones((3, 5)), WHOLE, boxes)), expected, atol=1e-12)
+
+
+def test_a_thing_outside_of_what_is_seen_is_found_by_no_map():
+    glance = compare_maps(GroundedWord(peaked(0, 0), SEEN, (Box(0.0, 0.0, 0.2, 1.0),)))
+    assert [glance.model, glance.uniform, glance.centre] == [(0, 0)] * 3
+
+
+def test_a_box_around_everything_is_found_by_every_map():
+    glance = compare_maps(GroundedWord(peaked(1, 2), SEEN, (WHOLE,)))
+    for find in (glance.model, glance.uniform, glance.centre):
+        assert find == (1, pytest.approx(1))
+
+
+def test_the_uniform_map_scores_the_boxes_share_of_what_is_seen():
+    """Cells of an eighth by a half of the image: the box covers one cell whole and the next by half."""
+    glance = compare_maps(GroundedWord(peaked(0, 0), SEEN, (Box(0.25, 0.0, 0.4375 - 0.01, 0.5),)))
+    assert glance.uniform.hit == pytest.approx(1 / 8)
+    assert glance.uniform.correctness == pytest.approx((0.1875 - 0.01) * 0.5 / 0.5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 7), (14, 14), (4, 9), (1, 2)])
+def test_the_centre_prior_is_a_gaussian_of_a_quarter_of_the_side(rows: int, columns: int):
+    prior = centre_prior(rows, columns)
+    assert prior.sum() == pytest.approx(1)
+    y, x = (np.arange(rows) + 0.5) / rows - 0.5, (np.arange(columns) + 0.5) / columns - 0.5
+    density = np.exp(-(y[:, None] ** 2 + x**2) / (2 * 0.25**2))
+    np.testing.assert_allclose(prior, density / density.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "columns", "peaks"), [(7, 7, 1), (14, 14, 4), (16, 7, 2), (10, 6, 4)])
+def test_the_middle_cells_of_the_centre_prior_tie_exactly(rows: int, columns: int, peaks: int):
+    prior = centre_prior(rows, columns)
+    assert (prior == prior.max()).sum() == peaks
+    np.testing.assert_array_equal(prior, prior[::-1, ::-1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_coverage_is_what_a_fine_raster_counts(seed: int):
+    """Boxes and grid drawn on 840 x 840 points; all edges lie between them, so that the count is exact."""
+    rng = np.random.default_rng(seed)
+    rows, columns = map(int, rng.choice([1, 2, 3, 4, 5, 7, 8], size=2))
+    edges = np.sort(rng.integers(-200, 1041, size=(int(rng.integers(1, 5)), 2, 2)), axis=1)
+    boxes = tuple(Box(*(corner / 840).ravel()) for corner in edges)
+    y, x = (np.arange(840)[:, None] + 0.5) / 840, (np.arange(840) + 0.5) / 840
+    drawn = np.any([(b.left < x) & (x < b.right) & (b.top < y) & (y < b.bottom) for b in boxes], axis=0)
+    expected = drawn.reshape(rows, 840 // rows, columns, 840 // columns).mean(axis=(1, 3))
+    seen = Box(0.2, 0.1, 0.6, 0.9)  # the same scene, moved into a part of the image
+    moved = tuple(Box(0.2 + 0.4 * b.left, 0.1 + 0.8 * b.top, 0.2 + 0.4 * b.right, 0.1 + 0.8 * b.bottom) for b in boxes)
+    for look in (
+        GroundedWord(np.ones((rows, columns)), WHOLE, boxes),
+        GroundedWord(np.ones((rows, columns)), seen, moved),
+    ):
+        np.testing.assert_allclose(coverage(look), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cells_inside_are_those_whose_centre_a_box_contains(seed: int):
+    rng = np.random.default_rng(seed)
+    corners = np.sort(rng.uniform(-0.2, 1.2, size=(3, 2, 2)), axis=1)
+    boxes = tuple(Box(*corner.ravel()) for corner in corners)
+    inside = centres_inside(GroundedWord(np.ones((6, 9)), WHOLE, boxes))
+    for row, column in np.ndindex(6, 9):
+        x, y = (column + 0.5) / 9, (row + 0.5) / 6
+        assert inside[row, column] == any(b.left <= x <= b.right and b.top <= y <= b.bottom for b in boxes)
+
+
+def test_scores_are_means_over_words_and_by_kind_the_commonest_first():
+    hit = GroundedWord(peaked(0, 1), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
+    miss = GroundedWord(peaked(0, 0), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
+    gaze = score_attention(
+        [compare_maps(look) for look in (hit._replace(kind="animals"), hit, miss, hit._replace(kind=""))]
+    )
+    assert gaze.model == (3 / 4, pytest.approx((0.3 * 3 + 0.1) / 4), 4)
+    assert gaze.uniform == (pytest.approx(1 / 8), pytest.approx(1 / 8), 4)
+    assert list(gaze.by_kind.items()) == [
+        ("people", (1 / 2, pytest.approx(0.2), 2)),
+        ("animals", (1, pytest.approx(0.3), 1)),
+    ]
+
+
+def test_no_words_score_nothing():
+    assert score_attention([]) == ((0, 0, 0), (0, 0, 0), (0, 0, 0), {})

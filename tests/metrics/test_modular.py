@@ -1,0 +1,260 @@
+"""The metric classes against the functions and other libraries, in a plain loop and over real processes."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from pycocoevalcap.bleu.bleu_scorer import BleuScorer
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+from torchmetrics import Metric, MetricCollection
+
+import showattendtell.metrics
+from showattendtell.metrics import (
+    METEOR,
+    ROUGEL,
+    SPICE,
+    AttentionCorrectness,
+    CIDErD,
+    CorpusBLEU,
+    Diversity,
+    Endings,
+    Means,
+    PointingGame,
+)
+from showattendtell.metrics.attention import GroundedWord, compare_maps, score_attention
+from showattendtell.metrics.collection import METRICS, measure
+from showattendtell.metrics.diversity import diversity, judge_endings
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.modular import RunningMeans
+from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.types import Box
+
+HYPOTHESES = [line.split() for line in ("a dog runs on the", "two men play", "a red car near a tree", "", "zwei 犬")]
+REFERENCES = [
+    [line.split() for line in lines]
+    for lines in (
+        ["a dog is running on the grass", "the brown dog runs over the grass"],
+        ["two men play", "two men play a game on a field"],
+        ["a red car stands near a tall tree"],
+        ["nothing was said of the dog"],
+        ["two 犬 run", "dogs"],
+    )
+]
+ENDED = [True, False, True, True, True]
+TRAINING = [["two", "men", "play"]]
+PROCESSES = 3
+SHARES = [slice(0, 2), slice(2, 2), slice(2, 5)]
+"""What each process is given: the second one nothing."""
+
+
+def expected(names: tuple[str, ...] = METRICS) -> dict[str, float]:
+    """The figures of the functions on the whole corpus, which the commands write."""
+    return corpus_figures(measure(HYPOTHESES, REFERENCES, names).measured.values())
+
+
+def grounded() -> list[GroundedWord]:
+    rng = np.random.default_rng(0)
+    maps = rng.dirichlet(np.ones(6), size=5).reshape(5, 2, 3)
+    boxes = [(Box(x, 0.1, x + 0.4, 0.7),) for x in np.linspace(0, 0.6, 5)]
+    return [GroundedWord(*word) for word in zip(maps, [Box(0, 0, 1, 1)] * 5, boxes, strict=True)]
+
+
+def captions(make: Callable[[], Metric], share: slice) -> Metric:
+    metric = make()
+    if HYPOTHESES[share]:
+        metric.update(HYPOTHESES[share], REFERENCES[share])
+    return metric
+
+
+def everything(share: slice) -> dict[str, Any]:
+    """What a process computes that is given a share of the corpus, image by image."""
+    metrics: dict[str, Metric] = {"bleu": CorpusBLEU(), "cider": CIDErD(), "rouge_l": ROUGEL()}
+    metrics |= {"diversity": Diversity(TRAINING), "endings": Endings()}
+    metrics |= {"pointing": PointingGame(), "correctness": AttentionCorrectness(), "means": Means()}
+    for metric in metrics.values():
+        metric.to("cpu")  # as Lightning does, after which torchmetrics takes states for floats
+    for image in range(5)[share]:
+        one = slice(image, image + 1)
+        for name in ("bleu", "cider", "rouge_l"):
+            metrics[name].update(HYPOTHESES[one], REFERENCES[one])
+        metrics["diversity"].update(HYPOTHESES[one])
+        metrics["endings"].update(HYPOTHESES[one], ENDED[one])
+        for name in ("pointing", "correctness"):
+            metrics[name].update(grounded()[one])
+        figures = {"all": (torch.tensor(float(image)), 2), f"of {image}": (torch.tensor(0.5), torch.tensor(image))}
+        metrics["means"].update(figures)
+    merged = metrics["means"].merged_means()
+    return {**{name: metric.compute() for name, metric in metrics.items()}, "merged": merged}
+
+
+def as_process(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=PROCESSES)
+    torch.save(everything(SHARES[rank]), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def by_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("processes")
+    mp.start_processes(as_process, args=(str(folder),), nprocs=PROCESSES, start_method="spawn")
+    return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
+def test_three_processes_compute_what_one_does(by_processes: list[dict[str, Any]]):
+    one = everything(slice(None))
+    for found in by_processes:
+        assert found["bleu"] == one["bleu"]
+        assert found["cider"] == one["cider"]
+        assert found["diversity"] == one["diversity"]
+        assert found["endings"] == one["endings"]
+        assert found["merged"].keys() == one["merged"].keys()
+        for name in ("rouge_l", "pointing", "correctness", "means", "merged"):
+            torch.testing.assert_close(found[name], one[name], rtol=1e-14, atol=0)
+
+
+def test_captions_have_the_figures_that_the_commands_write(by_processes: list[dict[str, Any]]):
+    figures = expected(("bleu", "rouge_l", "cider"))
+    found = by_processes[0]
+    scores = {**found["bleu"], "rouge_l": found["rouge_l"], "cider": found["cider"]}
+    assert {name: score.item() for name, score in scores.items()} == pytest.approx(figures, rel=1e-15)
+    assert {name: figure.item() for name, figure in found["diversity"].items()} == diversity(HYPOTHESES, TRAINING)
+    assert {name: x.item() for name, x in found["endings"].items()} == judge_endings(HYPOTHESES, ENDED)._asdict()
+
+
+def test_attention_scores_are_those_of_the_functions(by_processes: list[dict[str, Any]]):
+    scores = score_attention([compare_maps(word) for word in grounded()])
+    for name in ("model", "uniform", "centre"):
+        score = getattr(scores, name)
+        assert by_processes[0]["pointing"][name].item() == pytest.approx(100 * score.hit_rate)
+        assert by_processes[0]["correctness"][name].item() == pytest.approx(100 * score.correctness)
+
+
+def test_means_worked_by_hand(by_processes: list[dict[str, Any]]):
+    """`of 0` has no items; the weights of `all` are equal."""
+    means = {name: mean.item() for name, mean in by_processes[1]["means"].items()}
+    assert means == {"all": 2.0, **{f"of {image}": 0.5 for image in range(1, 5)}}
+
+
+def test_a_plain_loop_of_torchmetrics_gives_pycocoevalcaps_scores():
+    metrics = MetricCollection({"bleu": CorpusBLEU(), "cider": CIDErD()})
+    for start in (0, 2, 4):
+        metrics.update(HYPOTHESES[start : start + 2], REFERENCES[start : start + 2])
+    scores = metrics.compute()
+    bleu, cider = BleuScorer(n=4), CiderScorer()
+    for words, of in zip(HYPOTHESES, REFERENCES, strict=True):
+        pair = " ".join(words), [" ".join(reference) for reference in of]
+        bleu += pair
+        cider += pair
+    by_order = bleu.compute_score(option="closest")[0]
+    assert [scores[f"bleu{n}_with_penalty"].item() for n in range(1, 5)] == [100 * score for score in by_order]
+    assert scores["cider"].item() == pytest.approx(100 * cider.compute_score()[0], rel=1e-15)
+    metrics.reset()
+    metrics.update(["a dog"], [["a dog", "the cat"]])
+    assert metrics.compute()["bleu2"].item() == pytest.approx(100)
+
+
+@pytest.mark.parametrize("make", [CorpusBLEU, ROUGEL, CIDErD])
+def test_a_string_is_its_words(make: Callable[[], Metric]):
+    strings, references = [" ".join(words) for words in HYPOTHESES], [[" ".join(r) for r in of] for of in REFERENCES]
+    metric = make()
+    metric.update(strings, references)
+    assert metric.compute() == captions(make, slice(None)).compute()
+
+
+@pytest.mark.parametrize("make", [CorpusBLEU, ROUGEL, CIDErD])
+def test_forward_returns_the_score_of_a_batch_and_adds_it(make: Callable[[], Metric]):
+    metric = make()
+    of_batch = metric(HYPOTHESES[:2], REFERENCES[:2])
+    assert of_batch == captions(make, slice(0, 2)).compute()
+    metric(HYPOTHESES[2:], REFERENCES[2:])
+    assert metric.compute() == captions(make, slice(None)).compute()
+
+
+@pytest.mark.parametrize("make", [CorpusBLEU, ROUGEL, CIDErD])
+def test_captions_and_images_must_be_as_many(make: Callable[[], Metric]):
+    with pytest.raises(ValueError, match="got 1 for 2"):
+        make().update(HYPOTHESES[:1], REFERENCES[:2])
+
+
+@pytest.mark.parametrize(("make", "metric"), [(METEOR, "meteor"), (SPICE, "spice")])
+def test_the_metrics_of_java_have_the_figures_that_the_commands_write(make: Callable[[], Metric], metric: str):
+    found = measure(HYPOTHESES, REFERENCES, [metric])
+    if found.missing:
+        with pytest.raises(MetricError, match=found.missing[metric][:20]):
+            captions(make, slice(None)).compute()
+        pytest.skip(found.missing[metric])
+    whole = make()
+    for image in range(5):
+        whole.update(HYPOTHESES[image : image + 1], REFERENCES[image : image + 1])
+    assert whole.compute().item() == expected((metric,))[metric]
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_without_captions_there_is_no_score():
+    assert math.isnan(CIDErD().compute())
+    assert math.isnan(ROUGEL().compute())
+    assert CorpusBLEU().compute()["bleu4"] == 0
+    assert Means().compute() == {}
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_means_resume_from_their_sums():
+    means, resumed = Means(), Means()
+    means.update({"loss": (torch.tensor(1 / 3), 7), "nll": (torch.tensor(2.0), 0)})
+    resumed.load_means(means.merged_means())
+    for one in (means, resumed):
+        one.update({"loss": (torch.tensor(0.1), 5), "other": (torch.tensor(4.0), 1)})
+    assert means.compute() == resumed.compute()
+    assert list(means.compute()) == ["loss", "other"]
+    assert means.compute()["loss"].item() == pytest.approx((7 / 3 + 0.5) / 12)
+    means.reset()
+    assert means.compute() == {}
+
+
+def test_importing_the_metrics_imports_no_torch():
+    code = "import showattendtell.metrics, sys; assert not {'torch', 'torchmetrics'} & set(sys.modules)"
+    folder = Path(showattendtell.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(folder)})
+
+
+def test_every_name_is_a_metric_and_others_are_refused():
+    for name in showattendtell.metrics.__all__:
+        assert issubclass(getattr(showattendtell.metrics, name), Metric)
+    with pytest.raises(AttributeError, match="no attribute Blue"):
+        _ = showattendtell.metrics.Blue
+
+
+def test_a_metric_that_was_reset_in_inference_mode_is_updated_elsewhere():
+    bleu, *both = CorpusBLEU(), Means(), RunningMeans()
+    with torch.inference_mode():
+        for metric in (bleu, *both):
+            metric.reset()
+        for means in both:
+            means.update({"a": (torch.tensor(5.0), 1)})
+    bleu.update(["a dog runs fast"], [["a dog runs fast"]])
+    assert bleu.compute()["bleu4"] == pytest.approx(100)
+    for means in both:
+        means.update({"a": (torch.tensor(2.0), 2)})
+        assert means.compute() == {"a": 3}
+        resumed = type(means)()
+        resumed.load_means(means.merged_means())
+        for metric in (means, resumed):
+            metric.update({"a": (torch.tensor(7.0), 1), "b": (torch.tensor(1.0), 1)})
+            assert metric.compute() == {"a": 4, "b": 1}
+
+
+def test_running_means_are_those_of_single_precision():
+    values = torch.rand(50, generator=torch.Generator().manual_seed(1)).tolist()
+    running, mean = RunningMeans(), torch.zeros(())
+    for step, value in enumerate(values, start=1):
+        running.update({"loss": (torch.tensor(value), 3)})
+        mean = mean + (torch.tensor(value) - mean) * (3 / (3 * step))
+    assert running.compute()["loss"].float() == mean

@@ -1,0 +1,91 @@
+"""Padding is left out on the processor and computed along on a GPU: losses and gradients are the same."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from showattendtell.data.vocabulary import EOS, PAD
+from showattendtell.losses.caption import HardLoss, SoftLoss, total
+from showattendtell.losses.self_critical import RewardSamples, log_prob
+from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
+from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.kernels.packing import Packing
+
+Parts = tuple[Tensor, ...]
+"""A value, and its gradient by each parameter."""
+
+D, N, V = 5, 4, 9
+REGIONS = torch.randn(2, 6, D, generator=torch.Generator().manual_seed(1)).double()
+OWNERS = torch.tensor([0, 0, 1, 1])
+TOKENS = torch.tensor([[5, EOS, PAD, PAD], [4, 5, 6, EOS], [7, 8, EOS, PAD], [EOS, PAD, PAD, PAD]])
+
+MODELS = {
+    "soft": (SoftAttention, LSTMDecoder, SoftLoss),
+    "hard": (partial(HardAttention, expectation_prob=1.0), LSTMDecoder, HardLoss),
+    "adaptive": (AdaptiveAttention, LSTMDecoder, SoftLoss),
+    "none": (MeanAttention, LSTMDecoder, SoftLoss),
+    "nic": (MeanAttention, NICDecoder, SoftLoss),
+    "log_bilinear": (MeanAttention, LogBilinearDecoder, SoftLoss),
+}
+
+
+def captioner_of(attention: Callable[..., nn.Module], decoder: Callable[..., nn.Module]) -> Captioner:
+    torch.manual_seed(0)
+    return Captioner(attention(D, N), decoder(V, D, embedding_dim=3, hidden_dim=N, dropout=0.0)).double().train()
+
+
+def with_gradient(value: Tensor, captioner: Captioner) -> Parts:
+    gradient = torch.autograd.grad(value.sum(), list(captioner.parameters()), allow_unused=True, materialize_grads=True)
+    return value.detach(), *gradient
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Parts]], Parts]:
+    """Gives what a function gives where padding is computed along."""
+
+    def work_with_padding(work: Callable[[], Parts]) -> Parts:
+        with monkeypatch.context() as patched:
+            patched.setattr(Packing, "of", Packing.with_padding)
+            return work()
+
+    return work_with_padding
+
+
+@pytest.mark.parametrize(("attention", "decoder", "loss"), MODELS.values(), ids=MODELS)
+def test_people_s_captions(attention, decoder, loss, as_on_a_gpu):
+    captioner = captioner_of(attention, decoder)
+    of = {"attention_weight": 0.5, "label_smoothing": 0.1}
+
+    def work() -> Parts:
+        return with_gradient(total(loss(**of)(captioner, REGIONS, OWNERS, TOKENS).terms), captioner)
+
+    found = as_on_a_gpu(work)
+    assert all(part.isfinite().all() for part in found)
+    torch.testing.assert_close(found, work())
+
+
+@pytest.mark.parametrize(("attention", "decoder", "loss"), list(MODELS.values())[:2], ids=list(MODELS)[:2])
+def test_captions_that_are_rewarded_and_never_say_padding(attention, decoder, loss, as_on_a_gpu):
+    captioner = captioner_of(attention, decoder)
+
+    def work() -> Parts:
+        return with_gradient(log_prob(captioner, REGIONS, RewardSamples(TOKENS, None)), captioner)
+
+    found = as_on_a_gpu(work)
+    assert all(part.isfinite().all() for part in found)
+    torch.testing.assert_close(found, work())
+
+
+def test_words_stand_where_they_stood():
+    values = torch.randn(4, 4, 2) * (TOKENS != PAD).unsqueeze(-1)
+    for packing in (Packing.with_padding(TOKENS), Packing.without_padding(TOKENS)):
+        torch.testing.assert_close(packing.pad(packing.pack(values)), values)
+        assert sum(packing.sizes) == len(packing.places)
+        assert [step.stop - step.start for step in packing.steps()] == list(packing.sizes)
+    assert sum(Packing.without_padding(TOKENS).sizes) == int((TOKENS != PAD).sum())

@@ -1,0 +1,76 @@
+import torch
+from torch import Tensor
+
+from showattendtell.data.vocabulary import EOS, START
+from showattendtell.models.attention import MeanAttention
+from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import Decoder
+
+V, D, M, N = 9, 5, 3, 4
+REGIONS = torch.randn(2, 6, D, generator=torch.Generator().manual_seed(0))
+OWNERS = torch.tensor([0, 1])
+TOKENS = torch.tensor([[4, 5, 6, EOS], [7, 8, 4, EOS]])
+
+
+def spread(model: torch.nn.Module) -> None:
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+
+
+def logits_of(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """(B, T, V)"""
+    trace = Captioner(MeanAttention(D, N), decoder)(REGIONS, OWNERS, tokens)
+    return trace.at_steps(trace.logits)
+
+
+def test_nic_is_torchs_lstm_over_the_image_and_then_the_words():
+    decoder = NICDecoder(V, D, M, N).eval()
+    spread(decoder)
+    lstm = torch.nn.LSTM(M, N, batch_first=True)
+    admit, forget, output, candidate = range(4)
+    with torch.no_grad():
+        for ours, torchs in (
+            (decoder.read_word.weight, lstm.weight_ih_l0),
+            (decoder.hidden_gates.weight, lstm.weight_hh_l0),
+            (decoder.read_word.bias, lstm.bias_ih_l0),
+        ):
+            torchs.copy_(torch.cat([ours.chunk(4)[gate] for gate in (admit, forget, candidate, output)]))
+        lstm.bias_hh_l0.zero_()
+    image = decoder.image(REGIONS.mean(dim=1)).unsqueeze(1)
+    words = decoder.embedding(torch.cat([torch.full((2, 1), START), TOKENS[:, :-1]], dim=1))
+    hidden = lstm(torch.cat([image, words], dim=1))[0][:, 1:]
+    logits = logits_of(decoder, TOKENS)
+    torch.testing.assert_close(logits, decoder.word_scores(hidden))
+
+
+def test_log_bilinear_predicts_from_the_window_of_words_and_the_image():
+    decoder = LogBilinearDecoder(V, D, M, N, window=2).eval()
+    spread(decoder)
+    logits = logits_of(decoder, TOKENS)
+    newest, oldest = decoder.words.weight.chunk(2, dim=1)
+    for row in range(2):
+        said = [torch.zeros(M), *(decoder.embedding.weight[word] for word in (START, *TOKENS[row, :-1].tolist()))]
+        for step in range(4):
+            r = oldest @ said[step] + newest @ said[step + 1] + decoder.words.bias
+            r = r + decoder.image.weight @ REGIONS[row].mean(dim=0)
+            torch.testing.assert_close(logits[row, step], decoder.word_scores(r))
+
+
+def test_log_bilinear_forgets_what_left_its_window():
+    decoder = LogBilinearDecoder(V, D, M, N, window=2).eval()
+    changed = TOKENS.clone()
+    changed[:, 0] = 8
+    before, after = (logits_of(decoder, tokens) for tokens in (TOKENS, changed))
+    assert not torch.allclose(before[0, 1:3], after[0, 1:3])
+    torch.testing.assert_close(before[:, 3], after[:, 3])
+
+
+def test_nic_sees_the_image_only_at_its_start():
+    decoder = NICDecoder(V, D, M, N).eval()
+    state = decoder.start(REGIONS)
+    word = decoder.word_gates(decoder.embed(torch.tensor([4, 4])))
+    there, elsewhere = (decoder.step(word, context, state) for context in (torch.zeros(2, D), torch.ones(2, D)))
+    torch.testing.assert_close(there, elsewhere)
+    assert not torch.allclose(*state.hidden)

@@ -1,0 +1,126 @@
+from typing import Any
+
+import pytest
+import torch
+from encoders import LITE0, pixels, small
+from torch import Tensor
+
+from showattendtell.errors import UserError
+from showattendtell.models.encoder import Encoder
+
+
+def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
+    encoder = small(16, trainable=True).train()
+    statistics = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+    assert len(statistics) > 50
+    encoder(pixels()).square().sum().backward()
+    assert not any(module.training for module in encoder.modules())
+    assert all(torch.equal(buffer, statistics[name]) for name, buffer in encoder.named_buffers())
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+    assert encoder.network.conv_stem.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("network", "stride", "frozen", "first"),
+    [
+        ("tf_efficientnet_lite0", "last", 8, "blocks.3.0.conv_pw.weight"),
+        ("resnet18", 16, 8, "layer3.0.conv1.weight"),
+        ("vgg11", 16, 8, "features.16.weight"),
+        ("convnext_atto", 32, 16, "stages.3.downsample.0.weight"),
+    ],
+)
+def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
+    network: str, stride: int | str, frozen: int, first: str
+):
+    encoder = Encoder(network, stride, "random", size=64, trainable=True, frozen_stride=frozen)
+    encoder(pixels(64)).square().sum().backward()
+    names = [name for name, _ in encoder.network.named_parameters()]
+    learning = {name for name, parameter in encoder.network.named_parameters() if parameter.grad is not None}
+    assert learning == set(names[names.index(first) :])
+    whole = Encoder(network, stride, "random", size=64, trainable=True)
+    whole.load_state_dict(encoder.state_dict())
+    whole(pixels(64)).square().sum().backward()
+    theirs = dict(whole.network.named_parameters())
+    for name, parameter in encoder.network.named_parameters():
+        if name in learning:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad)
+
+
+NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less, or leave it out"
+
+
+@pytest.mark.parametrize(
+    ("network", "settings", "told"),
+    [
+        (LITE0, {"trainable": False}, "frozen_stride=8 is for encoder.trainable=true"),
+        (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32$"),
+        (LITE0, {"stride": 16, "frozen_stride": 16}, NOTHING_LEFT),
+        (LITE0, {"stride": 16, "frozen_stride": 32}, NOTHING_LEFT),
+        ("vgg11", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
+        ("convnext_atto", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
+        ("twins_svt_small", {"stride": "last"}, NOTHING_LEFT),
+    ],
+)
+def test_a_frozen_stride_that_cannot_be_is_told(network: str, settings: dict, told: str):
+    with pytest.raises(UserError, match=told):
+        Encoder(network, weights="random", size=64, **{"trainable": True, "frozen_stride": 8, **settings})
+
+
+@pytest.mark.parametrize("restoring", [torch.no_grad, torch.inference_mode])
+def test_an_encoder_is_restored_where_no_gradients_are_computed(restoring: Any):
+    with restoring():
+        encoder = Encoder("resnet18", 16, "random", size=64, trainable=True, frozen_stride=8)
+    assert not encoder.network.layer2[0].conv1.weight.requires_grad
+    assert encoder.network.layer3[0].conv1.weight.requires_grad
+
+
+def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
+    """The regions, the bytes that were kept of them for the backward pass beside the weights, and its gradients."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        regions = encoder(pixels(encoder.preprocessing.crop))
+    regions.square().mean().backward()
+    gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+    return regions.detach(), sum(s.nbytes() for place, s in kept.items() if place not in weights), gradients
+
+
+@pytest.mark.parametrize(
+    ("network", "stride", "share"),
+    [
+        (LITE0, "last", 0.15),
+        (LITE0, 8, 0.15),
+        ("vgg19", 16, 0.15),
+        ("resnet50", 16, 0.5),
+        ("vit_tiny_patch16_224", "last", 0.15),
+        ("convnext_atto", 16, 0.2),
+    ],
+)
+def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: str, stride: int | str, share: float):
+    plain, recomputing = (
+        Encoder(network, stride, "random", size=64, trainable=True, recompute=r) for r in (False, True)
+    )
+    recomputing.load_state_dict(plain.state_dict())
+    assert recomputing.describe() == plain.describe()
+    regions, kept, gradients = seen_and_kept(plain)
+    same_regions, kept_less, same_gradients = seen_and_kept(recomputing)
+    assert torch.equal(regions, same_regions)
+    assert len(gradients) > 10
+    assert all(torch.equal(*pair) for pair in zip(gradients, same_gradients, strict=True))
+    assert 0 < kept_less < share * kept
+
+
+def test_recomputation_asks_for_a_network_that_is_trained():
+    with pytest.raises(UserError, match="recompute=true is for encoder.trainable=true; set that too, or leave it out"):
+        small(recompute=True)
+
+
+def test_a_network_that_cannot_recompute_is_told():
+    with pytest.raises(UserError, match="recompute=true: timm has no recomputation for inception_v3; leave it out, or"):
+        Encoder("inception_v3", "last", "random", size=96, trainable=True, recompute=True)

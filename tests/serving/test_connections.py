@@ -1,0 +1,291 @@
+"""One client shuts no others out: not with connections, not with bodies, not with files that take long to decode."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from asking import FORM, Answered, ask, caption, form, part
+from costly import COSTLY, jpeg_with_scans
+from hostile import encoded, noise
+from started import Served
+
+from showattendtell.serving.connections import client_network
+from showattendtell.serving.limits import RequestError
+from showattendtell.serving.queue import RequestQueue
+
+Serve = Callable[..., Served]
+SMALL = encoded(noise(), "PNG")
+SOON = 30
+"""Seconds in which a request is answered whatever others do, on the busiest machine."""
+
+
+@pytest.fixture(scope="module")
+def narrow(serve: Serve) -> Served:
+    return serve("limits.request_megabytes=0.1", "limits.seconds=2", "limits.connections=3", "limits.waiting=4")
+
+
+@contextlib.contextmanager
+def connected(served: Served, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
+    """So many connections, each of which has sent something."""
+    place = urlsplit(served.address)
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection((place.hostname, place.port), timeout=60))
+            with contextlib.suppress(OSError):  # closed already
+                connection.sendall(sent)
+            sockets.append(connection)
+        yield sockets
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes it; waits up to a minute for that."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def is_sent(connection: socket.socket, content: bytes) -> bool:
+    """Whether the server still takes it."""
+    try:
+        connection.sendall(content)
+    except ConnectionError:
+        return False
+    return True
+
+
+def in_time(ask: Callable[[], Answered]) -> Answered:
+    begin = time.monotonic()
+    answered = ask()
+    assert time.monotonic() - begin < SOON
+    return answered
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_a_file_that_takes_too_long_to_decode_is_refused_and_the_next_request_answered(served: Served, kind: str):
+    make, reason = COSTLY[kind]
+    content = make()
+    refused = in_time(lambda: caption(served.address, content))
+    assert refused.status == 422
+    assert re.match(rf"image 0.jpg {reason}", refused.error)
+    assert in_time(lambda: caption(served.address, SMALL)).status == 200
+
+
+def test_many_files_that_take_too_long_to_decode_do_not_keep_others_waiting(served: Served):
+    costly = jpeg_with_scans(60_000, (1_000, 1_000))
+    with ThreadPoolExecutor(12) as clients:
+        refused = [clients.submit(caption, served.address, *[costly] * 8) for _ in range(12)]
+        assert in_time(lambda: caption(served.address, SMALL)).status in (200, 503)
+        assert {one.result().status for one in refused} <= {422, 503}
+    assert in_time(lambda: caption(served.address, SMALL)).status == 200
+
+
+BEGUN = {
+    "nothing": b"",
+    "half a header": b"GET / HTTP/1.1\r\nHost: loc",
+    "a header without its end": b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", BEGUN.values(), ids=[*BEGUN])
+def test_a_request_is_answered_while_a_client_holds_250_idle_connections(served: Served, sent: bytes):
+    with connected(served, 250, sent):
+        assert in_time(lambda: ask(served.address, "")).status == 200
+        assert in_time(lambda: caption(served.address, SMALL)).status == 200
+
+
+@pytest.mark.parametrize("sent", BEGUN.values(), ids=[*BEGUN])
+def test_a_connection_on_which_no_header_comes_is_closed(narrow: Served, sent: bytes):
+    with connected(narrow, 1, sent) as [idle]:
+        assert is_closed(idle)
+
+
+def test_a_header_that_comes_byte_by_byte_is_not_waited_for(narrow: Served):
+    with connected(narrow, 1, b"GET / HTTP/1.1\r\n") as [slow]:
+        assert wait_until(lambda: not is_sent(slow, b"A: b\r\n"))
+
+
+def test_a_second_header_that_does_not_come_is_not_waited_for_either(narrow: Served):
+    with connected(narrow, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as [idle]:
+        assert idle.recv(12) == b"HTTP/1.1 200"
+        idle.sendall(b"GET / HT")
+        with contextlib.suppress(ConnectionError):
+            while idle.recv(100_000):
+                pass
+
+
+def test_a_client_that_does_not_read_its_answers_is_disconnected(narrow: Served):
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc, which shows the sockets of a process")
+    before = sockets_of(narrow.pid)
+    with connected(narrow, 1, b"GET /serve.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2_000):
+        assert wait_until(lambda: sockets_of(narrow.pid) > before)
+        assert wait_until(lambda: sockets_of(narrow.pid) <= before)
+
+
+def sockets_of(pid: int) -> int:
+    found = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found += "socket" in str(link.readlink())
+    return found
+
+
+def wait_until(fulfilled: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not fulfilled() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return fulfilled()
+
+
+def test_of_too_many_connections_the_oldest_without_a_request_is_closed(narrow: Served):
+    with connected(narrow, 4) as [oldest, *others]:
+        assert is_closed(oldest)
+        others[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert others[-1].recv(12) == b"HTTP/1.1 200"
+
+
+HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM["Content-Type"].encode() + b"\r\n"
+
+
+def test_where_all_connections_are_used_another_is_asked_to_come_again(narrow: Served):
+    with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
+        assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
+        refused = ask(narrow.address, "")
+    assert (refused.status, refused.error) == (503, "there are too many connections; come again in a moment")
+    assert int(refused.headers["retry-after"]) > 0
+    assert wait_until(lambda: ask(narrow.address, "").status == 200)
+
+
+MUCH = form(part("photograph", bytes(40_000_000), "a.jpg"))
+"""More than the system keeps of what a server does not read."""
+
+
+@pytest.mark.parametrize("kept", ["close", "keep-alive"])
+@pytest.mark.parametrize("path", ["api/caption", "nowhere", ""])
+def test_a_large_body_is_refused_with_a_sentence_and_no_reset(narrow: Served, path: str, kept: str):
+    head = HEAD.replace(b"/api/caption", f"/{path}".encode()) + f"Connection: {kept}\r\n".encode()
+    length = f"Content-Length: {len(MUCH)}\r\n\r\n".encode()
+    with connected(narrow, 1) as [connection]:
+        connection.sendall(head + length + MUCH)  # all of it, before a word of the answer is read
+        time.sleep(0.5)
+        content = b""
+        while b"}" not in content:
+            content += connection.recv(10_000)
+        assert re.match(rb"HTTP/1.1 4\d\d ", content)
+        assert re.search(rb'"error":"[^"]+"', content)
+    answered = requests.post(f"{narrow.address}{path}", MUCH, headers={**FORM, "Connection": kept}, timeout=60)
+    assert answered.status_code in (404, 405, 413)
+    assert answered.json()["error"]
+
+
+def test_a_body_that_goes_on_after_its_refusal_is_not_read_for_ever(narrow: Served):
+    with connected(narrow, 1, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as [endless]:
+        assert wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
+
+
+def test_a_body_that_comes_byte_by_byte_is_refused(narrow: Served):
+    begun = part("photograph", b"", "a.jpg")[:-2]
+    with connected(narrow, 1, HEAD + b"Content-Length: 9999\r\n\r\n" + begun) as [slow]:
+        stop = threading.Event()
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError):
+                while not stop.wait(0.1):
+                    slow.sendall(b"x")
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        assert slow.recv(12) == b"HTTP/1.1 408"
+        stop.set()
+        sender.join()
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+async def at_once() -> None:
+    """A client that is gone."""
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_work_that_nobody_waits_for_is_not_begun(gone: bool):
+    line, release, done = RequestQueue(4, 60 if gone else 0.2), threading.Event(), []
+    first = line.begin(release.wait)
+
+    async def ask() -> Any:
+        return await line.work("a", lambda: done.append(1), at_once() if gone else never())
+
+    with pytest.raises(RequestError):
+        asyncio.run(ask())
+    release.set()
+    first.result()
+    line.begin(int).result()
+    assert done == []
+
+
+def test_work_is_done_for_those_who_wait():
+    line = RequestQueue(4, 60)
+
+    async def ask() -> int:
+        return await line.work("a", lambda: 7, never())
+
+    assert asyncio.run(ask()) == 7
+
+
+def test_clients_take_turns():
+    line, release, order = RequestQueue(16, 60), threading.Event(), []
+    line.begin(release.wait)
+
+    async def ask(client: str, number: int) -> None:
+        await line.work(client, lambda: order.append(f"{client}{number}"), never())
+
+    async def crowd() -> None:
+        busy = [asyncio.create_task(ask("a", number)) for number in range(5)]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(ask("b", 0))
+        await asyncio.sleep(0.2)
+        release.set()
+        await asyncio.gather(*busy, other)
+
+    asyncio.run(crowd())
+    assert order.index("b0") <= 2
+    assert [one for one in order if one != "b0"] == ["a0", "a1", "a2", "a3", "a4"]
+
+
+def test_a_client_holds_three_quarters_of_the_places_at_most():
+    line = RequestQueue(4, 1)
+    with contextlib.ExitStack() as places:
+        for _ in range(3):
+            places.enter_context(line.place("a"))
+        with pytest.raises(RequestError, match=r"^this client has 3 requests under way; come again in a moment$"):
+            places.enter_context(line.place("a"))
+        places.enter_context(line.place("b"))
+        with pytest.raises(RequestError, match=r"^all 4 places are taken; come again in a moment$"):
+            places.enter_context(line.place("b"))
+    with line.place("a"), line.place("a"), line.place("a"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        *(("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("", ""), ("unix", "unix")),
+        *(("2001:db8:1:2::3", "20010db800010002"), ("2001:db8:1:2:ffff::1", "20010db800010002")),
+        ("fe80::1%eth0", "fe80000000000000"),
+    ],
+)
+def test_the_network_of_a_client(host: str, network: str):
+    assert client_network(host) == network

@@ -1,0 +1,84 @@
+"""The group `callbacks`: which callbacks a run has, and the norms of its gradients."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+from small import small_config, small_run
+
+from showattendtell.errors import UserError
+from showattendtell.training.trainer import build_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Gradients(Callback):
+    """The norm of all gradients at each step, by hand."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: lightning.Trainer, module: Any, optimizer: Any) -> None:
+        squares = [(p.grad.double() ** 2).sum() for p in module.captioner.parameters() if p.grad is not None]
+        self.norms.append(math.sqrt(sum(squares)))
+
+
+def figures(folder: Path) -> dict[str, list[float]]:
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_norm_of_the_gradients_is_a_mean_over_the_epoch_without_a_further_backward_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch.autograd, "grad", refuse)
+    by_hand = Gradients()
+    small_run(small_config(f"++trainer.log_every_n_steps={every}"), tmp_path, callbacks=[by_hand])
+    epochs = [[norm for step, norm in enumerate(by_hand.norms) if step // 5 == n and step % every == 0] for n in (0, 1)]
+    logged = figures(tmp_path)
+    assert logged["train/gradient_norm"] == pytest.approx([sum(norms) / len(norms) for norms in epochs], rel=1e-5)
+    assert not any(name.startswith("train/gradient_norm_") for name in logged)
+
+
+def test_the_norms_of_the_terms_change_nothing_but_the_log(tmp_path: Path):
+    """Where likelihood is the only term its norm is that of all gradients."""
+    plain = small_run(small_config("loss.attention_weight=0"), tmp_path / "plain")
+    settings = ["loss.attention_weight=0", "callbacks.gradient_norm.terms=true"]
+    watched = small_run(small_config(*settings), tmp_path / "terms")
+    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(one, other)
+    logged = figures(tmp_path / "terms")
+    assert logged["train/gradient_norm_likelihood"] == pytest.approx(logged["train/gradient_norm"], rel=1e-4)
+
+
+def names(config: Any, folder: Path) -> set[str]:
+    return {type(callback).__name__ for callback in build_trainer(config, folder)[0].callbacks}
+
+
+def test_callbacks_are_added_and_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SHOWATTENDTELL_TRUST", "pytorch_lightning.callbacks")
+    without = names(small_config("callbacks.early_stopping=null", "callbacks.gradient_norm=null"), tmp_path)
+    assert without & {"EarlyStopping", "GradientNorm"} == set()
+    added = names(small_config("+callbacks.summary._target_=pytorch_lightning.callbacks.RichModelSummary"), tmp_path)
+    assert added == without | {"EarlyStopping", "GradientNorm", "RichModelSummary"}
+
+
+def test_the_learning_rate_is_logged_by_its_option(tmp_path: Path):
+    small_run(small_config("callbacks=learning_rate", "schedule=constant"), tmp_path)
+    assert figures(tmp_path)["lr-AdamW/pg1"] == [0.01, 0.01]
+    assert (tmp_path / "learning_curve.png").is_file()
+
+
+def test_what_lightning_refuses_names_the_callback(tmp_path: Path):
+    with pytest.raises(UserError, match=r"callbacks\.early_stopping.*thresh"):
+        build_trainer(small_config("++callbacks.early_stopping.stopping_threshold=bad"), tmp_path)

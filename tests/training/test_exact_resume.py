@@ -1,0 +1,221 @@
+"""A run that is killed at any moment and goes on ends as the undisturbed one does, bit for bit.
+
+What a kill leaves is the folder as it is at that moment: it is copied whenever the last checkpoint has changed.
+"""
+
+import csv
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+from small import small_config, small_run
+
+from showattendtell.runtime.files import BEST, LAST, PREVIOUS
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("showattendtell.training.callbacks.progress.draw_curves", lambda *_: None)
+
+
+class Kills(Callback):
+    """Copies the run's folder as a kill would leave it, before each batch if something new was saved."""
+
+    def __init__(self, folder: Path, copies: Path):
+        self._folder, self._copies = folder, copies
+        self._seen = 0
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._copy(f"{trainer.global_step:02}")
+
+    def on_validation_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._copy(f"{trainer.global_step:02}-validation")
+
+    def _copy(self, name: str) -> None:
+        last = self._folder / LAST
+        if last.exists() and last.stat().st_mtime_ns != self._seen:
+            self._seen = last.stat().st_mtime_ns
+            shutil.copytree(self._folder, self._copies / name)
+
+
+def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name, value in one.items() if not torch.equal(value, other[name])] == []
+
+
+def read(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)
+
+
+def callbacks_of(folder: Path) -> dict[str, Any]:
+    """What the callbacks remember at the end, less the folder's name."""
+    states = read(folder / LAST)["callbacks"]
+    [best] = [state for name, state in states.items() if name.startswith("BestCheckpoint")]
+    [stop] = [state for name, state in states.items() if name.startswith("EarlyStopping")]
+    return {"best": best["best_model_score"], "stop": stop, "report": states["EpochReport"]}
+
+
+def assert_ends_as(whole: Path, rest: Path) -> None:
+    assert_same_weights(read(whole / LAST)["state_dict"], read(rest / LAST)["state_dict"])
+    assert_same_weights(read(whole / BEST)["state_dict"], read(rest / BEST)["state_dict"])
+    ends = [read(folder / LAST) for folder in (whole, rest)]
+    for part in ("optimizer_states", "lr_schedulers", "epoch", "global_step"):
+        assert repr(ends[0][part]) == repr(ends[1][part])
+    assert callbacks_of(whole) == callbacks_of(rest)
+    assert (whole / "metrics.csv").read_bytes() == (rest / "metrics.csv").read_bytes()
+    assert {file.name for file in rest.iterdir()} == {BEST, LAST, "metrics.csv", "times.csv"}
+
+
+def assert_goes_on_from_everywhere(tmp_path: Path, settings: list[str], every: int) -> None:
+    """From every so many-th of the moments at which something new was saved, and from those in validation."""
+    config, whole, copies = small_config(*settings), tmp_path / "whole", tmp_path / "copies"
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    moments = sorted(copies.iterdir())
+    assert len(moments) > 3
+    config.checkpoint_interval_minutes = 60
+    for moment in dict.fromkeys([*moments[::every], *(m for m in moments if "validation" in m.name)]):
+        small_run(config, moment, moment / LAST)
+        assert_ends_as(whole, moment)
+
+
+VARIANTS = {
+    "round robin": ["data.bucketing=round_robin", "schedule=cosine", "schedule.warmup=3"],
+    "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
+    "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
+    "hard": ["attention=hard", "attention.samples=2"],
+    "hard, all regions": ["attention=hard", "attention.estimator=exact"],
+    "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],
+    "validation within the epoch": ["trainer.val_check_interval=2"],
+    "validation within a step": ["trainer.val_check_interval=3", "trainer.accumulate_grad_batches=2"],
+    "validation every other epoch": ["trainer.check_val_every_n_epoch=2", "trainer.max_epochs=4"],
+    "ends within the epoch": ["trainer.max_steps=8"],
+    "sampled captions": ["decoding=sample"],
+    "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
+    "behind its own words": ["loss.scheduled_sampling=1"],
+}
+
+
+def test_training_goes_on_from_every_step(tmp_path: Path):
+    assert_goes_on_from_everywhere(tmp_path, [], every=1)
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_training_goes_on_whatever_was_chosen(tmp_path: Path, settings: list[str]):
+    assert_goes_on_from_everywhere(tmp_path, settings, every=4)
+
+
+def test_training_goes_on_where_workers_read(tmp_path: Path):
+    settings = ["data.num_workers=2", "trainer.limit_train_batches=2", "trainer.max_epochs=3"]
+    assert_goes_on_from_everywhere(tmp_path, settings, every=3)
+
+
+def test_nothing_is_lost_by_being_killed_again_and_again(tmp_path: Path):
+    """Each time one step further, and always in the same folder."""
+    config, whole, run = small_config("attention=hard"), tmp_path / "whole", tmp_path / "run"
+    small_run(config, whole)
+
+    class Killed(BaseException):
+        pass
+
+    class KillAfterTwo(Callback):
+        steps = 0
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            self.steps += 1
+            if self.steps == 3:
+                raise Killed
+
+    for _ in range(4):
+        with pytest.raises(Killed):
+            small_run(config, run, run / LAST if (run / LAST).exists() else None, [KillAfterTwo()])
+    small_run(config, run, run / LAST)
+    assert_ends_as(whole, run)
+
+
+def test_a_run_goes_on_in_a_folder_that_was_moved(tmp_path: Path):
+    """The best figure so far is not forgotten, though Lightning would, as the folder has another name."""
+    config, whole, copies = small_config("trainer.max_epochs=3"), tmp_path / "whole", tmp_path / "copies"
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    moved = copies / "11"
+    before = read(moved / LAST)["callbacks"]
+    [score] = [state["best_model_score"] for name, state in before.items() if name.startswith("Best")]
+    assert score is not None
+    small_run(config, moved, moved / LAST)
+    assert_ends_as(whole, moved)
+
+
+def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_path: Path):
+    config, whole, copies = small_config(), tmp_path / "whole", tmp_path / "copies"
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    for step in (2, 3, 4):
+        steps = [read(copies / f"{step:02}" / name)["global_step"] for name in (PREVIOUS, LAST)]
+        assert steps == [step - 1, step]
+    small_run(config, copies / "03", copies / "03" / PREVIOUS)
+    assert_ends_as(whole, copies / "03")
+
+
+def test_checkpoints_in_mid_epoch_come_as_often_as_asked_for(tmp_path: Path):
+    """Rarely: then only before each validation."""
+    config, whole, copies = small_config("checkpoint_interval_minutes=60"), tmp_path / "whole", tmp_path / "copies"
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    assert [moment.name for moment in sorted(copies.iterdir())] == ["05-validation", "10-validation"]
+
+
+def test_a_new_run_takes_the_checkpoints_of_another_out_of_its_folder(tmp_path: Path):
+    (tmp_path / LAST).write_text("another's")
+    (tmp_path / PREVIOUS).write_text("another's")
+    small_run(small_config("trainer.max_epochs=1"), tmp_path)
+    assert read(tmp_path / LAST)["global_step"] == 5
+    assert not (tmp_path / PREVIOUS).exists()
+
+
+def test_the_log_has_each_epochs_figures_once(tmp_path: Path):
+    config, whole, copies = small_config(), tmp_path / "whole", tmp_path / "copies"
+    small_run(config, whole, callbacks=[Kills(whole, copies)])
+    (copies / "08" / "metrics.csv").write_text("cut of")
+    small_run(config, copies / "08", copies / "08" / LAST)
+    with (copies / "08" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows if row["train/loss"]] == ["0", "1"]
+    assert [row["epoch"] for row in rows if row["val/bleu4"]] == ["0", "1"]
+
+
+EXTENDED = {
+    "adam": [],
+    "hard": ["attention=hard", "attention.samples=2"],
+    "round robin": ["data.bucketing=round_robin", "schedule.warmup=3"],
+    "workers": ["data.num_workers=2"],
+    "validation within the epoch": ["trainer.val_check_interval=2"],
+}
+
+
+@pytest.mark.parametrize("settings", EXTENDED.values(), ids=EXTENDED)
+def test_a_finished_run_that_is_extended_ends_as_one_that_was_as_long_from_the_start(
+    tmp_path: Path, settings: list[str]
+):
+    whole, extended, settings = tmp_path / "whole", tmp_path / "extended", ["schedule=constant", *settings]
+    small_run(small_config("trainer.max_epochs=4", *settings), whole)
+    small_run(small_config("trainer.max_epochs=2", *settings), extended)
+    small_run(small_config("trainer.max_epochs=4", *settings), extended, extended / LAST)
+    assert_ends_as(whole, extended)
+
+
+def test_an_extended_run_follows_its_schedule_over_the_new_length(tmp_path: Path):
+    """Also in its first step, though the checkpoint has the last rate of the former schedule, which is 0."""
+    rates = []
+
+    class Rates(Callback):
+        def on_before_optimizer_step(self, trainer: lightning.Trainer, module: Any, optimizer: Any) -> None:
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    settings = ["schedule=cosine", "schedule.warmup=0"]
+    small_run(small_config("trainer.max_epochs=2", *settings), tmp_path)
+    small_run(small_config("trainer.max_epochs=4", *settings), tmp_path, tmp_path / LAST, [Rates()])
+    assert rates == pytest.approx([0.01 * (1 + math.cos(math.pi * step / 20)) / 2 for step in range(10, 20)])

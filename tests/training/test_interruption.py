@@ -1,0 +1,265 @@
+"""A run that is told to stop saves first, at whatever moment; one whose loss is no number says on which captions."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+from small import IMAGES, WORDS, examples_of, small_config, small_run
+from test_exact_resume import assert_ends_as, read
+
+from showattendtell.data.vocabulary import EOS, Vocabulary
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import LAST
+from showattendtell.training.callbacks.interruption import NOT_FINITE, SignalHandler, report_lost_workers, requeue
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("showattendtell.training.callbacks.progress.draw_curves", lambda *_: None)
+
+
+class Sender(Callback):
+    """Sends this process a signal in a batch of training, or of validation."""
+
+    def __init__(self, number: signal.Signals, training: int | None = None, validation: int | None = None):
+        self._number, self._training, self._validation = number, training, validation
+
+    def on_before_backward(self, trainer: lightning.Trainer, *_: Any) -> None:
+        if trainer.fit_loop.epoch_loop.total_batch_idx == self._training:
+            os.kill(os.getpid(), self._number)
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, index: int, *_: Any) -> None:
+        if index == self._validation:
+            os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)],
+    ids=str,
+)
+def test_a_signal_stops_after_the_step_which_is_saved(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, status: int
+):
+    before = signal.getsignal(number)
+    config, whole, run = small_config("checkpoint_interval_minutes=60"), tmp_path / "whole", tmp_path / "run"
+    small_run(config, whole)
+    with pytest.raises(SystemExit) as stopped:
+        small_run(config, run, callbacks=[Sender(number, training=6)])
+    assert stopped.value.code == status
+    assert signal.getsignal(number) is before
+    told = capfd.readouterr().err
+    assert "stopped after step 7, which is saved; go on with" in told
+    assert f"python -m showattendtell.train resume={run}" in told
+    assert read(run / LAST)["global_step"] == 7
+    small_run(config, run, run / LAST)
+    assert_ends_as(whole, run)
+
+
+MOMENTS = {
+    "in the last step of an epoch": ([], {"training": 4}, 5),
+    "in validation": ([], {"validation": 1}, 5),
+    "in a part of a step": (["trainer.accumulate_grad_batches=2", "trainer.limit_train_batches=6"], {"training": 2}, 2),
+    "in an epoch without validation": (["trainer.check_val_every_n_epoch=2"], {"training": 4}, 6),
+}
+
+
+@pytest.mark.parametrize(("settings", "moment", "step"), MOMENTS.values(), ids=MOMENTS)
+def test_a_signal_at_any_moment_loses_nothing(tmp_path: Path, settings: list[str], moment: dict[str, int], step: int):
+    config, whole, run = small_config("checkpoint_interval_minutes=60", *settings), tmp_path / "whole", tmp_path / "run"
+    small_run(config, whole)
+    with pytest.raises(SystemExit):
+        small_run(config, run, callbacks=[Sender(signal.SIGTERM, **moment)])
+    assert read(run / LAST)["global_step"] == step
+    small_run(config, run, run / LAST)
+    assert_ends_as(whole, run)
+
+
+def test_a_second_interruption_does_not_wait_for_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    class Gone(BaseException):
+        pass
+
+    def leave(status: int) -> None:
+        raise Gone(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr("showattendtell.training.callbacks.interruption.ONE_KEY", -1)
+    twice = [Sender(signal.SIGINT, training=2), Sender(signal.SIGINT, training=2)]
+    with pytest.raises(Gone, match="130"):
+        small_run(small_config(), tmp_path, callbacks=twice)
+    assert "saving after this step; Ctrl-C again stops at once" in capfd.readouterr().err
+    assert read(tmp_path / LAST)["global_step"] == 2
+
+
+def test_an_interruption_that_comes_twice_at_once_is_one(tmp_path: Path):
+    """From the terminal, and from the process that has started this one."""
+    twice = [Sender(signal.SIGINT, training=2), Sender(signal.SIGINT, training=2)]
+    with pytest.raises(SystemExit, match="130"):
+        small_run(small_config(), tmp_path, callbacks=twice)
+    assert read(tmp_path / LAST)["global_step"] == 3
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of SLURM, and a `scontrol` that writes down what it is told."""
+    told, scontrol = tmp_path / "told", tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("SLURM_JOB_NAME", "captions")
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGUSR1, "requeue 12\n"), (signal.SIGTERM, ""), (signal.SIGINT, "")], ids=str
+)
+def test_slurm_is_asked_to_run_the_job_again_where_it_gave_notice(slurm: Path, number: signal.Signals, expected: str):
+    notice = SignalHandler()
+    notice.signal = number
+    with pytest.raises(SystemExit):
+        notice.obey()
+    assert (slurm.read_text() if slurm.exists() else "") == expected
+
+
+def test_a_job_of_an_array_is_named_by_its_place(slurm: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    requeue()
+    assert slurm.read_text() == "requeue 7_3\n"
+
+
+class Poison(Callback):
+    """Makes the loss NaN or infinite at a batch, and keeps which captions that had."""
+
+    def __init__(self, batch: int, value: float):
+        self._batch, self._value = batch, value
+        self.tokens: list[list[int]] = []
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, index: int) -> None:
+        if trainer.fit_loop.epoch_loop.total_batch_idx == self._batch:
+            self.tokens = batch.content.tokens.tolist()
+            with torch.no_grad():
+                next(parameter for name, parameter in module.named_parameters() if "output" in name).fill_(self._value)
+
+
+DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+@pytest.mark.parametrize("accelerator", DEVICES)
+@pytest.mark.parametrize("batch", [0, 4, 7])
+def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
+    tmp_path: Path, batch: int, accelerator: str
+):
+    """The first of the run, the last of an epoch, one in the middle of the next."""
+    config, poison = small_config(f"trainer.accelerator={accelerator}"), Poison(batch, float("nan"))
+    with pytest.raises(UserError, match=rf"the loss of step {batch + 1} is nan; .*not-finite.json lists the images"):
+        small_run(config, tmp_path, callbacks=[poison])
+    told = json.loads((tmp_path / NOT_FINITE).read_text())
+    place = {"epoch": batch // 5 + 1, "batch": batch % 5 + 1, "step": batch + 1, "loss": "nan"}
+    assert {name: told[name] for name in place} == place
+    assert len(told["captions"]) == len(poison.tokens)
+    assert set(told["images"]) == {caption.partition("#")[0] for caption in told["captions"]}
+    for file in tmp_path.glob("*.ckpt"):
+        assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
+
+
+@pytest.mark.parametrize("settings", [[], ["decoding=sample"], ["attention=hard"]])
+def test_weights_that_are_no_numbers_are_neither_saved_nor_captioned_with(tmp_path: Path, settings: list[str]):
+    """The loss of the epoch's only step is finite; the step is not."""
+    config = small_config(
+        "trainer.limit_train_batches=1", "optimizer.lr=1e30", "optimizer.weight_decay=1e30", *settings
+    )
+    with pytest.raises(UserError, match=r"step 1 has left weights that are no numbers; lower optimizer\.lr"):
+        small_run(config, tmp_path)
+    assert not list(tmp_path.glob("*.ckpt"))
+
+
+class Event:
+    """Stands for a GPU's: the number is there when it is waited for."""
+
+    def __init__(self, waits: list[str]):
+        self._waits = waits
+
+    def synchronize(self) -> None:
+        self._waits.append("waited")
+
+
+@pytest.mark.parametrize(("every", "steps"), [(60, 9), (0, 8)], ids=["in the next step", "before it is saved"])
+def test_the_loss_of_a_gpu_is_looked_at_a_step_later_and_before_anything_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, steps: int
+):
+    waits: list[str] = []
+    monkeypatch.setattr("showattendtell.training.callbacks.interruption._send", lambda loss: (loss, Event(waits)))
+    trained: list[int] = []
+
+    class Count(Callback):
+        def on_before_backward(self, trainer: lightning.Trainer, *_: Any) -> None:
+            trained.append(trainer.global_step)
+
+    config = small_config(f"checkpoint_interval_minutes={every}")
+    with pytest.raises(UserError, match="the loss of step 8 is nan"):
+        small_run(config, tmp_path, callbacks=[Poison(7, float("nan")), Count()])
+    assert len(trained) == len(waits) + (every == 60) == steps
+    place = json.loads((tmp_path / NOT_FINITE).read_text())
+    assert (place["epoch"], place["batch"], place["step"]) == (2, 3, 8)
+    assert all(value.isfinite().all() for value in read(tmp_path / LAST)["state_dict"].values())
+
+
+def test_the_captions_that_are_told_are_those_that_were_trained_on(tmp_path: Path):
+    poison = Poison(3, float("nan"))
+    with pytest.raises(UserError):
+        small_run(small_config(), tmp_path, callbacks=[poison])
+    told = json.loads((tmp_path / NOT_FINITE).read_text())["captions"]
+    said = {f"{e.image}#{n}": caption.words for e in examples_of(range(IMAGES)) for n, caption in enumerate(e.captions)}
+    vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
+    assert [vocabulary.encode(said[caption]) for caption in told] == [
+        tokens[: tokens.index(EOS) + 1] for tokens in poison.tokens
+    ]
+
+
+LOST = {
+    "(pid 12) is killed by signal: Killed. ": "killed by signal: Killed",
+    "(pid 12) is killed by signal: Bus error. It is possible that": "killed by signal: Bus error",
+    "(pid(s) 12, 13) exited unexpectedly": "exited unexpectedly",
+    "(pid 12) exited unexpectedly with exit code 1. Details are": "exited unexpectedly with exit code 1",
+}
+
+
+@pytest.mark.parametrize(("said", "told"), LOST.items(), ids=LOST.values())
+def test_a_process_that_reads_and_is_gone_is_told(said: str, told: str):
+    """Also where a file was being written, of which torch raises an error of its own."""
+    first = RuntimeError(f"DataLoader worker {said}")
+    second = RuntimeError("unexpected pos 64 vs 0")
+    second.__context__ = first
+    for fault in (first, second):
+        with pytest.raises(UserError, match=rf"ended \({told}\), perhaps for lack of memory"), report_lost_workers():
+            raise fault
+
+
+@pytest.mark.parametrize("fault", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
+def test_a_batch_that_does_not_arrive_is_told_as_its_process(fault: Exception):
+    def _try_get_data() -> None:
+        raise fault
+
+    with pytest.raises(UserError, match=r"has ended \(its batch did not arrive\)"), report_lost_workers():
+        _try_get_data()
+    with pytest.raises(type(fault)), report_lost_workers():
+        raise type(fault)
+
+
+def test_other_errors_are_what_they_were():
+    with pytest.raises(RuntimeError, match="out of memory"), report_lost_workers():
+        raise RuntimeError("CUDA out of memory")

@@ -1,0 +1,368 @@
+"""Which run goes on and from which checkpoint; what is refused; and what is done about a damaged one."""
+
+import io
+import multiprocessing
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig
+from pytorch_lightning.callbacks import Callback
+from small import SETTINGS, small_config, small_run
+
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CARD, find_damage
+from showattendtell.runtime.files import LAST, PREVIOUS
+from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, held, recall
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Stop(Callback):
+    """Ends training as a kill would, in the middle of the second epoch."""
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == 8:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of a run that was killed and of one that was finished."""
+    folder = tmp_path_factory.mktemp("trained")
+    small_run(small_config(), folder / "finished")
+    with pytest.raises(SystemExit):
+        small_run(small_config(), folder / "killed", callbacks=[Stop()])
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def new(root: Path) -> Path:
+    """The folder that Hydra has made for a new run."""
+    (root / "new/config").mkdir(parents=True)
+    (root / "new/config/config.yaml").write_text("")
+    return root / "new"
+
+
+def copied(trained: Path, which: str, to: Path, age: int = 0) -> Path:
+    """A copy of the run, last written so many minutes ago."""
+    shutil.copytree(trained / which, to)
+    for minutes, name in ((age, LAST), (age + 5, PREVIOUS)):
+        if (to / name).exists():
+            written = (to / name).stat().st_mtime - 60 * minutes
+            os.utime(to / name, (written, written))
+    return to
+
+
+def resumed(value: bool | str, *settings: str) -> DictConfig:
+    return small_config(f"resume={value}".lower() if isinstance(value, bool) else f"resume={value}", *settings)
+
+
+def test_without_resume_a_run_is_new(trained: Path, root: Path, new: Path):
+    copied(trained, "killed", root / "killed")
+    assert find_start(resumed(False), new, root) == ResumePoint(new)
+
+
+def test_the_newest_unfinished_run_of_the_same_settings_goes_on(
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
+):
+    copied(trained, "killed", root / "older", age=60)
+    newest = copied(trained, "killed", root / "newest", age=20)
+    copied(trained, "finished", root / "finished")
+    small_run(small_config("seed=2", "trainer.max_epochs=1"), root / "other seed")
+    start = find_start(resumed(True), new, root)
+    assert (start.folder, start.checkpoint, start.finished) == (newest, newest / LAST, False)
+    assert capsys.readouterr().out.endswith(f"{newest} goes on after step 8, in epoch 2\n")
+    assert not new.exists()
+
+
+def test_runs_of_a_sweep_are_found(trained: Path, root: Path, new: Path):
+    killed = copied(trained, "killed", root / "sweep/today/3")
+    assert find_start(resumed(True), new, root).folder == killed
+
+
+def test_where_all_are_finished_there_is_nothing_to_do(trained: Path, root: Path, new: Path):
+    finished = copied(trained, "finished", root / "finished")
+    start = find_start(resumed(True), new, root)
+    assert (start.folder, start.finished) == (finished, True)
+    assert start.best == pytest.approx(0.0, abs=100)
+
+
+def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]):
+    copied(trained, "killed", root / "killed")
+    (root / "begun").mkdir()
+    (root / "strange").mkdir()
+    (root / "strange" / LAST).write_text("no checkpoint")
+    assert find_start(resumed(True, "optimizer.lr=0.5"), new, root) == ResumePoint(new)
+    assert f"{root} has no run of these settings to go on with; a new one begins in {new}" in capsys.readouterr().out
+
+
+def test_a_folder_that_the_user_names_is_the_only_one_that_is_looked_at(trained: Path, root: Path, new: Path):
+    killed = copied(trained, "killed", root / "killed")
+    assert find_start(resumed(True), new, None) == ResumePoint(new)
+    assert find_start(resumed(True), killed, None).checkpoint == killed / LAST
+
+
+def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
+):
+    killed = copied(trained, "killed", root / "killed")
+    before, now = root / "first/best.ckpt", root / "moved/best.ckpt"
+    for file in (before, now):
+        file.parent.mkdir()
+        file.write_text("weights")
+    content = torch.load(killed / LAST, weights_only=False)
+    content[CARD]["config"]["init_from"] = str(before)
+    for name in (LAST, PREVIOUS):
+        torch.save(content, killed / name)
+    moved = resumed(str(killed), f"init_from={now}")
+    assert find_start(moved, new, None).folder == killed
+    before.unlink()
+    assert find_start(moved, new, None).folder == killed
+    assert f"began with {before}, which is now taken to be {now}" in capsys.readouterr().out
+    before.write_text("others")
+    with pytest.raises(UserError, match="init_from="):
+        find_start(moved, new, None)
+    with pytest.raises(UserError, match="init_from="):
+        find_start(resumed(str(killed), f"init_from={root}/mistyped/best.ckpt"), new, None)
+
+
+def test_a_job_that_slurm_runs_again_goes_on(trained: Path, root: Path, new: Path, monkeypatch: pytest.MonkeyPatch):
+    killed = copied(trained, "killed", root / "killed")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert find_start(resumed(False), new, root).folder == killed
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
+        (["seed=7", "decoder.dropout=0.1"], ["seed=7 instead of 1", "decoder.dropout=0.1 instead of 0.5"]),
+        (["trainer.max_epochs=1"], ["trainer.max_epochs=1 instead of 2"]),
+        (["data.group_by_image=true"], ["data.group_by_image=true instead of its default"]),
+        (["schedule=constant"], ["schedule._target_=showattendtell.training.optimizers.Constant instead of"]),
+    ],
+    ids=str,
+)
+def test_a_run_with_other_settings_is_refused_by_their_names(
+    trained: Path, root: Path, new: Path, settings: list[str], told: list[str]
+):
+    killed = copied(trained, "killed", root / "killed")
+    with pytest.raises(UserError) as refused:
+        find_start(resumed(str(killed), *settings), new, root)
+    for part in [f"{killed} has other settings", *told]:
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "cache=elsewhere",
+        "dataset.root=moved",
+        "checkpoint_interval_minutes=3",
+        "data.num_workers=2",
+        "features.workers=2",
+        "logger=wandb",
+    ],
+)
+def test_where_things_are_and_who_works_may_be_otherwise(trained: Path, root: Path, new: Path, setting: str):
+    killed = copied(trained, "killed", root / "killed")
+    assert find_start(resumed(str(killed), setting), new, root).checkpoint == killed / LAST
+
+
+@pytest.mark.parametrize(("which", "step"), [("finished", 10), ("killed", 8)])
+def test_a_run_may_have_more_epochs_than_it_had(
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str], which: str, step: int
+):
+    run = copied(trained, which, root / which)
+    start = find_start(resumed(str(run), "trainer.max_epochs=5"), new, root)
+    assert (start.checkpoint, start.finished) == (run / LAST, False)
+    printed = capsys.readouterr().out
+    assert f"{run} is extended by 3 epochs, to 5" in printed
+    assert f"after step {step}" in printed
+
+
+def test_a_longer_run_is_a_new_one_where_no_folder_is_named(trained: Path, root: Path, new: Path):
+    copied(trained, "finished", root / "finished")
+    assert find_start(resumed(True, "trainer.max_epochs=5"), new, root) == ResumePoint(new)
+
+
+def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new: Path):
+    """More epochs would not have changed it."""
+    settings = ["trainer.max_steps=5", "trainer.max_epochs=3"]
+    small_run(small_config(*settings), root / "short")
+    with pytest.raises(
+        UserError, match=r"ended after 1 of 3 epochs .*cannot extend it; begin a new run with init_from="
+    ):
+        find_start(resumed(str(root / "short"), *settings[:1], "trainer.max_epochs=9"), new, root)
+
+
+def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
+    card = {"splits": {"train": "a"}, "vocabulary": ["a"], "encoder": {"dim": 3}}
+    start = ResumePoint(tmp_path, tmp_path / LAST, card)
+    check_data(start, {CARD: card})
+    check_data(ResumePoint(tmp_path), {})
+    for part, told in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
+        with pytest.raises(UserError, match=f"was trained with .*{told}"):
+            check_data(start, {CARD: {**card, part: None}})
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda folder: None, "is no folder; give the one that holds its last.ckpt"),
+        (lambda folder: folder.write_text(""), "is no folder"),
+        (lambda folder: folder.mkdir(), "has no last.ckpt to go on from"),
+    ],
+    ids=["missing", "file", "empty"],
+)
+def test_a_named_run_that_is_none_is_told(root: Path, new: Path, make: Any, told: str):
+    make(root / "run")
+    with pytest.raises(UserError, match=told):
+        find_start(resumed(str(root / "run")), new, root)
+
+
+def test_a_checkpoint_of_before_there_was_resume_is_told(trained: Path, root: Path, new: Path):
+    killed = copied(trained, "killed", root / "killed")
+    content = torch.load(killed / LAST, weights_only=True)
+    del content["callbacks"]["LastCheckpoint"]
+    torch.save(content, killed / LAST)
+    with pytest.raises(UserError, match="was written by a version that could not go on"):
+        find_start(resumed(str(killed)), new, root)
+
+
+def test_every_changed_bit_of_a_checkpoint_is_damage_or_harmless(trained: Path, tmp_path: Path):
+    """Where none is found, all that is read is what was written."""
+
+    def content_of(file: Path) -> bytes:
+        written = io.BytesIO()
+        torch.save(torch.load(file, weights_only=True), written)
+        return written.getvalue()
+
+    last, changed, dice = trained / "killed" / LAST, tmp_path / "changed.ckpt", random.Random(0)
+    whole, expected = last.read_bytes(), content_of(last)
+    found = 0
+    for _ in range(300):
+        content, place = bytearray(whole), dice.randrange(len(whole))
+        content[place] ^= 1 << dice.randrange(8)
+        changed.write_bytes(content)
+        damage = find_damage(changed)
+        found += bool(damage)
+        assert damage or content_of(changed) == expected, f"byte {place}"
+    assert found > 100
+    assert not find_damage(last)
+
+
+CHANGES = {
+    "cut off": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "a changed number": lambda content: content.replace(content[1000:1040], bytes(40)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    trained: Path, root: Path, new: Path, change: Any, capsys: pytest.CaptureFixture[str]
+):
+    killed = copied(trained, "killed", root / "killed")
+    (killed / LAST).write_bytes(change((killed / LAST).read_bytes()))
+    os.utime(killed / LAST, times=((killed / PREVIOUS).stat().st_mtime + 90,) * 2)
+    start = find_start(resumed(str(killed)), new, root)
+    assert start.checkpoint == killed / PREVIOUS
+    told = capsys.readouterr()
+    assert f"warning: {killed / LAST} is damaged (" in told.err
+    assert (
+        "previous.ckpt was written 1.5 minutes before it, and what was trained since then is trained again" in told.err
+    )
+    assert f"{killed} goes on after step 7, in epoch 2" in told.out
+    small_run(resumed(False), killed, start.checkpoint)
+    assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
+
+
+def test_a_damaged_run_is_found_by_what_is_whole(trained: Path, root: Path, new: Path):
+    killed = copied(trained, "killed", root / "killed")
+    (killed / LAST).write_bytes(b"")
+    assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
+
+
+def test_a_run_that_was_killed_between_two_names_goes_on(
+    trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
+):
+    killed = copied(trained, "killed", root / "killed")
+    (killed / LAST).unlink()
+    assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_run_without_a_whole_checkpoint_is_told(trained: Path, root: Path, new: Path):
+    killed = copied(trained, "killed", root / "killed")
+    for name in (LAST, PREVIOUS):
+        (killed / name).write_bytes((killed / name).read_bytes()[:5000])
+    with pytest.raises(UserError, match=r"has no checkpoint that is not damaged \(last.ckpt: .*; previous.ckpt: "):
+        find_start(resumed(str(killed)), new, root)
+
+
+def test_a_damaged_last_checkpoint_never_becomes_the_previous_one(trained: Path, root: Path):
+    """It would stand alone, were the run killed between the two names of the next one."""
+    killed = copied(trained, "killed", root / "killed")
+    (killed / LAST).write_bytes(b"damaged")
+    seen = []
+
+    class Look(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            seen.extend((killed / name).read_bytes() for name in (LAST, PREVIOUS) if (killed / name).exists())
+
+    small_run(small_config(), killed, killed / PREVIOUS, [Look()])
+    assert len(seen) > 2
+    assert b"damaged" not in seen
+
+
+def hold(folder: Path, held_now: Any, done: Any) -> None:
+    with held(folder):
+        held_now.set()
+        done.wait()
+
+
+def test_one_process_trains_in_a_folder(tmp_path: Path):
+    context = multiprocessing.get_context("fork")
+    held_now, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, held_now, done))
+    other.start()
+    held_now.wait()
+    with pytest.raises(UserError, match="is being trained by another process; wait for its end"), held(tmp_path):
+        pass
+    other.kill()
+    other.join()
+    with held(tmp_path):
+        pass
+
+
+def test_what_a_killed_process_had_not_written_to_its_end_is_removed(tmp_path: Path):
+    for name in ("last.ckpt.tmp", "best.ckpt.tmp", "metrics.csv.tmp", "notes.tmp", "last.ckpt"):
+        (tmp_path / name).write_text("")
+    with held(tmp_path):
+        assert {file.name for file in tmp_path.iterdir()} == {LOCK, "notes.tmp", "last.ckpt"}
+
+
+def test_the_folder_alone_stands_for_the_whole_command(trained: Path, root: Path):
+    killed = copied(trained, "killed", root / "a run")
+    content = torch.load(killed / LAST, weights_only=True)
+    content["showattendtell"]["arguments"] = [*SETTINGS, "++decoder.tie_embeddings=true"]
+    torch.save(content, killed / LAST)
+    line = recall([f"resume='{killed}'", "cache=elsewhere"])
+    places = [f'hydra.run.dir="{killed}"', "hydra.output_subdir=null"]
+    assert line == [*SETTINGS, "++decoder.tie_embeddings=true", f"resume='{killed}'", "cache=elsewhere", *places]
+    assert recall(["resume=true", "seed=3"]) == ["resume=true", "seed=3"]
+    with pytest.raises(UserError, match="-m runs several"):
+        recall(["-m", f"resume='{killed}'", "seed=1,2"])

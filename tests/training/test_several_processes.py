@@ -1,0 +1,140 @@
+"""Training by several processes against training by one that has their batches."""
+
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import small
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
+
+from showattendtell.training.loggers.build import METRICS
+from showattendtell.visualization.curves import read_metrics
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SETTINGS = [
+    "decoder.dropout=0",
+    "trainer.limit_train_batches=1.0",
+    "callbacks.early_stopping.patience=99",
+    "checkpoint_interval_minutes=60",
+]
+CHOICES = {
+    "paper": ["data.bucketing=paper"],
+    "hard": ["attention=hard", "attention.samples=2"],
+    "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
+}
+FURTHER = {
+    "accumulated": ["trainer.accumulate_grad_batches=2"],
+    "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
+    "round_robin, images together": ["data.bucketing=round_robin", "data.group_by_image=true"],
+    "by tokens": ["data.tokens_per_batch=12"],
+    "penalty as released": ["loss.penalty_mean=locations"],
+    "hard, rloo": ["attention=hard", "attention.samples=2", "attention.estimator=rloo"],
+    "hard, exact": ["attention=hard", "attention.estimator=exact"],
+}
+
+
+TIME_LIMIT = 120
+
+
+class Report(Callback):
+    """Writes down what each process has at the end."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        folder = self.folder / "reports"
+        folder.mkdir(exist_ok=True)
+        torch.save({"steps": trainer.global_step, "state": module.state_dict()}, folder / f"{trainer.global_rank}.pt")
+
+
+class Data(NamedTuple):
+    """Images to train and to validate on, and regions of each."""
+
+    images: int = small.IMAGES
+    validated: int = small.VALIDATED
+    regions: int = small.REGIONS.shape[1]
+
+
+Trained = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def trained(fresh: ForkServerContext) -> Trained:
+    """What each of a number of processes ends with, that are forked from one that has not trained yet: torch does not
+    fork from others."""
+
+    def train_freshly(folder: Path, *arguments: Any, data: Data | None = None) -> list[dict[str, Any]]:
+        process = fresh.Process(target=train, args=(folder, data or Data(), *arguments))
+        process.start()
+        process.join(TIME_LIMIT)
+        assert process.exitcode == 0
+        return [torch.load(file, weights_only=True) for file in sorted((folder / "reports").iterdir())]
+
+    return train_freshly
+
+
+def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: str) -> None:
+    small.IMAGES, small.VALIDATED, small.REGIONS = data.images, data.validated, small.REGIONS[:, : data.regions]
+    several = [f"trainer.devices={processes}", "trainer.strategy=ddp_fork"] if processes > 1 else []
+    size = "data.tokens_per_batch" if any("tokens_per_batch" in setting for setting in settings) else "data.batch_size"
+    config = small.small_config(*SETTINGS, *settings, f"{size}={batch_size}", *several)
+    small.small_run(config, folder, callbacks=[Report(folder)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(pytest.param(settings, id=name) for name, settings in CHOICES.items()),
+        *(pytest.param(settings, id=name, marks=pytest.mark.slow) for name, settings in FURTHER.items()),
+    ],
+)
+def test_processes_learn_what_one_learns_from_their_batches_together(
+    trained: Trained, tmp_path: Path, settings: list[str]
+):
+    """36 captions of four lengths: some batches have fewer captions than there are processes. One region: what hard
+    attention draws does not depend on who draws."""
+    [one] = trained(tmp_path / "one", 1, 12, *settings, data=Data(regions=1))
+    three = trained(tmp_path / "three", 3, 4, *settings, data=Data(regions=1))
+    assert [process["steps"] for process in three] == [one["steps"]] * 3
+    for process in three:
+        torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
+    figures, others = (read_metrics(tmp_path / run / METRICS) for run in ("one", "three"))
+    assert figures.keys() == others.keys()
+    for name in figures.keys() - {"train/advantage_std"}:  # a process's own
+        assert others[name] == pytest.approx(figures[name], rel=1e-4, abs=1e-5), name
+
+
+def test_more_processes_than_captions_train_and_validate(trained: Trained, tmp_path: Path):
+    """One image with three captions, four processes."""
+    [one] = trained(tmp_path / "one", 1, 4, data=Data(1, 1))
+    four = trained(tmp_path / "four", 4, 1, data=Data(1, 1))
+    assert one["steps"] > 0
+    for process in four:
+        torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
+    figures, others = (read_metrics(tmp_path / run / METRICS) for run in ("one", "four"))
+    assert others["val/nll_per_word"] == pytest.approx(figures["val/nll_per_word"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_that_draw_captions_of_their_own_stay_one_model(trained: Trained, tmp_path: Path):
+    """Whatever each has drawn, all learn from the captions of all."""
+    settings = ["reward=cider", "reward.samples=3", "optimizer.lr=0.01", "data.bucketing=paper"]
+    first, *others = trained(tmp_path / "three", 3, 4, *settings)
+    begun = trained(tmp_path / "slow", 1, 12, *settings, "optimizer.lr=1e-30")[0]["state"]
+    assert any(not torch.equal(value, begun[name]) for name, value in first["state"].items())
+    for process in others:
+        assert [name for name, value in process["state"].items() if not torch.equal(value, first["state"][name])] == []
+
+
+def test_only_the_first_process_writes(trained: Trained, tmp_path: Path):
+    """The others would leave files of their own, or overwrite its."""
+    trained(tmp_path / "one", 1, 6)
+    trained(tmp_path / "two", 2, 3)
+    one, two = ({file.name for file in (tmp_path / run).iterdir()} for run in ("one", "two"))
+    assert one == two

@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as lightning
+import torch
+from omegaconf import OmegaConf
+from small import small_config, small_run
+from torch.utils.data import DataLoader
+
+from showattendtell.config.compose import compose
+from showattendtell.errors import UserError
+from showattendtell.training.trainer import build_trainer
+
+VALIDATIONS = {
+    "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],
+    "val/cider": [40.0, 41.0, 44.0, 43.0, 42.0],
+    "val/bleu4_with_penalty": [9.0, 12.0, 15.0, 11.0, 10.0],
+    "val/nll_per_word": [3.0, 2.8, 2.6, 2.5, 2.7],
+    "val/distinct_captions": [1.0, 2.0, 3.0, 4.0, 5.0],
+}
+"""By epoch: BLEU-4 is best after the second, with the penalty after the third, -log p after the fourth."""
+
+
+class Scripted(lightning.LightningModule):
+    """Learns nothing, and is validated as the script says."""
+
+    def __init__(self, selective: bool = False, movement: float = 0.5) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.selective, self.movement = selective, movement
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        self.log("train/nll_per_word", 3.0, on_epoch=True, on_step=False)
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        self.log_dict({name: figures[self.current_epoch] for name, figures in VALIDATIONS.items()})
+        self.log("val/attention_movement", self.movement)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "best_epoch", "best_score", "told"),
+    [
+        ([], 2, 30.0, "2.600 in validation; BLEU-4 20.0 (best 30.0), CIDEr 44.0, 3 distinct captions"),
+        (
+            ["brevity_penalty=true"],
+            3,
+            15.0,
+            "2.600 in validation; BLEU-4 15.0 (best 15.0), CIDEr 44.0, 3 distinct captions",
+        ),
+        (["monitor=cider"], 3, 44.0, "BLEU-4 20.0, CIDEr 44.0 (best 44.0), 3 distinct captions"),
+        (["monitor=nll"], 4, 2.5, "2.600 (best 2.600) in validation; BLEU-4 20.0, CIDEr 44.0, 3 distinct captions"),
+        (
+            ["monitor=nll", "brevity_penalty=true"],
+            4,
+            2.5,
+            "2.600 (best 2.600) in validation; BLEU-4 15.0, CIDEr 44.0, 3 distinct captions",
+        ),
+    ],
+)
+def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    best_epoch: int,
+    best_score: float,
+    told: str,
+):
+    config, _ = compose("train", [*settings, "callbacks.early_stopping.patience=1", "trainer.accelerator=cpu"])
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    config.trainer.max_epochs = 5
+    trainer, keeper = build_trainer(config, tmp_path)
+    numbers = DataLoader(torch.ones(2, 1))
+    trainer.fit(Scripted(), numbers, numbers)
+    assert keeper.best_model_score == pytest.approx(best_score)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best_epoch - 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == best_epoch + 1
+    assert told in lines[2]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("selective", "movement", "warned"), [(True, 0.004, True), (True, 0.02, False), (False, 0.0, False)]
+)
+def test_maps_that_stand_still_are_warned_of_where_they_should_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], selective: bool, movement: float, warned: bool
+):
+    config, _ = compose("train", ["trainer.accelerator=cpu", "trainer.max_epochs=1"])
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    trainer, _ = build_trainer(config, tmp_path)
+    numbers = DataLoader(torch.ones(2, 1))
+    trainer.fit(Scripted(selective, movement), numbers, numbers)
+    assert (
+        "the attention maps stand still: from word to word 0.4 % of alpha moves" in capsys.readouterr().out
+    ) == warned
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("trainer.limit_val_batches=0", "leaves nothing to choose the best checkpoint by"),
+        ("trainer.overfit_batches=2", r"take trainer\.limit_train_batches"),
+        ("trainer.log_every_n_steps=0", "is no number of steps"),
+        ("trainer.precision=bf16-true", "take 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.precision=64-true", "take 32-true, bf16-mixed or 16-mixed"),
+    ],
+)
+def test_settings_with_which_nothing_is_trained_are_told(setting: str, told: str, tmp_path: Path):
+    with pytest.raises(UserError, match=f"{setting.partition('=')[0]}.*{told}"):
+        build_trainer(small_config(f"++{setting}"), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["trainer.val_check_interval=2000"], "trainer: `val_check_interval` .2000. must be less than"),
+        (["trainer.limit_val_batches=0.001"], "trainer: .*limit_val_batches"),
+        (["trainer.max_epochs=-1", "trainer.max_time=00:00:01:00"], r"no last step.*set trainer\.max_epochs or"),
+    ],
+)
+def test_what_lightning_refuses_later_is_told_without_its_traceback(settings: list[str], told: str, tmp_path: Path):
+    with pytest.raises(UserError, match=told):
+        small_run(small_config(*(f"++{setting}" for setting in settings)), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_within_a_step_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise ValueError("in the middle")
+
+    monkeypatch.setattr("showattendtell.training.module.CaptioningModule.training_step", fail)
+    with pytest.raises(ValueError, match="in the middle"):
+        small_run(small_config(), tmp_path)

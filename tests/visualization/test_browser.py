@@ -1,0 +1,297 @@
+"""The page in a real Chromium: what a word shows, by mouse, touch and keyboard, and how it fits a screen."""
+
+import base64
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chromium import started_browser
+from PIL import Image
+from shown import HOSTILE, PEAKS, SEEN, WORDS, made_up, one_model, output, two_models
+
+from showattendtell.visualization.heatmaps import map_onto_photograph
+from showattendtell.visualization.image_captions import ImageCaptions
+from showattendtell.visualization.pages import Page, make_entry, write_page
+from showattendtell.visualization.rendering import DARKEST
+
+STEP = 900
+"""Milliseconds that page.js shows a word for while it plays."""
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Opens a page as a file; at the end it has said nothing on the console and asked for nothing but itself."""
+    told, asked, contexts = [], [], []
+
+    def open_page(page: Page, width: int = 1280, **choices: Any) -> Any:
+        write_page(page, tmp_path / "page.html")
+        settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
+        contexts.append(browser.new_context(**settings))
+        tab = contexts[-1].new_page()
+        tab.on("console", lambda message: told.append(message.text))
+        tab.on("pageerror", lambda fault: told.append(str(fault)))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.clock.install(time=0)
+        tab.goto((tmp_path / "page.html").as_uri())
+        tab.clock.pause_at(3600)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert told == []
+    assert {url for url in asked if not url.startswith("data:")} == {(tmp_path / "page.html").as_uri()}
+
+
+def word(tab: Any, number: int, panel: int = 0) -> Any:
+    return tab.locator(".panel").nth(panel).locator(".word").nth(number)
+
+
+def light(tab: Any, panel: int = 0) -> np.ndarray | None:
+    """The map that is on a photograph, from the pixels of its canvas, 1 where the photograph is as it is; None where
+    there is no map."""
+    place = tab.locator(".panel").nth(panel)
+    if "looking" not in place.get_attribute("class"):
+        return None
+    pixels = Image.open(
+        io.BytesIO(base64.b64decode(place.locator("canvas").evaluate("c => c.toDataURL()").partition(",")[2]))
+    )
+    shade = np.asarray(pixels, dtype=float)
+    assert shade.shape[2] == 4
+    assert not shade[:, :, :3].any()
+    return 1 - shade[:, :, 3] / 255 / (1 - DARKEST)
+
+
+def peak(tab: Any, panel: int = 0) -> tuple[int, int] | None:
+    """Row and column of the region of 3 x 3 that the map is brightest in."""
+    seen = light(tab, panel)
+    if seen is None:
+        return None
+    y, x = np.unravel_index(seen.argmax(), seen.shape)
+    height, width = seen.shape
+    return int(3 * y / height), int(3 * (x / width - SEEN.left) / (SEEN.right - SEEN.left))
+
+
+def chosen(tab: Any, panel: int = 0) -> list[str]:
+    """The words that are marked as present."""
+    return tab.locator(".panel").nth(panel).locator("[aria-selected=true]").all_inner_texts()
+
+
+def test_the_word_under_the_mouse_shows_its_map_and_another_changes_it(open_page: Open):
+    tab = open_page(one_model())
+    assert light(tab) is None
+    for number, place in enumerate(PEAKS):
+        word(tab, number).hover()
+        assert peak(tab) == place
+        assert chosen(tab) == [WORDS[number]]
+        assert tab.locator(".place").first.inner_text() == word(tab, number).get_attribute("aria-label")
+    assert light(tab, 1) is None
+    tab.mouse.move(1, 1)
+    assert light(tab) is None
+    assert chosen(tab) == []
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (7, 7), (14, 14), (4, 9)])
+def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: int):
+    maps = made_up(3, 2, rows, columns)
+    picture = Image.new("RGB", (300, 200), "white")
+    captions = ImageCaptions("a.jpg", picture, SEEN, (output(["a", "dog"], maps, np.ones(2)),))
+    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [captions])]))
+    for number, grid in enumerate(maps):
+        word(tab, number).hover()
+        on_page = light(tab)
+        height, width = on_page.shape
+        drawn = map_onto_photograph(grid, SEEN.scaled(width, height), width, height)
+        inside = slice(round(width * SEEN.left) + 1, round(width * SEEN.right) - 1)
+        assert np.corrcoef(on_page[:, inside].ravel(), drawn[:, inside].ravel())[0, 1] > 0.97
+        assert np.abs(on_page - drawn)[:, inside].mean() < 0.06
+        assert not on_page[:, : inside.start - 2].round(2).any()
+
+
+def test_the_map_lies_on_the_photograph(open_page: Open):
+    tab = open_page(one_model())
+    word(tab, 0).hover()
+    assert tab.locator("canvas").first.bounding_box() == tab.locator("img").first.bounding_box()
+    before = np.asarray(Image.open(io.BytesIO(tab.locator(".frame").nth(1).screenshot())).convert("L"), dtype=float)
+    word(tab, 0, panel=1).hover()
+    after = np.asarray(Image.open(io.BytesIO(tab.locator(".frame").nth(1).screenshot())).convert("L"), dtype=float)
+    height, width = before.shape
+    top_left = (slice(height // 6 - 5, height // 6 + 5), slice(width // 3 - 5, width // 3 + 5))
+    assert after[top_left].mean() > 0.7 * before[top_left].mean()
+    assert after[-height // 4 :].mean() < 0.3 * before[-height // 4 :].mean()
+
+
+def test_a_tap_shows_a_map_which_stays_until_another_place_is_tapped(open_page: Open):
+    tab = open_page(one_model(), 400, has_touch=True, is_mobile=True)
+    word(tab, 1).tap()
+    assert peak(tab) == PEAKS[1]
+    word(tab, 2).tap()
+    assert peak(tab) == PEAKS[2]
+    tab.locator("h1").tap()
+    assert light(tab) is None
+
+
+def test_the_keyboard_reaches_every_word(open_page: Open):
+    tab = open_page(one_model())
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "play"
+    tab.keyboard.press("Tab")
+    assert (chosen(tab), peak(tab)) == ([WORDS[0]], PEAKS[0])
+    for key, number in [
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("End", 3),
+        ("ArrowRight", 3),
+        ("Home", 0),
+    ]:
+        tab.keyboard.press(key)
+        assert (chosen(tab), peak(tab)) == ([WORDS[number]], PEAKS[number])
+    tab.keyboard.press("Escape")
+    assert light(tab) is None
+    tab.keyboard.press("ArrowRight")
+    assert peak(tab) == PEAKS[1]
+    tab.keyboard.press("Tab")
+    assert chosen(tab) == ["the"]
+    tab.keyboard.press("Shift+Tab")
+    assert chosen(tab) == [WORDS[1]]
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Tab")
+    assert light(tab) is None
+    assert tab.evaluate("document.activeElement.tagName") == "SUMMARY"
+    tab.keyboard.press("Enter")
+    assert tab.get_by_text("A dog <runs>.").first.is_visible()
+
+
+def test_space_plays_from_a_word_on_and_stops(open_page: Open):
+    tab = open_page(one_model())
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Space")
+    assert chosen(tab) == [WORDS[1]]
+    tab.clock.run_for(STEP)
+    assert (chosen(tab), peak(tab)) == ([WORDS[2]], PEAKS[2])
+    tab.keyboard.press("Space")
+    assert chosen(tab) == [WORDS[1]]
+    tab.clock.run_for(5 * STEP)
+    assert chosen(tab) == [WORDS[1]]
+    assert tab.evaluate("scrollY") == 0
+
+
+def test_the_button_plays_all_words_of_all_models_and_ends_with_the_photograph(open_page: Open):
+    tab = open_page(two_models())
+    button = tab.get_by_role("button", name="Play the words of")
+    button.click()
+    assert tab.get_by_role("button", name="Pause the words of").count() == 1
+    for number, place in enumerate(PEAKS):
+        assert (chosen(tab), peak(tab)) == ([WORDS[number]], place)
+        assert chosen(tab, 1) == [["a"], ["cat"], ["cat"], ["cat"]][number]
+        tab.clock.run_for(STEP)
+    assert light(tab) is None
+    assert light(tab, 1) is None
+    assert button.count() == 1
+
+
+def test_maps_go_over_into_each_other_unless_motion_is_to_be_reduced(open_page: Open):
+    for motion, middle in (("no-preference", True), ("reduce", False)):
+        tab = open_page(one_model(), reduced_motion=motion)
+        word(tab, 0).hover()
+        before = light(tab)
+        word(tab, 3).hover()
+        tab.clock.run_for(110)
+        meanwhile = light(tab)
+        tab.clock.run_for(1000)
+        after = light(tab)
+        assert peak(tab) == PEAKS[3]
+        assert (np.abs(meanwhile - after).max() > 0.2) == middle
+        assert np.abs(before - after).max() > 0.5
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("page", [one_model, two_models])
+def test_nothing_is_wider_than_the_screen(open_page: Open, page: Callable[[], Page], width: int):
+    tab = open_page(page(), width)
+    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    for box in (found.bounding_box() for found in tab.locator(".word, .frame, h2, .play").all()):
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+def test_several_models_stand_side_by_side_where_there_is_room(open_page: Open):
+    wide, narrow = (
+        [panel.bounding_box() for panel in open_page(two_models(), width).locator(".panel").all()]
+        for width in (1280, 400)
+    )
+    assert wide[0]["y"] == wide[1]["y"]
+    assert wide[0]["x"] + wide[0]["width"] < wide[1]["x"]
+    assert narrow[0]["x"] == narrow[1]["x"]
+    assert narrow[0]["y"] + narrow[0]["height"] < narrow[1]["y"]
+
+
+def test_names_are_shown_as_they_are_and_nothing_of_them_is_run(open_page: Open):
+    tab = open_page(two_models())
+    assert tab.locator("h2").inner_text() == HOSTILE
+    assert tab.locator(".word").all_inner_texts()[:4] == WORDS
+    assert tab.locator(".card b").count() == 0
+
+
+def test_who_does_not_see_the_page_is_told_what_is_on_it(open_page: Open):
+    tab = open_page(two_models())
+    assert tab.get_by_role("heading", level=1).inner_text() == "Where the models looked"
+    assert tab.get_by_role("article", name=HOSTILE).count() == 1
+    assert tab.get_by_role("region", name="hard/best.ckpt").count() == 1
+    assert tab.get_by_role("listbox", name="Caption of soft/best.ckpt", exact=True).get_by_role("option").count() == 4
+    assert tab.get_by_role("option", name="runs: mostly at the right, beta 0.50").count() == 1
+    for picture in tab.get_by_role("img").all():
+        assert HOSTILE in picture.get_attribute("alt")
+    sizes = tab.locator("img").evaluate_all("all => all.map(one => [one.complete, one.naturalWidth])")
+    assert sizes == [[True, 300]] * 2
+
+
+COLOURS = """element => {
+  const rgb = text => { const canvas = new OffscreenCanvas(1, 1).getContext("2d");
+    for (const one of text) { canvas.fillStyle = one; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };
+  const behind = [];
+  for (let one = element; one; one = one.parentElement) behind.unshift(getComputedStyle(one).backgroundColor);
+  return [rgb(["white", ...behind]), rgb([getComputedStyle(element).color])];
+}"""
+
+
+def luminance(colour: list[int]) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in np.array(colour) / 255]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_can_be_read_in_light_and_in_dark(open_page: Open, scheme: str):
+    tab = open_page(one_model(), color_scheme=scheme)
+    word(tab, 1).hover()
+    background = luminance(tab.locator("body").evaluate(COLOURS)[0])
+    assert (background > 0.5) == (scheme == "light")
+    for text in (
+        word(tab, 1),
+        word(tab, 0),
+        tab.locator(".about"),
+        tab.locator(".place").first,
+        tab.locator("summary").first,
+    ):
+        dark, bright = sorted(map(luminance, text.evaluate(COLOURS)))
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5
+    shades = [luminance(word(tab, number).evaluate(COLOURS)[0]) for number in (0, 3, 2, 1)]
+    assert shades == sorted(shades, reverse=scheme == "light")
+    assert len(set(shades)) == 4

@@ -1,0 +1,199 @@
+"""Which results are one row, what their rows are called, and what their figures are."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from repository import SHARED
+from results import ensemble, result, write
+
+from showattendtell.config.schemas import Column
+from showattendtell.visualization.comparison import COLUMNS, DATASETS, TABLE_1, compare
+from showattendtell.visualization.result_files import find_results
+from showattendtell.visualization.results_table import HEADINGS, ResultsTable, TableValue
+
+MODEL_PAGE = SHARED / "spec" / "model.md"
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Any:
+    """Results as contents, compared in their order."""
+
+    def run(*contents: dict[str, Any], columns: tuple[str, ...] = COLUMNS, with_paper: bool = False) -> ResultsTable:
+        files = [write(content, tmp_path / f"{n:02}/results-test.json") for n, content in enumerate(contents)]
+        return compare(find_results(list(map(str, files)), "test"), columns, with_paper)
+
+    return run
+
+
+def labels(overview: ResultsTable) -> list[str]:
+    return [row.label for block in overview.blocks for row in block.rows]
+
+
+def test_seeds_are_one_row_with_their_mean_and_deviation(compared: Any):
+    bleu4 = [18.5, 18.2, 18.9]
+    [block] = compared(*(result(seed=seed, bleu4=figure) for seed, figure in enumerate(bleu4))).blocks
+    [row] = block.rows
+    assert len(row.results) == 3
+    assert row.figures["bleu4"].mean == pytest.approx(np.mean(bleu4))
+    assert row.figures["bleu4"].deviation == pytest.approx(np.std(bleu4, ddof=1))
+    assert str(row.figures["bleu4"]) == "18.5 ± 0.4"
+
+
+def test_one_seed_has_no_deviation(compared: Any):
+    [[row]] = [block.rows for block in compared(result(meteor=19.123, bleu4=18.25)).blocks]
+    assert (str(row.figures["bleu4"]), str(row.figures["meteor"])) == ("18.2", "19.12")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cache": "elsewhere"},
+        {"dataset.root": "/disk/flickr8k"},
+        {"dataset.entities": "boxes.zip"},
+        {"logger": {"project": "captions"}},
+        {"data": {"num_workers": 4}},
+        {"trainer": {"accelerator": "gpu"}},
+    ],
+    ids=str,
+)
+def test_runs_that_differ_in_places_are_one_row(compared: Any, settings: dict[str, Any]):
+    overview = compared(result(seed=1), result(seed=2, settings=settings))
+    assert labels(overview) == ["soft"]
+    assert overview.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "second"),
+    [
+        ({"settings": {"optimizer.lr": 0.01}}, "soft, optimizer.lr=0.001", "soft, optimizer.lr=0.01"),
+        (
+            {"settings": {"encoder.mean": [0, 0, 0]}},
+            "soft, encoder.mean=[0.5, 0.5, 0.5]",
+            "soft, encoder.mean=[0, 0, 0]",
+        ),
+        ({"settings": {"attention.gate": None}}, "soft", "soft, attention.gate=null"),
+        ({"settings": {"decoding.beam_size": 5}}, *(f"soft, validation.decoding.beam_size={n}" for n in (1, 5))),
+        ({"decoding": {"method": "BeamSearch", "beam_size": 5}}, *(f"soft, decoding.beam_size={n}" for n in (3, 5))),
+        ({"checkpoint": "runs/last.ckpt"}, "soft, checkpoint=best.ckpt", "soft, checkpoint=last.ckpt"),
+        ({"tokenizer": "ptb"}, "soft, tokenizer=plain", "soft, tokenizer=ptb"),
+        ({"split_sha256": "cd" * 32}, "soft, split_sha256=abababab", "soft, split_sha256=cdcdcdcd"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_rows_that_would_read_alike_are_told_apart(compared: Any, changes: dict[str, Any], first: str, second: str):
+    assert labels(compared(result(seed=1), result(seed=2, **changes))) == [first, second]
+
+
+def test_an_option_stands_for_all_that_it_sets(compared: Any):
+    other = result(choices={"encoder": "resnet50"}, settings={"encoder.network": "resnet50", "encoder.mean": [0, 0, 0]})
+    assert labels(compared(result(), other)) == ["soft, encoder=vgg19", "soft, encoder=resnet50"]
+
+
+def test_a_mean_of_models_is_no_further_seed_of_the_first(compared: Any):
+    assert labels(compared(result(), result(choices={"average_of": "2"}))) == ["soft", "soft, average_of=2"]
+
+
+def test_rows_are_called_after_attention_and_decoder(compared: Any):
+    hard = result(choices={"attention": "hard"}, settings={"attention._target_": "Hard"})
+    nic = result(choices={"attention": "none", "decoder": "nic"}, settings={"attention._target_": "None"})
+    assert labels(compared(hard, nic, result())) == ["hard", "none, decoder=nic", "soft"]
+
+
+def test_decoding_that_differs_is_told_of_rows_that_have_other_names_too(compared: Any):
+    hard = result(choices={"attention": "hard"}, settings={"attention._target_": "Hard"}, decoding={"beam_size": 5})
+    assert labels(compared(result(decoding={"beam_size": 3}), hard)) == [
+        "soft, decoding.beam_size=3",
+        "hard, decoding.beam_size=5",
+    ]
+
+
+def test_models_that_wrote_together_are_a_row_of_their_own(compared: Any):
+    alone, other = result(seed=1), result(seed=2)
+    hard = result(choices={"attention": "hard"}, settings={"attention._target_": "Hard"})
+    together = [ensemble(alone, other), ensemble(alone, hard)]
+    assert labels(compared(alone, *together)) == ["soft", "soft, ensemble of 2", "soft+hard, ensemble of 2"]
+
+
+def test_seeds_of_a_second_stage_are_one_row_though_each_began_with_a_folder_of_its_own(compared: Any):
+    began = [result(seed=seed, settings={"init_from": f"runs/soft/{seed}/best.ckpt"}) for seed in (1, 2)]
+    [[row]] = [block.rows for block in compared(*began).blocks]
+    assert len(row.results) == 2
+
+
+def test_a_checkpoint_that_was_scored_twice_counts_once(compared: Any):
+    same = result(checkpoint_sha256="weights", bleu4=20.0)
+    copied = {**same, "checkpoint": "copies/best.ckpt"}
+    [[row]] = [block.rows for block in compared(same, copied).blocks]
+    assert row.figures["bleu4"] == TableValue(20.0)
+    assert len(row.results) == 1
+
+
+def test_a_seed_that_was_trained_twice_is_noted(compared: Any):
+    runs = [result(seed=1, checkpoint_sha256=weights) for weights in ("first", "again")]
+    assert compared(*runs).notes == ("Flickr8k: soft: 2 runs share 1 seeds",)
+
+
+def test_a_figure_that_one_of_the_runs_lacks_is_left_out_and_noted(compared: Any):
+    overview = compared(result(seed=1, meteor=19.0), result(seed=2))
+    [[row]] = [block.rows for block in overview.blocks]
+    assert row.figures.keys() == {"bleu1", "bleu2", "bleu3", "bleu4"}
+    [note] = overview.notes
+    assert re.fullmatch(r"Flickr8k: soft: METEOR is missing in .*01/results-test.json; evaluate it again", note)
+
+
+def test_what_cannot_be_compared_is_noted_for_its_data_set(compared: Any):
+    shapes = [result(dataset="shapes-1a", split_sha256=sha * 32) for sha in ("ab", "cd")]
+    overview = compared(result(), result(tokenizer="ptb"), *shapes)
+    assert [note.partition(";")[0] for note in overview.notes] == [
+        "Flickr8k: words were split in different ways (tokenizer is plain, ptb)",
+        "shapes-1a: the images or captions are not the same (split_sha256 is abababab, cdcdcdcd)",
+    ]
+
+
+def test_data_sets_stand_in_the_papers_order_and_then_by_name(compared: Any):
+    names = ["shapes-1a", "coco", "birds", "flickr30k", "flickr8k"]
+    blocks = compared(*(result(dataset=name) for name in names)).blocks
+    assert [block.title for block in blocks] == ["Flickr8k", "Flickr30k", "COCO", "birds", "shapes-1a"]
+
+
+def test_the_papers_rows_stand_first_for_the_data_sets_at_hand(compared: Any):
+    overview = compared(result(), result(dataset="shapes-1a"), with_paper=True)
+    assert labels(overview) == [
+        "paper: Google NIC (other split, ensemble)",
+        "paper: Log Bilinear",
+        "paper: Soft-Attention",
+        "paper: Hard-Attention",
+        "soft",
+        "soft",
+    ]
+    google, _, soft, *_ = overview.blocks[0].rows
+    assert {name: str(figure) for name, figure in soft.figures.items()} == dict(
+        zip(COLUMNS, ["67", "44.8", "29.9", "19.5", "18.93"], strict=True)
+    )
+    assert google.figures.keys() == {"bleu1", "bleu2", "bleu3"}
+    assert overview.notes[0].startswith("paper: Table 1 of Xu et al. 2015")
+
+
+def test_columns_are_what_a_setting_can_name():
+    assert list(HEADINGS) == list(get_args(Column))
+    assert set(COLUMNS) <= HEADINGS.keys()
+
+
+def test_the_papers_rows_are_in_the_papers_order_and_whole():
+    assert list(TABLE_1) == list(DATASETS)
+    assert all(len(row.figures.split()) == len(COLUMNS) for rows in TABLE_1.values() for row in rows)
+
+
+@pytest.mark.skipif(not MODEL_PAGE.is_file(), reason="needs SHOWATTENDTELL_SHARED")
+def test_the_papers_rows_are_those_of_the_specification():
+    lines = MODEL_PAGE.read_text().partition("Table 1")[2].splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
+    printed = [
+        [f"{row.model} ({row.remark})" if row.remark else row.model, *row.figures.split()]
+        for rows in TABLE_1.values()
+        for row in rows
+    ]
+    assert printed == [cells for _, *cells in table]

@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from showattendtell.errors import UserError
+from showattendtell.types import Caption, Dataset, Example
+from showattendtell.visualization.data_sheet import draw_data_sheet
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    examples = []
+    for number in range(9):
+        path = tmp_path / f"{number}.png"
+        Image.fromarray(np.full((30, 40, 3), 20 * number, dtype=np.uint8)).save(path)
+        examples.append(Example(path.name, str(path), (Caption(("a", "dog") * (number + 1)),)))
+    return Dataset("own", {"train": tuple(examples[:8]), "val": (), "test": tuple(examples[8:])})
+
+
+def test_a_picture_is_drawn_also_with_an_empty_split_and_a_broken_image(dataset: Dataset, tmp_path: Path):
+    (tmp_path / "0.png").write_bytes(b"broken")
+    draw_data_sheet(dataset, tmp_path / "sheets/own.png")
+    with Image.open(tmp_path / "sheets/own.png") as picture:
+        assert picture.size == (1100, 700)
+
+
+def test_a_place_that_cannot_be_written_is_told(dataset: Dataset, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="own.png cannot be written"):
+        draw_data_sheet(dataset, tmp_path / "file/own.png")
+
+
+def test_captions_are_no_formulas(dataset: Dataset, tmp_path: Path):
+    said = Caption(("a",), written="a $5% off and $10 coupon")
+    examples = tuple(example._replace(captions=(said,), image="$x^$.png") for example in dataset.splits["train"])
+    draw_data_sheet(Dataset("own", {"train": examples, "val": (), "test": ()}), tmp_path / "own.png")
+    assert (tmp_path / "own.png").is_file()

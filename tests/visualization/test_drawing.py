@@ -1,0 +1,75 @@
+"""Heatmaps that another process draws."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from showattendtell.errors import UserError
+from showattendtell.types import Box
+from showattendtell.visualization.drawing import drawing, picture_names
+from showattendtell.visualization.heatmaps import draw_heatmaps
+
+
+def something(path: Path) -> tuple:
+    """What `draw_heatmaps` takes."""
+    photograph = Image.effect_noise((60, 40), 50).convert("RGB")
+    return photograph, ["a", "dog"], np.random.default_rng(0).random((2, 3, 3)), np.zeros(2), Box(10, 0, 50, 40), path
+
+
+def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
+    names = [f"{number}.png" for number in range(4)]
+    asked = [something(tmp_path / "there" / name) for name in names]
+    with drawing() as draw:
+        for what in asked:
+            draw(*what)
+    for what, name in zip(asked, names, strict=True):
+        draw_heatmaps(*what[:-1], tmp_path / "here" / name)
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with (
+        pytest.raises(UserError, match=r"file/a.png cannot be written .*; set output to another folder"),
+        drawing() as draw,
+    ):
+        draw(*something(tmp_path / "file" / "a.png"))
+    assert multiprocessing.active_children() == []
+
+
+def draw_and(then: Callable[[], None], path: Path) -> None:
+    with drawing() as draw:
+        draw(*something(path))
+        then()
+
+
+def fall_down() -> None:
+    raise UserError("no photograph")
+
+
+def kill_the_other() -> None:
+    [process] = multiprocessing.active_children()
+    process.kill()
+
+
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [(fall_down, "no photograph"), (kill_the_other, "the process that draws the pictures was killed")],
+    ids=["a fault here", "the process was killed"],
+)
+def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], told: str, tmp_path: Path):
+    with pytest.raises(UserError, match=told):
+        draw_and(then, tmp_path / "a.png")
+    assert multiprocessing.active_children() == []
+
+
+def test_pictures_of_equal_names_do_not_overwrite_each_other():
+    files = [Path("a/photo.jpg"), Path("b/photo.png"), Path("other.jpg")]
+    assert picture_names(files) == ["photo", "photo-2", "other"]
+    files = [Path("photo-2.jpg"), Path("photo.jpg"), Path("photo.png"), Path("a/photo.png"), Path("b/photo-2.jpg")]
+    assert picture_names(files) == ["photo-2", "photo", "photo-3", "photo-4", "photo-2-2"]

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from showattendtell.data.images import Preprocessing
+from showattendtell.errors import UserError
+from showattendtell.types import Box
+from showattendtell.visualization.heatmaps import draw_heatmaps, map_onto_photograph, titles
+
+WIDTH, HEIGHT = 300, 200
+
+
+def one_region(row: int, column: int) -> np.ndarray:
+    weights = np.zeros((4, 4))
+    weights[row, column] = 1
+    return weights
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 3), (2, 1), (3, 3)])
+def test_the_map_peaks_on_the_region_of_the_photograph_that_the_encoder_saw(row: int, column: int):
+    seen = Preprocessing(resize=256, crop=224, mean=(0.5,), std=(0.5,)).crop_box(WIDTH, HEIGHT)
+    light = map_onto_photograph(one_region(row, column), seen, WIDTH, HEIGHT)
+    y, x = np.unravel_index(light.argmax(), light.shape)
+    side = (seen.right - seen.left) / 4
+    assert seen.left + column * side <= x + 0.5 <= seen.left + (column + 1) * side
+    assert seen.top + row * side <= y + 0.5 <= seen.top + (row + 1) * side
+
+
+def test_what_the_encoder_did_not_see_is_dark():
+    seen = Box(50, 0, 250, 200)
+    light = map_onto_photograph(np.ones((4, 4)), seen, WIDTH, HEIGHT)
+    assert light.shape == (HEIGHT, WIDTH)
+    assert not light[:, :50].any()
+    assert not light[:, 250:].any()
+    np.testing.assert_allclose(light[:, 50:250], 1, atol=1e-5)
+
+
+def test_brighter_regions_have_more_weight():
+    light = map_onto_photograph(one_region(1, 1) + 0.5 * one_region(3, 3), Box(0, 0, 200, 200), 200, 200)
+    assert light[75, 75] > light[175, 175] > light[175, 25]
+
+
+def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
+    photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
+    words = ["a", "red", "wall", "and", "nothing", "else"]
+    maps = np.stack([one_region(step % 4, 0) for step in range(7)])
+    draw_heatmaps(photograph, words, maps, np.linspace(0, 1, 7), Box(50, 0, 250, 200), tmp_path / "new" / "wall.png")
+    with Image.open(tmp_path / "new" / "wall.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    columns_per_row, rows = 4, 2
+    height, width = pixels.shape[0] / rows, pixels.shape[1] / columns_per_row
+    red = (pixels[..., 0] > 2 * pixels[..., 1]).astype(float)
+    shares = [
+        red[int(row * height) : int((row + 1) * height), int(column * width) : int((column + 1) * width)].mean()
+        for row in range(rows)
+        for column in range(columns_per_row)
+    ]
+    assert all(share > 0.1 for share in shares[: len(words) + 1])
+    assert not any(shares[len(words) + 1 :])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/wall.png cannot be written .* set output to another folder"):
+        draw_heatmaps(
+            Image.new("RGB", (8, 8)),
+            ["a"],
+            np.ones((1, 2, 2)),
+            np.ones(1),
+            Box(0, 0, 8, 8),
+            tmp_path / "file" / "wall.png",
+        )
+
+
+def test_beta_stands_beside_words_where_there_is_a_gate():
+    assert titles(["a", "dog"], np.array([0.25, 1.0, 0.0])) == ["a  β 0.25", "dog  β 1.00"]
+    assert titles(["a", "dog"], np.array([1.0, 1.0, 0.0])) == ["a", "dog"]

@@ -1,0 +1,174 @@
+"""The page as a file: what it holds, how large it is, and that names are no markup."""
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from repository import SHARED
+from shown import HOSTILE, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models, ungated
+
+from showattendtell.errors import UserError
+from showattendtell.types import Box
+from showattendtell.visualization.image_captions import ImageCaptions
+from showattendtell.visualization.pages import (
+    KILOBYTES_EACH,
+    LONGEST_SIDE,
+    Page,
+    describe_word,
+    encode_map,
+    find_place,
+    make_entry,
+    render,
+    write_page,
+)
+
+PHOTOGRAPHS = SHARED / "flickr8k" / "images"
+VOID = {"meta", "link", "img", "br", "i"}
+
+
+class Elements(HTMLParser):
+    """Every element's name and attributes, and the text."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text, self.open = "", []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID - {"i"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def every(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        return [own for name, own in self.elements if name == tag and attributes.items() <= own.items()]
+
+
+def test_a_map_is_a_byte_a_region_with_the_peak_at_255():
+    grid = np.array([[0.5, 0.25], [0.0, 0.05]])
+    assert list(base64.b64decode(encode_map(grid))) == [255, 128, 0, 26]
+    assert describe_word("dog", grid, 0.25, Box(0, 0, 1, 1)) == "dog: mostly at the top left, beta 0.25"
+
+
+def test_there_are_as_many_maps_as_words_and_no_beta_without_a_gate():
+    page = Elements(render(Page("1 photograph", ["hard"], [make_entry("a.jpg", [ungated()])])))
+    words = page.every("span", role="option")
+    assert [(word["aria-label"] or "").partition(":")[0] for word in words] == ["a", "cat"]
+    assert not any("beta" in (word["aria-label"] or "") or "style" in word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "seen", "place"),
+    [
+        (0, 0, Box(0, 0, 1, 1), "mostly at the top left"),
+        (0, 1, Box(0, 0, 1, 1), "mostly at the top"),
+        (1, 1, Box(0, 0, 1, 1), "mostly in the middle"),
+        (2, 2, Box(0, 0, 1, 1), "mostly at the bottom right"),
+        (1, 0, Box(0.4, 0, 0.7, 1), "mostly in the middle"),
+        (2, 2, Box(0, 0, 0.3, 0.3), "mostly at the top left"),
+    ],
+)
+def test_where_a_map_peaks_is_told_by_thirds_of_the_photograph(row: int, column: int, seen: Box, place: str):
+    assert find_place(peaked(3, 3, row, column), seen) == place
+
+
+def test_a_map_without_a_peak_looks_everywhere_alike():
+    assert find_place(np.full((4, 4), 1 / 16), SEEN) == "everywhere alike"
+    assert find_place(np.array([[0.24, 0.26], [0.25, 0.25]]), SEEN) == "everywhere alike"
+
+
+def test_the_page_holds_every_word_with_its_map_and_its_shade():
+    page = Elements(render(two_models()))
+    assert page.open == []
+    words = page.every("span", role="option")
+    assert [len(base64.b64decode(word["data-map"])) for word in words] == [9] * 6 + [49] * 2
+    assert [word.get("style") for word in words[:4]] == [f"--gate: {gate}" for gate in ("0.10", "1.00", "0.50", "0.25")]
+    assert [word.get("style") for word in words[6:]] == [None, None]
+    assert [panel["data-grid"] for panel in page.every("section")] == ["3 3", "7 7"]
+    assert page.every("section")[0]["data-seen"] == "0.2500 0.0000 0.7500 1.0000"
+    assert "a model without a gate has no shade" in page.text
+
+
+def test_no_name_and_no_word_is_markup():
+    page = Elements(render(two_models()))
+    assert len(page.every("script")) == 1
+    assert page.every("b") == page.every("runs") == []
+    assert HOSTILE in page.text
+    assert all(word in page.text for word in WORDS)
+    assert page.every("img")[0]["alt"] == f"The photograph {HOSTILE}, captioned: {' '.join(WORDS)}"
+    assert page.every("button")[0]["aria-label"] == f"Play the words of {HOSTILE}"
+
+
+def test_the_page_names_nothing_outside_itself():
+    html = render(one_model())
+    page = Elements(html)
+    linked = [own[name] for _, own in page.elements for name in ("src", "href") if name in own]
+    assert len(linked) == 3
+    assert all(link.startswith("data:") for link in linked)
+    assert "://" not in html
+    [policy] = page.every("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert policy["content"].startswith("default-src 'none'; img-src data:;")
+
+
+def test_a_legend_of_beta_is_there_only_where_a_model_has_a_gate():
+    assert "β" in render(one_model())
+    alone = Page("1 photograph", ["hard"], [make_entry("a.jpg", [ungated(photograph(30, 20))])])
+    assert "β" not in render(alone)
+    assert "Reference captions" not in render(alone)
+
+
+def test_several_models_are_named_and_share_one_copy_of_the_photograph():
+    html = render(two_models())
+    assert html.count("data:image/webp") == 1
+    assert [panel["aria-label"] for panel in Elements(html).every("section")] == ["soft/best.ckpt", "hard/best.ckpt"]
+
+
+@pytest.mark.parametrize(("size", "kept"), [((1200, 800), (640, 427)), ((300, 500), (300, 500)), ((9000, 3), (640, 1))])
+def test_a_photograph_is_kept_at_a_sensible_size(size: tuple[int, int], kept: tuple[int, int]):
+    entry = make_entry("a.jpg", [gated(photograph(*size))])
+    assert (entry.width, entry.height) == kept
+    picture = Image.open(io.BytesIO(base64.b64decode(entry.picture.partition(",")[2])))
+    assert (picture.format, picture.size) == ("WEBP", kept)
+
+
+def test_a_name_that_is_no_text_and_a_long_strip_make_a_page(tmp_path: Path):
+    entry = make_entry("caf\udce9.jpg", [gated(photograph(2000, 2))])
+    write_page(Page("1 photograph", ["m"], [entry]), tmp_path / "new" / "page.html")
+    assert "caf?.jpg" in (tmp_path / "new" / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"file/page.html cannot be written"):
+        write_page(one_model(), tmp_path / "file" / "page.html")
+
+
+@pytest.mark.skipif(not PHOTOGRAPHS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
+def test_a_page_of_fifty_photographs_stays_below_five_megabytes():
+    caption = output(["word"] * 15, made_up(0, 15, 14, 14), np.full(15, 0.5))
+    files = sorted(PHOTOGRAPHS.glob("*.jpg"))[::160][:50]
+    entries = []
+    for file in files:
+        with Image.open(file) as image:
+            scale = LONGEST_SIDE / max(image.size)
+            enlarged = image.convert("RGB").resize([round(side * scale) for side in image.size])
+        entries.append(make_entry(file.name, [ImageCaptions(file.name, enlarged, Box(0, 0, 1, 1), (caption,))]))
+    size = len(render(Page("50 photographs", ["m"], entries)).encode())
+    assert size < 5e6
+    assert 0.4 < size / 50 / (1000 * KILOBYTES_EACH) < 1.2
+
+
+def test_the_script_has_no_dependency():
+    html = render(one_model())
+    assert re.findall(r"\bimport\b|\brequire\(|\bfetch\(|XMLHttpRequest|eval\(", html) == []

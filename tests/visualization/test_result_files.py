@@ -1,0 +1,80 @@
+"""Result files: where they are found, and what is said of other files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from results import ensemble, result, write
+
+from showattendtell.errors import UserError
+from showattendtell.visualization.result_files import find_results, read_result
+
+
+def paths(places: list[Path], split: str = "test") -> list[str]:
+    return [found.path for found in find_results([str(place) for place in places], split)]
+
+
+def test_a_folder_is_searched_with_all_below_it_in_order_of_names(tmp_path: Path):
+    one = write(result(), tmp_path / "flickr8k-soft/2026/results-test.json")
+    swept = write(result(), tmp_path / "flickr8k-sweep/2026/0/results-test.json")
+    write(result(split="val"), tmp_path / "flickr8k-soft/2026/results-val.json")
+    write({}, tmp_path / "flickr8k-soft/2026/attention-test.json")
+    assert paths([tmp_path]) == [str(one), str(swept)]
+    assert paths([swept.parent, one]) == [str(swept), str(one)]
+
+
+def test_the_split_is_what_the_file_says_whatever_it_is_called(tmp_path: Path):
+    odd = write(result(split="val"), tmp_path / "mine.json")
+    assert paths([odd], "val") == [str(odd)]
+
+
+def test_figures_are_the_finite_numbers(tmp_path: Path):
+    content = result(bleu1=61, cider=float("nan"), spice=None, rouge_l="high", meteor=True)
+    figures = read_result(write(content, tmp_path / "results-test.json")).figures
+    assert figures == {"bleu1": 61.0, "bleu2": 50.0, "bleu3": 40.0, "bleu4": 30.0, "images": 1000.0}
+
+
+def test_models_that_wrote_together_are_read_one_by_one(tmp_path: Path):
+    content = ensemble(result(seed=1), result(seed=2, choices={"attention": "hard"}))
+    models = read_result(write(content, tmp_path / "results-test.json")).models
+    assert [(model.seed, model.choices["attention"]) for model in models] == [(1, "soft"), (2, "hard")]
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in result().items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b'{"dataset": "fl', "results-test.json is no result file of evaluate .Invalid JSON: EOF while parsing"),
+        (b"", "results-test.json is no result file of evaluate"),
+        (b"\xff\xfe", "results-test.json is no result file of evaluate"),
+        ([1, 2], r"results-test.json is no result file of evaluate \(Input should be an object\); leave it out$"),
+        ({"images": []}, r"results-test.json is no result file of evaluate \(dataset: Field required\)"),
+        (without("config"), "results-test.json is of an older version .*; evaluate again$"),
+        ({**result(), "seed": [1, 2]}, "results-test.json does not say for each of its checkpoints"),
+    ],
+    ids=["cut off", "empty", "binary", "a list", "foreign", "older", "uneven"],
+)
+def test_a_file_that_is_no_result_is_told_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
+    write(result(), tmp_path / "good/results-test.json")
+    poor = tmp_path / "poor/results-test.json"
+    poor.parent.mkdir()
+    poor.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.raises(UserError, match=sentence):
+        paths([tmp_path])
+
+
+def test_places_without_results_are_told(tmp_path: Path):
+    (tmp_path / "void").mkdir()
+    write(result(split="val"), tmp_path / "other/results-val.json")
+    for place, sentence in {
+        "nowhere": "nowhere does not exist; give result files",
+        "void": "the folder .*void holds no results-.*json",
+        "other": "other has no results on the split test, but on val; give split=NAME",
+        "other/results-val.json": "results-val.json has no results on the split test, but on val",
+    }.items():
+        with pytest.raises(UserError, match=sentence):
+            paths([tmp_path / place])

