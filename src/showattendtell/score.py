@@ -15,7 +15,7 @@ def run(config: DictConfig) -> None:
     from showattendtell.metrics.collection import measure
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.sufficient_statistics import corpus_figures
-    from showattendtell.visualization.results import versions, writable, write_json
+    from showattendtell.visualization.result_files import versions, writable, write_json
     from showattendtell.visualization.tables import print_columns, print_comparison, print_notes
 
     path = writable(Path(config.output))

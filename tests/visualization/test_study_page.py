@@ -54,12 +54,12 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
 ):
     print_study(summarize_study(study, Path("runs/mine-study")))
     told = capsys.readouterr().out
-    assert told.startswith("mine: 2 finished, 1 ended early, 1 failed, 1 running")
+    assert told.startswith("mine: 2 finished, 1 pruned, 1 failed, 1 running")
     rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", told)
     assert rows == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
-    assert "ended early: 12 s instead of 60 min (medians)" in told
+    assert "pruned: 12 s instead of 60 min (medians)" in told
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in told
-    assert "not at their end: trials 5, which other workers run" in told
+    assert "still running in other workers: trials 5" in told
     assert f"  {train_command(study.trials[1])}\n" in told
 
 
@@ -95,13 +95,13 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
     headings = re.findall("<h2>(.*?)</h2>", page)
     assert headings == [
-        "The best trials",
-        "The best one by itself",
+        "Best trials",
+        "Train the best trial on its own",
         "The best so far",
         "Which settings matter (fANOVA)",
         "All trials, a line each",
         "Learning curves, by validations",
-        "Ended early",
+        "Pruned",
         "Failed",
     ]
     assert page.count("Plotly.newPlot(") == 4

@@ -2,8 +2,8 @@ import pytest
 
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison, Difference
-from showattendtell.visualization.results import gaze_figures
 from showattendtell.visualization.tables import (
+    gaze_figures,
     print_columns,
     print_comparison,
     print_gaze,
