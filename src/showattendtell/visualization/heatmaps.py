@@ -6,6 +6,7 @@ As a matplotlib figure, as one image for loggers, and as an animation.
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -75,6 +76,18 @@ def draw_heatmaps(
 ) -> None:
     """Write the figure of `heatmap_figure` to a file."""
     save_picture(heatmap_figure(photograph, words, weights, gates, seen), path, "output to another folder", DPI)
+
+
+def encoded_heatmaps(
+    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
+) -> bytes:
+    """Return the figure of `heatmap_figure` as a PNG."""
+    figure, content = heatmap_figure(photograph, words, weights, gates, seen), BytesIO()
+    try:
+        figure.savefig(content, format="png", dpi=DPI)
+    finally:
+        plt.close(figure)
+    return content.getvalue()
 
 
 def heatmap_figure(
