@@ -37,7 +37,7 @@ def run(config: DictConfig) -> float:
 
     references = references_of(trial.examples)
     scores = score(trial, written, references, config, clip)
-    print_scores(scores.figures, scores.missing, trial.title())
+    print_scores([scores.figures], scores.missing, trial.title())
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
 
     write_json(

@@ -222,35 +222,35 @@ async def at_once() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_work_that_nobody_waits_for_is_not_begun(gone: bool):
-    line, release, done = RequestQueue(4, 60 if gone else 0.2), threading.Event(), []
-    first = line.begin(release.wait)
+    queue, release, done = RequestQueue(4, 60 if gone else 0.2), threading.Event(), []
+    first = queue.begin(release.wait)
 
     async def ask() -> Any:
-        return await line.work("a", lambda: done.append(1), at_once() if gone else never())
+        return await queue.work("a", lambda: done.append(1), at_once() if gone else never())
 
     with pytest.raises(RequestError):
         asyncio.run(ask())
     release.set()
     first.result()
-    line.begin(int).result()
+    queue.begin(int).result()
     assert done == []
 
 
 def test_work_is_done_for_those_who_wait():
-    line = RequestQueue(4, 60)
+    queue = RequestQueue(4, 60)
 
     async def ask() -> int:
-        return await line.work("a", lambda: 7, never())
+        return await queue.work("a", lambda: 7, never())
 
     assert asyncio.run(ask()) == 7
 
 
 def test_clients_take_turns():
-    line, release, order = RequestQueue(16, 60), threading.Event(), []
-    line.begin(release.wait)
+    queue, release, order = RequestQueue(16, 60), threading.Event(), []
+    queue.begin(release.wait)
 
     async def ask(client: str, number: int) -> None:
-        await line.work(client, lambda: order.append(f"{client}{number}"), never())
+        await queue.work(client, lambda: order.append(f"{client}{number}"), never())
 
     async def crowd() -> None:
         busy = [asyncio.create_task(ask("a", number)) for number in range(5)]
@@ -266,16 +266,16 @@ def test_clients_take_turns():
 
 
 def test_a_client_holds_three_quarters_of_the_places_at_most():
-    line = RequestQueue(4, 1)
+    queue = RequestQueue(4, 1)
     with contextlib.ExitStack() as places:
         for _ in range(3):
-            places.enter_context(line.place("a"))
+            places.enter_context(queue.place("a"))
         with pytest.raises(RequestError, match=r"^this client has 3 requests under way; try again in a moment$"):
-            places.enter_context(line.place("a"))
-        places.enter_context(line.place("b"))
+            places.enter_context(queue.place("a"))
+        places.enter_context(queue.place("b"))
         with pytest.raises(RequestError, match=r"^all 4 places are taken; try again in a moment$"):
-            places.enter_context(line.place("b"))
-    with line.place("a"), line.place("a"), line.place("a"):
+            places.enter_context(queue.place("b"))
+    with queue.place("a"), queue.place("a"), queue.place("a"):
         pass
 
 

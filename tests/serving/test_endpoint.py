@@ -60,8 +60,8 @@ def test_without_options_the_first_model_answers_as_it_was_started(served: Serve
 
 
 def test_an_option_lasts_no_longer_than_its_request(served: Served):
-    def looks(**wishes: str) -> str:
-        return caption(served.address, encoded(WIDE, "PNG"), model=NAMES[1], **wishes).content.decode()
+    def looks(**options: str) -> str:
+        return caption(served.address, encoded(WIDE, "PNG"), model=NAMES[1], **options).content.decode()
 
     before = looks()
     others = {looks(attention=one) for one in ("sample", "argmax", "expectation")}
@@ -72,8 +72,8 @@ def test_an_option_lasts_no_longer_than_its_request(served: Served):
 
 def test_a_seed_decides_what_is_drawn(served: Served):
     def drawn(seed: int) -> Any:
-        wishes = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
-        return caption(served.address, encoded(WIDE, "PNG"), **wishes).json["photographs"]
+        options = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
+        return caption(served.address, encoded(WIDE, "PNG"), **options).json["photographs"]
 
     assert drawn(5) == drawn(5)
     assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))

@@ -74,9 +74,9 @@ def words(tab: Any, panel: int = 0) -> list[str]:
     return tab.locator(".panel").nth(panel).locator(".caption:not(.other) .word").all_inner_texts()
 
 
-def said(served: Served, sent: dict[str, Any], **wishes: Any) -> list[list[str]]:
+def said(served: Served, sent: dict[str, Any], **options: Any) -> list[list[str]]:
     """The words that the endpoint answers with, of each model."""
-    accounts = caption(served.address, sent["buffer"], **wishes).json["photographs"][0]["outputs"]
+    accounts = caption(served.address, sent["buffer"], **options).json["photographs"][0]["outputs"]
     return [[word["word"] for word in account["captions"][0]["words"]] for account in accounts]
 
 

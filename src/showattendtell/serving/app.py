@@ -129,10 +129,10 @@ async def picture(request: Request) -> Response:
 
 
 def _draw(_: list[Upload], outputs: Outputs) -> bytes:
-    from showattendtell.visualization.heatmaps import encoded_heatmaps
+    from showattendtell.visualization.heatmaps import encode, heatmap_figure
 
     [[output]] = outputs.values()
-    return encoded_heatmaps(*output.as_drawn())
+    return encode(heatmap_figure(*output.as_drawn()))
 
 
 @router.get("/api/models")

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.heatmaps import save_picture
+from showattendtell.visualization.heatmaps import encode
+from showattendtell.visualization.result_files import write_bytes
 
 NUM_SAMPLES = 6
 NUM_CAPTIONS = 2
@@ -47,7 +48,7 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.xaxis.get_major_locator().set_params(integer=True)
-    save_picture(figure, path, "hydra.run.dir to another folder", dpi=120)
+    write_bytes(encode(figure, path.suffix, dpi=120), path, "hydra.run.dir to another folder")
 
 
 def draw_data_sheet(dataset: Dataset, path: Path) -> None:
@@ -60,7 +61,7 @@ def draw_data_sheet(dataset: Dataset, path: Path) -> None:
     for number, example in enumerate(largest[::step][:NUM_SAMPLES]):
         place = grid[1 + number // (NUM_SAMPLES // 2), number % (NUM_SAMPLES // 2)]
         _draw_sample(example, figure.add_subplot(place))
-    save_picture(figure, path, "cache to another place", dpi=100)
+    write_bytes(encode(figure, path.suffix, dpi=100), path, "cache to another place")
 
 
 def _draw_lengths(dataset: Dataset, axis: Axes) -> None:

@@ -18,10 +18,9 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write
 from showattendtell.types import Box
 from showattendtell.visualization.rendering import DARKEST, UNGATED
+from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
@@ -59,35 +58,22 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
     return canvas / peak if peak > 0 else canvas
 
 
-def save_picture(figure: Figure, path: Path, setting: str, dpi: int) -> None:
-    """Write and close a figure; raise a `UserError` that names the setting of the path if it cannot be written."""
+def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
+    """Close a figure and return its image file."""
+    content = BytesIO()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as stream:
-            figure.savefig(stream, format=path.suffix.removeprefix("."), dpi=dpi)
-    except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set {setting}") from None
+        figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
     finally:
         plt.close(figure)
+    return content.getvalue()
 
 
 def draw_heatmaps(
     photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
 ) -> None:
     """Write the figure of `heatmap_figure` to a file."""
-    save_picture(heatmap_figure(photograph, words, weights, gates, seen), path, "output to another folder", DPI)
-
-
-def encoded_heatmaps(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
-) -> bytes:
-    """Return the figure of `heatmap_figure` as a PNG."""
-    figure, content = heatmap_figure(photograph, words, weights, gates, seen), BytesIO()
-    try:
-        figure.savefig(content, format="png", dpi=DPI)
-    finally:
-        plt.close(figure)
-    return content.getvalue()
+    figure = heatmap_figure(photograph, words, weights, gates, seen)
+    write_bytes(encode(figure, path.suffix), path, "output to another folder")
 
 
 def heatmap_figure(
@@ -154,13 +140,9 @@ def draw_animation(
     times = [WHOLE, *[WORD] * len(words)]
     if path.suffix == ".gif":
         frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as stream:
-            kind = path.suffix.removeprefix(".")
-            frames[0].save(stream, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
-    except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another folder") from None
+    content, kind = BytesIO(), path.suffix.removeprefix(".")
+    frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
+    write_bytes(content.getvalue(), path, "output to another folder")
 
 
 def _frames(photograph: Image.Image, words: Sequence[str], weights: np.ndarray, seen: Box) -> Iterator[Image.Image]:

@@ -138,8 +138,13 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 def write_text(text: str, path: Path) -> None:
     """Write a text file atomically; raise `UserError` if it cannot be written."""
-    with _user_errors(path), atomic_write(path) as stream:
-        stream.write(text.encode())
+    write_bytes(text.encode(), path)
+
+
+def write_bytes(content: bytes, path: Path, remedy: str = "output to another place") -> None:
+    """Write a file atomically; raise a `UserError` that says which setting to change if it cannot be written."""
+    with _user_errors(path, remedy), atomic_write(path) as stream:
+        stream.write(content)
 
 
 def writable(path: Path) -> Path:
@@ -149,9 +154,9 @@ def writable(path: Path) -> Path:
 
 
 @contextmanager
-def _user_errors(path: Path) -> Iterator[None]:
+def _user_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set output to another place") from None
+        raise UserError(f"{path} cannot be written ({fault.strerror}); set {remedy}") from None

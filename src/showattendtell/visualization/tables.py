@@ -62,13 +62,11 @@ def print_notes(notes: Iterable[str]) -> None:
         Console(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
 
 
-def print_scores(figures: Mapping[str, float], missing: Mapping[str, str], title: str) -> None:
-    """Print caption scores by their names in result files, and below them the reasons for missing metrics."""
-    print_columns([figures], missing, title)
+def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
+    """Print the scores of sets of captions by their names in result files, and the reasons for missing metrics.
 
-
-def print_columns(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
-    """Print the scores of several sets of captions side by side, in numbered columns."""
+    Several sets are side by side, in numbered columns.
+    """
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
@@ -108,7 +106,7 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
 def print_maps(figures: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
     Console(highlight=False).print(
-        f"attention over people's words: entropy {figures['attention_entropy']:.2f} nats, and "
+        f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n",
         soft_wrap=True,
     )
@@ -118,10 +116,9 @@ def print_relations(relations: Relations) -> None:
     """Print the accuracy on relation words of the reference captions; nothing if they have none."""
     if not relations.num_words:
         return
-    right = f"{100 * relations.accuracy:.1f} % of {relations.num_words:,}"
     Console(highlight=False).print(
-        f"relations (left, above, near, ...) that it chooses as people do: {right}; always saying the commonest: "
-        f"{100 * relations.commonest:.1f} %\n",
+        f"relation words (left, above, ...): {100 * relations.accuracy:.1f} % of {relations.num_words:,} correct; "
+        f"always the most frequent: {100 * relations.commonest:.1f} %\n",
         soft_wrap=True,
     )
 
