@@ -14,7 +14,7 @@ def run(config: DictConfig) -> None:
     from showattendtell.inference.checkpoints import save
     from showattendtell.inference.pretrained import find_model
     from showattendtell.inference.weight_averaging import IN_COMMON, average
-    from showattendtell.visualization.results import writable
+    from showattendtell.visualization.result_files import writable
 
     path = Path(config.output).expanduser()
     if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:

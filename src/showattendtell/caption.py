@@ -21,7 +21,7 @@ def run(config: DictConfig) -> None:
         )
     if config.split:
         return _caption_split(config)
-    from showattendtell.visualization.drawing import drawing
+    from showattendtell.visualization.image_captions import drawing
 
     pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]
     with drawing() if pictures else nullcontext(_draw_nothing) as draw:  # starts before torch is imported
@@ -37,7 +37,7 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
 
     from showattendtell.data.images import find_images
     from showattendtell.inference.comparison import caption_all, load_captioners, warn_of_size
-    from showattendtell.visualization.drawing import picture_names
+    from showattendtell.visualization.image_captions import picture_names
     from showattendtell.visualization.pages import Page, make_entry, write_page
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
@@ -89,7 +89,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.inference.predictions import references_of
     from showattendtell.inference.pretrained import next_to
     from showattendtell.visualization.pages import Page, make_entry, write_page
-    from showattendtell.visualization.results import writable
+    from showattendtell.visualization.result_files import writable
     from showattendtell.visualization.tables import print_notes
 
     if config.formats is not None and list(config.formats) != [PAGE]:

@@ -15,7 +15,7 @@ def run(config: DictConfig) -> float:
     from showattendtell.inference.pretrained import find_model
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
-    from showattendtell.visualization.results import time_figures, writable, write_json
+    from showattendtell.visualization.result_files import time_figures, writable, write_json
     from showattendtell.visualization.tables import print_scores
 
     clip = load_clip(config.clip) if config.clip else None
@@ -37,7 +37,7 @@ def run(config: DictConfig) -> float:
 
     references = references_of(trial.examples)
     scores = score(trial, written, references, config, clip)
-    print_scores(scores.figures, scores.missing, trial.title())
+    print_scores([scores.figures], scores.missing, trial.title())
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
 
     write_json(

@@ -11,7 +11,7 @@ def run(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build, build_source
     from showattendtell.data.checks import check_up
     from showattendtell.runtime.files import LOCK, file_lock
-    from showattendtell.visualization.data_sheet import draw_data_sheet
+    from showattendtell.visualization.figures import draw_data_sheet
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)

@@ -22,8 +22,7 @@ def run(config: DictConfig) -> None:
         return report(find_study(Path(config.study), config.storage), Path(config.study))
 
     from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results
-    from showattendtell.visualization.results import write_text
+    from showattendtell.visualization.result_files import find_results, write_text
     from showattendtell.visualization.results_table import find_format, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []

@@ -15,8 +15,8 @@ def run(config: DictConfig) -> None:
     from showattendtell.metrics.collection import measure
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.sufficient_statistics import corpus_figures
-    from showattendtell.visualization.results import versions, writable, write_json
-    from showattendtell.visualization.tables import print_columns, print_comparison, print_notes
+    from showattendtell.visualization.result_files import versions, writable, write_json
+    from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
 
     path = writable(Path(config.output))
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
@@ -32,7 +32,7 @@ def run(config: DictConfig) -> None:
         for path, panel in panels.items()
     }
     missing = ChainMap(*(panel.missing for panel in panels.values()))
-    print_columns(list(figures.values()), missing, corpus.title())
+    print_scores(list(figures.values()), missing, corpus.title())
 
     first, *others = panels
     systems = [panel.measured for panel in panels.values()]

@@ -15,22 +15,23 @@ def run(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build
     from showattendtell.inference.comparison import load_captioners
     from showattendtell.serving.app import make_app
-    from showattendtell.serving.models import ModelRegistry
-    from showattendtell.serving.pages import get_ready
-    from showattendtell.serving.queue import RequestQueue
+    from showattendtell.serving.models import ModelRegistry, RequestQueue
     from showattendtell.serving.server import LOOPBACK, address, is_loopback, listen
     from showattendtell.serving.server import run as run_app
 
     listening, local = listen(config.host, config.port), is_loopback(config.host)
     limits = build(config.limits)
-    line = RequestQueue(limits.waiting, limits.seconds)
-    models = line.begin(lambda: ModelRegistry(load_captioners(config))).result()
-    line.begin(get_ready)
+    queue = RequestQueue(limits.waiting, limits.seconds)
+    models = queue.begin(lambda: ModelRegistry(load_captioners(config))).result()
+    queue.begin(lambda: import_module("showattendtell.visualization.heatmaps"))  # takes seconds
     if not local:
-        print(f"note: host={config.host} lets all who reach this machine use it, without a password", file=sys.stderr)
+        print(
+            f"note: host={config.host} opens the server to everyone who can reach this machine; it has no password",
+            file=sys.stderr,
+        )
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
     hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
-    run_app(make_app(models, line, limits, hosts), listening, limits)
+    run_app(make_app(models, queue, limits, hosts), listening, limits)
 
 
 def _find_packages() -> None:

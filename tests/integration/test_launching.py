@@ -17,7 +17,7 @@ import torch
 from runs import TINY, assert_told
 
 from showattendtell.training.loggers.build import METRICS
-from showattendtell.visualization.curves import read_metrics
+from showattendtell.visualization.figures import read_metrics
 
 TRAIN = ["-m", "showattendtell.train"]
 TORCHRUN = ["-m", "torch.distributed.run"]

@@ -16,7 +16,7 @@ from runs import Run, assert_done, assert_told
 from test_launchers import start, sweep, wait_until
 
 from showattendtell.config.trial import FILE, open_storage
-from showattendtell.visualization.curves import read_metrics
+from showattendtell.visualization.figures import read_metrics
 
 SPACE = ["sweep=own", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]
 TWELVE = [*SPACE, "hydra.sweeper.n_trials=12"]
@@ -119,7 +119,7 @@ def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_to
     ended = {trial.params["optimizer.lr"]: trial for trial in trials(tmp_path)}
     pruned = [trial for trial in ended.values() if trial.state.name == "PRUNED"]
     assert pruned
-    assert "ended early: " in done.out
+    assert "pruned: " in done.out
     for trial in pruned:
         epochs = len(read_metrics(tmp_path / f"runs/own-study/{trial.number}/metrics.csv")["val/bleu4"])
         assert epochs == len(trial.intermediate_values) < 4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from showattendtell.runtime.epoch_times import duration, read_times, write_times
-from showattendtell.visualization.results import time_figures
+from showattendtell.visualization.result_files import time_figures
 
 
 def test_the_times_of_epochs_are_read_as_they_were_written(tmp_path: Path):

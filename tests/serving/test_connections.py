@@ -19,9 +19,9 @@ from costly import COSTLY, jpeg_with_scans
 from hostile import encoded, noise
 from started import Served
 
-from showattendtell.serving.connections import client_network
-from showattendtell.serving.limits import RequestError
-from showattendtell.serving.queue import RequestQueue
+from showattendtell.serving.models import RequestQueue
+from showattendtell.serving.schemas import RequestError
+from showattendtell.serving.server import client_network
 
 Serve = Callable[..., Served]
 SMALL = encoded(noise(), "PNG")
@@ -159,11 +159,11 @@ def test_of_too_many_connections_the_oldest_without_a_request_is_closed(narrow: 
 HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM["Content-Type"].encode() + b"\r\n"
 
 
-def test_where_all_connections_are_used_another_is_asked_to_come_again(narrow: Served):
+def test_where_all_connections_are_used_another_is_asked_to_try_again(narrow: Served):
     with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
         assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
         refused = ask(narrow.address, "")
-    assert (refused.status, refused.error) == (503, "there are too many connections; come again in a moment")
+    assert (refused.status, refused.error) == (503, "there are too many connections; try again in a moment")
     assert int(refused.headers["retry-after"]) > 0
     assert wait_until(lambda: ask(narrow.address, "").status == 200)
 
@@ -190,7 +190,7 @@ def test_a_large_body_is_refused_with_a_sentence_and_no_reset(narrow: Served, pa
     assert answered.json()["error"]
 
 
-def test_a_body_that_goes_on_after_its_refusal_is_not_read_for_ever(narrow: Served):
+def test_a_body_that_continues_after_its_refusal_is_not_read_for_ever(narrow: Served):
     with connected(narrow, 1, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") as [endless]:
         assert wait_until(lambda: not is_sent(endless, b"2710\r\n" + bytes(10_000) + b"\r\n"))
 
@@ -222,35 +222,35 @@ async def at_once() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_work_that_nobody_waits_for_is_not_begun(gone: bool):
-    line, release, done = RequestQueue(4, 60 if gone else 0.2), threading.Event(), []
-    first = line.begin(release.wait)
+    queue, release, done = RequestQueue(4, 60 if gone else 0.2), threading.Event(), []
+    first = queue.begin(release.wait)
 
     async def ask() -> Any:
-        return await line.work("a", lambda: done.append(1), at_once() if gone else never())
+        return await queue.work("a", lambda: done.append(1), at_once() if gone else never())
 
     with pytest.raises(RequestError):
         asyncio.run(ask())
     release.set()
     first.result()
-    line.begin(int).result()
+    queue.begin(int).result()
     assert done == []
 
 
 def test_work_is_done_for_those_who_wait():
-    line = RequestQueue(4, 60)
+    queue = RequestQueue(4, 60)
 
     async def ask() -> int:
-        return await line.work("a", lambda: 7, never())
+        return await queue.work("a", lambda: 7, never())
 
     assert asyncio.run(ask()) == 7
 
 
 def test_clients_take_turns():
-    line, release, order = RequestQueue(16, 60), threading.Event(), []
-    line.begin(release.wait)
+    queue, release, order = RequestQueue(16, 60), threading.Event(), []
+    queue.begin(release.wait)
 
     async def ask(client: str, number: int) -> None:
-        await line.work(client, lambda: order.append(f"{client}{number}"), never())
+        await queue.work(client, lambda: order.append(f"{client}{number}"), never())
 
     async def crowd() -> None:
         busy = [asyncio.create_task(ask("a", number)) for number in range(5)]
@@ -266,16 +266,16 @@ def test_clients_take_turns():
 
 
 def test_a_client_holds_three_quarters_of_the_places_at_most():
-    line = RequestQueue(4, 1)
+    queue = RequestQueue(4, 1)
     with contextlib.ExitStack() as places:
         for _ in range(3):
-            places.enter_context(line.place("a"))
-        with pytest.raises(RequestError, match=r"^this client has 3 requests under way; come again in a moment$"):
-            places.enter_context(line.place("a"))
-        places.enter_context(line.place("b"))
-        with pytest.raises(RequestError, match=r"^all 4 places are taken; come again in a moment$"):
-            places.enter_context(line.place("b"))
-    with line.place("a"), line.place("a"), line.place("a"):
+            places.enter_context(queue.place("a"))
+        with pytest.raises(RequestError, match=r"^this client has 3 requests under way; try again in a moment$"):
+            places.enter_context(queue.place("a"))
+        places.enter_context(queue.place("b"))
+        with pytest.raises(RequestError, match=r"^all 4 places are taken; try again in a moment$"):
+            places.enter_context(queue.place("b"))
+    with queue.place("a"), queue.place("a"), queue.place("a"):
         pass
 
 

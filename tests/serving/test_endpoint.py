@@ -34,11 +34,11 @@ def test_an_answer_is_what_the_python_api_says(served: Served, checkpoints: list
         load(path, beam_size=2, attention_mode=mode, **SPEECH)
         for path, mode in zip(checkpoints, (None, "argmax"), strict=True)
     ]
-    for number, (told, content) in enumerate(zip(answered.json["photographs"], photographs, strict=True)):
-        assert told["name"] == f"{number}.jpg"
-        assert (told["width"], told["height"]) == Image.open(io.BytesIO(content)).size
-        assert [account["model"] for account in told["outputs"]] == NAMES
-        for account, captioner in zip(told["outputs"], expected, strict=True):
+    for number, (answer, content) in enumerate(zip(answered.json["photographs"], photographs, strict=True)):
+        assert answer["name"] == f"{number}.jpg"
+        assert (answer["width"], answer["height"]) == Image.open(io.BytesIO(content)).size
+        assert [account["model"] for account in answer["outputs"]] == NAMES
+        for account, captioner in zip(answer["outputs"], expected, strict=True):
             description = captioner(content)
             assert account["captions"][0]["caption"] == description.caption
             words = account["captions"][0]["words"]
@@ -52,16 +52,16 @@ def test_an_answer_is_what_the_python_api_says(served: Served, checkpoints: list
             np.testing.assert_allclose(list(account["seen"].values()), description.seen, atol=1e-6)
 
 
-def test_without_wishes_the_first_model_answers_as_it_was_started(served: Served, checkpoints: list[Path]):
+def test_without_options_the_first_model_answers_as_it_was_started(served: Served, checkpoints: list[Path]):
     answered = caption(served.address, encoded(WIDE, "PNG"))
     [account] = answered.json["photographs"][0]["outputs"]
     assert account["model"] == NAMES[0]
     assert account["captions"][0]["caption"] == load(checkpoints[0], beam_size=3, **SPEECH)(WIDE).caption
 
 
-def test_a_wish_lasts_no_longer_than_its_request(served: Served):
-    def looks(**wishes: str) -> str:
-        return caption(served.address, encoded(WIDE, "PNG"), model=NAMES[1], **wishes).content.decode()
+def test_an_option_lasts_no_longer_than_its_request(served: Served):
+    def looks(**options: str) -> str:
+        return caption(served.address, encoded(WIDE, "PNG"), model=NAMES[1], **options).content.decode()
 
     before = looks()
     others = {looks(attention=one) for one in ("sample", "argmax", "expectation")}
@@ -72,8 +72,8 @@ def test_a_wish_lasts_no_longer_than_its_request(served: Served):
 
 def test_a_seed_decides_what_is_drawn(served: Served):
     def drawn(seed: int) -> Any:
-        wishes = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
-        return caption(served.address, encoded(WIDE, "PNG"), **wishes).json["photographs"]
+        options = {"model": NAMES[1], "attention": "sample", "seed": str(seed)}
+        return caption(served.address, encoded(WIDE, "PNG"), **options).json["photographs"]
 
     assert drawn(5) == drawn(5)
     assert any(drawn(5) != drawn(seed) for seed in (6, 7, 8, 9))
@@ -103,18 +103,18 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
         ({"beams": "3"}, "there is no field 'beams'; known are photograph, model, beam_size, attention, seed"),
     ],
 )
-def test_a_wish_that_is_none_is_told(served: Served, fields: dict[str, str], sentence: str):
+def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], sentence: str):
     answered = caption(served.address, encoded(WIDE, "PNG"), **fields)
     assert (answered.status, answered.error) == (422, sentence)
 
 
-def test_the_models_are_told_by_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
-    told = ask(served.address, "api/models")
-    assert [(one["name"], one["hard_attention"]) for one in told.json["models"]] == list(
+def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
+    answer = ask(served.address, "api/models")
+    assert [(one["name"], one["hard_attention"]) for one in answer.json["models"]] == list(
         zip(NAMES, (False, True), strict=True)
     )
-    assert told.json["beam_size"] == 3
-    assert str(checkpoints[0].parents[1]) not in told.content.decode()
+    assert answer.json["beam_size"] == 3
+    assert str(checkpoints[0].parents[1]) not in answer.content.decode()
 
 
 class Addresses(HTMLParser):
@@ -140,7 +140,7 @@ def test_a_page_is_whole_without_a_network(served: Served, path: str):
         assert ask(served.address, one.removeprefix("./")).status == 200
 
 
-def test_the_documentation_tells_every_field_and_every_kind_of_answer(served: Served):
+def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):
     openapi = ask(served.address, "openapi.json").json
     page = ask(served.address, "docs").content.decode()
     fields = openapi["paths"]["/api/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
@@ -182,7 +182,7 @@ def test_a_page_of_another_site_is_refused(served: Served):
         assert ask(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
 
 
-def test_an_address_that_is_none_is_told(served: Served):
+def test_an_unknown_address_is_refused(served: Served):
     assert ask(served.address, "nowhere").error.startswith("not found; GET / is the page")
     assert ask(served.address, "api/caption").error.startswith("method not allowed")
     assert ask(served.address, "api/caption", method="PUT").status == 405

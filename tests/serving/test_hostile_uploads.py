@@ -24,7 +24,7 @@ def send(served: Served, attack: Attack) -> Answered:
     return ask(served.address, "api/caption", form(part("photograph", attack.content, attack.file_name, attack.kind)))
 
 
-def assert_told(answered: Answered, *statuses: int) -> None:
+def assert_refused(answered: Answered, *statuses: int) -> None:
     """Refused in one sentence that holds no place of the server's."""
     assert answered.status in (statuses or range(400, 500)), answered.content[:300]
     sentence = answered.error
@@ -45,7 +45,7 @@ def test_a_hostile_upload_is_refused_and_an_odd_photograph_captioned(served: Ser
     if attack.fine or (attack.fine is None and answered.status == 200):
         assert_captioned(answered)
     else:
-        assert_told(answered)
+        assert_refused(answered)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +58,7 @@ def test_whatever_a_file_is_called_its_name_is_a_name_and_no_more(served: Served
         assert not set(photograph["name"]) & set("/\\\0\r\n\u202e")
         assert "set-cookie" not in answered.headers
     else:
-        assert_told(answered, 400)
+        assert_refused(answered, 400)
 
 
 GOOD = part("photograph", PHOTOGRAPH, "a.jpg")
@@ -96,9 +96,9 @@ MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_a_form_that_is_none_is_told(served: Served, kind: str):
+def test_a_malformed_form_is_refused(served: Served, kind: str):
     body, headers = MALFORMED[kind]
-    assert_told(ask(served.address, "api/caption", body, headers), 400, 413, 415, 422)
+    assert_refused(ask(served.address, "api/caption", body, headers), 400, 413, 415, 422)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_a_form_that_is_none_is_told(served: Served, kind: str):
     ],
     ids=str,
 )
-def test_a_field_that_is_unknown_or_out_of_range_is_told(served: Served, fields: dict[str, str]):
-    assert_told(caption(served.address, PHOTOGRAPH, **fields), 422)
+def test_a_field_that_is_unknown_or_out_of_range_is_refused(served: Served, fields: dict[str, str]):
+    assert_refused(caption(served.address, PHOTOGRAPH, **fields), 422)
 
 
 RAW = {
@@ -154,7 +154,7 @@ def coming_again(ask: Callable[[], Answered]) -> Answered:
 
 def test_fifty_at_a_time_are_all_answered_and_leave_nothing_behind(served: Served):
     if not Path("/proc/self/status").exists():
-        pytest.skip("needs /proc, which tells how much memory a process has")
+        pytest.skip("needs /proc, which shows how much memory a process has")
     big = encoded(noise(1200, 900), "PNG")
 
     def visit(number: int) -> tuple[bool, Answered]:
@@ -172,5 +172,5 @@ def test_fifty_at_a_time_are_all_answered_and_leave_nothing_behind(served: Serve
         if good:
             assert_captioned(answered)
         else:
-            assert_told(answered)
+            assert_refused(answered)
     assert resident(served.pid) - before < GROWTH

@@ -29,7 +29,7 @@ def narrow(serve: Serve) -> Served:
     )
 
 
-def test_limits_are_told_before_anything_is_sent(narrow: Served):
+def test_limits_are_known_before_anything_is_sent(narrow: Served):
     assert ask(narrow.address, "api/models").json["limits"] == {
         **{"file_megabytes": 0.05, "request_megabytes": 0.1, "megapixels": 0.01, "photographs": 2, "waiting": 1},
         **{"seconds": 2, "connections": 64},
@@ -48,7 +48,7 @@ def test_limits_are_told_before_anything_is_sent(narrow: Served):
     ],
     ids=["as many as may be", "too many", "too large a file", "too large a request", "too many pixels", "together"],
 )
-def test_what_is_more_than_a_limit_is_told(narrow: Served, photographs: list[bytes], status: int, sentence: str):
+def test_what_exceeds_a_limit_is_refused(narrow: Served, photographs: list[bytes], status: int, sentence: str):
     answered = caption(narrow.address, *photographs)
     assert answered.status == status
     assert status == 200 or sentence in answered.error
@@ -84,10 +84,10 @@ def test_a_length_that_is_too_large_is_refused_before_anything_has_come(narrow: 
         assert b"413" in announced.socket.recv(100)
 
 
-def test_who_comes_while_all_places_are_taken_is_told_when_to_come_again(narrow: Served):
+def test_a_client_that_comes_while_all_places_are_taken_learns_when_to_try_again(narrow: Served):
     with Slow(narrow, b"Content-Length: 9999\r\n\r\n"):
         refused = _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 503)
-        assert refused.error == "all 1 places are taken; come again in a moment"
+        assert refused.error == "all 1 places are taken; try again in a moment"
         assert int(refused.headers["retry-after"]) > 0
         assert ask(narrow.address, "").status == 200
     assert _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 200).status == 200
@@ -117,27 +117,29 @@ def test_a_server_ends_by_ctrl_c_while_someone_is_connected(serve: Serve):
     assert re.fullmatch(r"soft/best.ckpt, hard/best.ckpt at http://127.0.0.1:\d+/ \(Ctrl-C ends it\)\n", done.out)
 
 
-def test_a_port_that_is_in_use_is_told_in_a_sentence(start_forked: Callable[..., Any], served: Served, tmp_path: Path):
+def test_a_port_that_is_in_use_is_an_error_of_one_sentence(
+    start_forked: Callable[..., Any], served: Served, tmp_path: Path
+):
     port = urlsplit(served.address).port
     done = start_forked("serve", "checkpoint=none.ckpt", f"port={port}", folder=tmp_path).finish()
     assert done.status == 2
     assert done.err == (
-        f"error: host=127.0.0.1 port={port} cannot be listened on (Address already in use); take another port=, or "
-        "port=0 for any that is free\n"
+        f"error: cannot bind to host=127.0.0.1 port={port} (Address already in use); set another port=, or "
+        "port=0 for any free one\n"
     )
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_a_host_that_is_none_is_told(start_forked: Callable[..., Any], tmp_path: Path, host: str):
+def test_an_invalid_host_is_an_error(start_forked: Callable[..., Any], tmp_path: Path, host: str):
     done = start_forked("serve", "checkpoint=none.ckpt", "port=0", f"host={host}", folder=tmp_path).finish()
     assert done.status == 2
-    assert re.fullmatch(rf"error: host={host} port=0 cannot be listened on \(.*\); take another host=\n", done.err)
+    assert re.fullmatch(rf"error: cannot bind to host={host} port=0 \(.*\); set another host=\n", done.err)
 
 
-def test_who_opens_it_to_others_is_told_and_its_names_are_checked_where_they_are_given(serve: Serve):
+def test_a_server_open_to_others_prints_a_note_and_checks_its_names_where_they_are_given(serve: Serve):
     opened = serve("host=0.0.0.0", "names=[photos.example]")
     assert opened.running.err.read_text() == (
-        "note: host=0.0.0.0 lets all who reach this machine use it, without a password\n"
+        "note: host=0.0.0.0 opens the server to everyone who can reach this machine; it has no password\n"
     )
     assert ask(opened.address, "", headers={"Host": "photos.example"}).status == 200
     assert ask(opened.address, "", headers={"Host": "127.0.0.1"}).status == 400
@@ -152,9 +154,9 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, module: str, package
 
 
 def test_nothing_is_written_anywhere(serve: Serve, tmp_path: Path):
-    """Neither where the user stands nor among temporary files, not even while a large photograph comes in."""
+    """Neither in the current folder nor among temporary files, not even while a large photograph comes in."""
     if not Path("/proc/self/fd").exists():
-        pytest.skip("needs /proc, which tells the files that a process has open")
+        pytest.skip("needs /proc, which lists the files that a process has open")
     served, seen = serve(), set()
     body = form(part("photograph", encoded(noise(1500, 1000), "BMP"), "a.bmp"))
     watching = threading.Event()
@@ -176,8 +178,8 @@ def _written_files(pid: int) -> Iterator[str]:
     """Those that a process has open to write to."""
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            told = Path(f"/proc/{pid}/fdinfo", link.name).read_text()
-            if int(told.split("flags:")[1].split()[0], 8) & os.O_ACCMODE:
+            info = Path(f"/proc/{pid}/fdinfo", link.name).read_text()
+            if int(info.split("flags:")[1].split()[0], 8) & os.O_ACCMODE:
                 yield os.readlink(link)
         except OSError:  # closed meanwhile
             continue

@@ -10,7 +10,7 @@ from hostile import noise
 from showattendtell.inference import pipeline
 from showattendtell.inference.pipeline import load
 from showattendtell.serving.models import RegisteredModel
-from showattendtell.serving.requests import CaptionRequest
+from showattendtell.serving.schemas import CaptionRequest
 
 PHOTOGRAPH = noise(90, 60)
 SEARCH = {"min_length": 3, "max_length": 5, "allow_unk": False}

@@ -32,16 +32,16 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_site(browser: Any, served: Served) -> Iterator[Open]:
-    """Opens the page; at the end it has told no fault of its own on the console, and asked nobody but its server."""
-    told, asked, contexts = [], [], []
+    """Opens the page; at the end it has reported no error of its own on the console, and asked only its server."""
+    reported, asked, contexts = [], [], []
 
     def open_site(width: int = 1280, **choices: Any) -> Any:
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
         contexts.append(browser.new_context(**settings))
         tab = contexts[-1].new_page()
-        tab.on("console", lambda message: told.append(message.text))
-        tab.on("pageerror", lambda fault: told.append(str(fault)))
-        tab.on("dialog", lambda dialog: told.append("a dialog"))
+        tab.on("console", lambda message: reported.append(message.text))
+        tab.on("pageerror", lambda fault: reported.append(str(fault)))
+        tab.on("dialog", lambda dialog: reported.append("a dialog"))
         tab.on("filechooser", lambda chooser: None)  # from here on the browser leaves them to the tests
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(served.address)
@@ -50,7 +50,7 @@ def open_site(browser: Any, served: Served) -> Iterator[Open]:
     yield open_site
     for context in contexts:
         context.close()
-    assert [one for one in told if not one.startswith("Failed to load resource")] == []
+    assert [one for one in reported if not one.startswith("Failed to load resource")] == []
     assert [url for url in asked if not url.startswith(("data:", f"blob:{served.address}", served.address))] == []
 
 
@@ -74,9 +74,9 @@ def words(tab: Any, panel: int = 0) -> list[str]:
     return tab.locator(".panel").nth(panel).locator(".caption:not(.other) .word").all_inner_texts()
 
 
-def said(served: Served, sent: dict[str, Any], **wishes: Any) -> list[list[str]]:
+def said(served: Served, sent: dict[str, Any], **options: Any) -> list[list[str]]:
     """The words that the endpoint answers with, of each model."""
-    accounts = caption(served.address, sent["buffer"], **wishes).json["photographs"][0]["outputs"]
+    accounts = caption(served.address, sent["buffer"], **options).json["photographs"][0]["outputs"]
     return [[word["word"] for word in account["captions"][0]["words"]] for account in accounts]
 
 
@@ -142,7 +142,7 @@ def test_a_file_that_is_too_large_is_not_even_sent(open_site: Open, tmp_path: Pa
     assert "POST" not in sent
 
 
-def test_two_models_stand_side_by_side_and_hard_attention_looks_as_it_is_told(open_site: Open, served: Served):
+def test_two_models_are_side_by_side_and_hard_attention_looks_as_requested(open_site: Open, served: Served):
     tab, sent = open_site(), photograph()
     give(tab, sent)
     tab.get_by_label("hard/best.ckpt").check()
@@ -210,7 +210,7 @@ def test_the_keyboard_is_enough(open_site: Open, tmp_path: Path):
     assert tab.locator("[aria-selected=true]").all_inner_texts() == words(tab)[1:2]
 
 
-def test_who_does_not_see_the_page_is_told_the_caption(open_site: Open):
+def test_the_caption_is_announced_to_screen_readers(open_site: Open):
     tab = open_site()
     give(tab, photograph("a.png"))
     assert f"The photograph a.png, captioned: {' '.join(words(tab))}." in tab.get_by_role("status").inner_text()
@@ -231,7 +231,7 @@ def test_nothing_is_wider_than_the_screen(open_site: Open, width: int, scheme: s
     assert tab.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_server_that_has_ended_is_told(open_site: Open, served: Served):
+def test_a_server_that_has_ended_is_reported(open_site: Open, served: Served):
     tab = open_site()
     tab.route("**/cards", lambda route: route.abort())
     tab.locator("#chooser").set_input_files([photograph()])
@@ -240,7 +240,7 @@ def test_a_server_that_has_ended_is_told(open_site: Open, served: Served):
     assert fault.inner_text() == "the server does not answer; is it still running?"
 
 
-def test_the_page_comes_again_when_all_places_were_taken(open_site: Open):
+def test_the_page_tries_again_when_all_places_were_taken(open_site: Open):
     tab, refused = open_site(), []
 
     def refuse_once(route: Any) -> None:

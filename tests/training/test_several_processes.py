@@ -12,7 +12,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from showattendtell.training.loggers.build import METRICS
-from showattendtell.visualization.curves import read_metrics
+from showattendtell.visualization.figures import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -32,15 +32,15 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     """Opens a page as a file; at the end it has said nothing on the console and asked for nothing but itself."""
-    told, asked, contexts = [], [], []
+    reported, asked, contexts = [], [], []
 
     def open_page(page: Page, width: int = 1280, **choices: Any) -> Any:
         write_page(page, tmp_path / "page.html")
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
         contexts.append(browser.new_context(**settings))
         tab = contexts[-1].new_page()
-        tab.on("console", lambda message: told.append(message.text))
-        tab.on("pageerror", lambda fault: told.append(str(fault)))
+        tab.on("console", lambda message: reported.append(message.text))
+        tab.on("pageerror", lambda fault: reported.append(str(fault)))
         tab.on("request", lambda request: asked.append(request.url))
         tab.clock.install(time=0)
         tab.goto((tmp_path / "page.html").as_uri())
@@ -50,7 +50,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
-    assert told == []
+    assert reported == []
     assert {url for url in asked if not url.startswith("data:")} == {(tmp_path / "page.html").as_uri()}
 
 
@@ -230,7 +230,7 @@ def test_nothing_is_wider_than_the_screen(open_page: Open, page: Callable[[], Pa
         assert box["x"] + box["width"] <= width
 
 
-def test_several_models_stand_side_by_side_where_there_is_room(open_page: Open):
+def test_several_models_are_side_by_side_where_there_is_room(open_page: Open):
     wide, narrow = (
         [panel.bounding_box() for panel in open_page(two_models(), width).locator(".panel").all()]
         for width in (1280, 400)
@@ -248,7 +248,7 @@ def test_names_are_shown_as_they_are_and_nothing_of_them_is_run(open_page: Open)
     assert tab.locator(".card b").count() == 0
 
 
-def test_who_does_not_see_the_page_is_told_what_is_on_it(open_page: Open):
+def test_screen_readers_get_what_is_on_the_page(open_page: Open):
     tab = open_page(two_models())
     assert tab.get_by_role("heading", level=1).inner_text() == "Where the models looked"
     assert tab.get_by_role("article", name=HOSTILE).count() == 1

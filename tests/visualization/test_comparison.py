@@ -83,11 +83,11 @@ def test_runs_that_differ_in_places_are_one_row(compared: Any, settings: dict[st
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_rows_that_would_read_alike_are_told_apart(compared: Any, changes: dict[str, Any], first: str, second: str):
+def test_rows_of_equal_labels_get_different_ones(compared: Any, changes: dict[str, Any], first: str, second: str):
     assert labels(compared(result(seed=1), result(seed=2, **changes))) == [first, second]
 
 
-def test_an_option_stands_for_all_that_it_sets(compared: Any):
+def test_an_option_represents_all_that_it_sets(compared: Any):
     other = result(choices={"encoder": "resnet50"}, settings={"encoder.network": "resnet50", "encoder.mean": [0, 0, 0]})
     assert labels(compared(result(), other)) == ["soft, encoder=vgg19", "soft, encoder=resnet50"]
 
@@ -102,7 +102,7 @@ def test_rows_are_called_after_attention_and_decoder(compared: Any):
     assert labels(compared(hard, nic, result())) == ["hard", "none, decoder=nic", "soft"]
 
 
-def test_decoding_that_differs_is_told_of_rows_that_have_other_names_too(compared: Any):
+def test_decoding_that_differs_is_in_labels_of_rows_that_have_other_names_too(compared: Any):
     hard = result(choices={"attention": "hard"}, settings={"attention._target_": "Hard"}, decoding={"beam_size": 5})
     assert labels(compared(result(decoding={"beam_size": 3}), hard)) == [
         "soft, decoding.beam_size=3",
@@ -153,13 +153,13 @@ def test_what_cannot_be_compared_is_noted_for_its_data_set(compared: Any):
     ]
 
 
-def test_data_sets_stand_in_the_papers_order_and_then_by_name(compared: Any):
+def test_data_sets_are_in_the_papers_order_and_then_by_name(compared: Any):
     names = ["shapes-1a", "coco", "birds", "flickr30k", "flickr8k"]
     blocks = compared(*(result(dataset=name) for name in names)).blocks
     assert [block.title for block in blocks] == ["Flickr8k", "Flickr30k", "COCO", "birds", "shapes-1a"]
 
 
-def test_the_papers_rows_stand_first_for_the_data_sets_at_hand(compared: Any):
+def test_the_papers_rows_come_first_for_the_data_sets_at_hand(compared: Any):
     overview = compared(result(), result(dataset="shapes-1a"), with_paper=True)
     assert labels(overview) == [
         "paper: Google NIC (other split, ensemble)",

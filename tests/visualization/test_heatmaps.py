@@ -1,13 +1,27 @@
+"""Heatmaps on the photograph, as a figure and as an animation."""
+
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont, ImageSequence
+from shown import PEAKS, gated, peaked
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.heatmaps import draw_heatmaps, map_onto_photograph, titles
+from showattendtell.visualization.heatmaps import (
+    LINE,
+    MARGIN,
+    WHOLE,
+    WORD,
+    draw_animation,
+    draw_heatmaps,
+    map_onto_photograph,
+    place_words,
+    titles,
+)
 
 WIDTH, HEIGHT = 300, 200
 
@@ -61,7 +75,7 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     assert not any(shares[len(words) + 1 :])
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/wall.png cannot be written .* set output to another folder"):
         draw_heatmaps(
@@ -74,6 +88,69 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
         )
 
 
-def test_beta_stands_beside_words_where_there_is_a_gate():
+def test_titles_show_beta_for_a_model_with_a_gate():
     assert titles(["a", "dog"], np.array([0.25, 1.0, 0.0])) == ["a  β 0.25", "dog  β 1.00"]
     assert titles(["a", "dog"], np.array([1.0, 1.0, 0.0])) == ["a", "dog"]
+
+
+GREY = Image.new("RGB", (300, 200), (200, 200, 200))
+HALF = Box(75, 0, 225, 200)
+
+
+def animate(path: Path) -> list[Image.Image]:
+    [caption, *_] = gated().captions
+    draw_animation(GREY, ["a", "dog", "runs", "fast"], caption.attention, caption.gates, HALF, path)
+    with Image.open(path) as picture:
+        assert picture.info["loop"] == 0
+        return [frame.copy().convert("RGB") for frame in ImageSequence.Iterator(picture)]
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp"])
+def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str, tmp_path: Path):
+    first, *frames = animate(tmp_path / f"new/a.{suffix}")
+    assert np.asarray(first)[:200].min() > 190
+    assert len(frames) == 4
+    for frame, (row, column) in zip(frames, PEAKS, strict=True):
+        light = np.asarray(frame.convert("L"), dtype=float)[:200]
+        y, x = np.unravel_index(light.argmax(), light.shape)
+        assert 75 + 50 * column <= x <= 75 + 50 * (column + 1)
+        assert 200 / 3 * row <= y <= 200 / 3 * (row + 1)
+        assert light[:, :70].max() < 50
+
+
+def test_each_word_is_shown_for_as_long(tmp_path: Path):
+    animate(tmp_path / "a.gif")
+    with Image.open(tmp_path / "a.gif") as picture:
+        times = [frame.info["duration"] for frame in ImageSequence.Iterator(picture)]
+    assert times == [WHOLE, *[WORD] * 4]
+
+
+def test_the_present_word_is_marked(tmp_path: Path):
+    _, *frames = animate(tmp_path / "a.webp")
+    yellow = [((np.asarray(frame)[200:, :, 2] < 140) & (np.asarray(frame)[200:, :, 0] > 200)) for frame in frames]
+    middles = [np.nonzero(marked)[1].mean() for marked in yellow]
+    assert middles == sorted(middles)
+    assert all(later - before > 10 for before, later in pairwise(middles))
+
+
+def test_words_are_placed_in_lines_that_hold_them():
+    font = ImageFont.load_default(16)
+    words = ["two", "brown", "dogs", "run", "x" * 80, "end"]
+    placed, height = place_words(words, font, 120)
+    assert [word for word, *_ in placed] == words
+    assert placed[0][1:] == (MARGIN, MARGIN)
+    assert all(x + font.getlength(word) <= 120 - MARGIN for word, x, _ in placed if len(word) < 80)
+    assert all(y < below or x + font.getlength(word) < after for (word, x, y), (_, after, below) in pairwise(placed))
+    assert height == placed[-1][2] + LINE + MARGIN
+
+
+def test_an_animation_that_cannot_be_written_raises_an_error(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"file/a.gif cannot be written .*; set output to another folder"):
+        draw_animation(GREY, ["a"], peaked(3, 3, 0, 0)[np.newaxis], np.ones(1), HALF, tmp_path / "file" / "a.gif")
+
+
+def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
+    draw_animation(GREY, [], np.zeros((1, 3, 3)), np.ones(1), HALF, tmp_path / "a.webp")
+    with Image.open(tmp_path / "a.webp") as picture:
+        assert picture.n_frames == 1

@@ -79,7 +79,7 @@ def test_there_are_as_many_maps_as_words_and_no_beta_without_a_gate():
         (2, 2, Box(0, 0, 0.3, 0.3), "mostly at the top left"),
     ],
 )
-def test_where_a_map_peaks_is_told_by_thirds_of_the_photograph(row: int, column: int, seen: Box, place: str):
+def test_where_a_map_peaks_is_described_by_thirds_of_the_photograph(row: int, column: int, seen: Box, place: str):
     assert find_place(peaked(3, 3, row, column), seen) == place
 
 
@@ -148,7 +148,7 @@ def test_a_name_that_is_no_text_and_a_long_strip_make_a_page(tmp_path: Path):
     assert "caf?.jpg" in (tmp_path / "new" / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path):
+def test_a_page_that_cannot_be_written_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"file/page.html cannot be written"):
         write_page(one_model(), tmp_path / "file" / "page.html")

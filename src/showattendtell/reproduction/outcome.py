@@ -13,8 +13,7 @@ from showattendtell.reproduction.runs import TableRun
 from showattendtell.reproduction.scoring import ScoringPlan, title_of
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_figures, paper_rows
-from showattendtell.visualization.result_files import Result, read_result
-from showattendtell.visualization.results import write_text
+from showattendtell.visualization.result_files import Result, read_result, write_text
 from showattendtell.visualization.results_table import (
     DIGITS,
     FORMATS,

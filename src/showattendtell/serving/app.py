@@ -1,7 +1,7 @@
-"""The ASGI application: the web page and the JSON endpoint."""
+"""The ASGI application: the web page, the JSON endpoint and its documentation."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -9,33 +9,37 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from showattendtell import __version__
-from showattendtell.serving.connections import ReadBody, client_network
-from showattendtell.serving.limits import Limits, RequestError
-from showattendtell.serving.models import ModelRegistry
-from showattendtell.serving.pages import (
-    draw_strip,
-    make_cards,
-    render_cards,
-    render_reference,
-    render_script,
-    render_site,
-    render_style,
+from showattendtell.serving.models import ModelRegistry, RequestQueue
+from showattendtell.serving.requests import FORMATS, PHOTOGRAPH, Upload, check, read_form
+from showattendtell.serving.schemas import (
+    MOST_BEAMS,
+    AttentionMode,
+    CaptionRequest,
+    CaptionsResponse,
+    ErrorResponse,
+    Limits,
+    ModelInfo,
+    ModelsResponse,
+    RequestError,
 )
-from showattendtell.serving.queue import RequestQueue
-from showattendtell.serving.requests import MOST_BEAMS, PHOTOGRAPH, CaptionRequest, Form, check, read_form, read_request
-from showattendtell.serving.responses import CaptionsResponse, ErrorResponse, ModelsResponse, make_answer, make_overview
+from showattendtell.serving.server import ReadBody, client_network
+from showattendtell.visualization.image_captions import ImageCaptions
+from showattendtell.visualization.pages import Page, make_entry, render
+from showattendtell.visualization.rendering import DARKEST, fill
 
 Made = TypeVar("Made")
+Outputs = dict[str, list[ImageCaptions]]
+"""The captions of each photograph, by model."""
 
 FAULTS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": description}
     for status, description in {
         400: "the form cannot be read",
-        408: "it did not come in time",
+        408: "the form did not arrive in time",
         413: "too many bytes or pixels",
         415: "no form, or no photograph",
         422: "a field that is missing, unknown or out of range; a photograph that is damaged or takes long to decode",
-        503: "all places are taken; Retry-After says when to come again",
+        503: "the queue is full; Retry-After says when to try again",
     }.items()
 }
 
@@ -43,24 +47,41 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 class Service:
     """State shared by all endpoints."""
 
-    def __init__(self, models: ModelRegistry, line: RequestQueue, limits: Limits):
-        self.models, self.line, self.limits = models, line, limits
+    def __init__(self, models: ModelRegistry, queue: RequestQueue, limits: Limits):
+        self.models, self.queue, self.limits = models, queue, limits
 
-    async def answer(self, request: Request, make: Callable[[ModelRegistry, Form, CaptionRequest], Made]) -> Made:
-        """Return the result of `make` for the request's form, computed in the thread of the models."""
+    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], Made], most: int = 0) -> Made:
+        """Caption the photographs of the request's form and return the result of `make`.
+
+        Both are computed in the thread of the models.
+
+        Args:
+            most: maximum number of photographs and of models; 0 for the limits of the server.
+        """
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
         client = client_network(request.client.host if request.client else "")
-        with self.line.place(client):
-            form = await read_form(request, self.limits)
-            wishes = read_request(form.fields)
-            return await self.line.work(client, lambda: self._made(make, form, wishes), _disconnected(request))
+        with self.queue.place(client):
+            photographs, options = await read_form(request, self.limits)
 
-    def _made(
-        self, make: Callable[[ModelRegistry, Form, CaptionRequest], Made], form: Form, wishes: CaptionRequest
-    ) -> Made:
-        check(form.photographs, self.limits)
-        return make(self.models, form, wishes)
+            def work() -> Made:
+                check(photographs, self.limits)
+                if most and max(len(photographs), len(options.model)) > most:
+                    raise RequestError(422, "a picture is of one photograph and one model; send one of each")
+                return make(photographs, self.models.describe(photographs, options))
+
+            return await self.queue.work(client, work, _disconnected(request))
+
+    def overview(self) -> ModelsResponse:
+        return ModelsResponse(
+            models=[
+                ModelInfo(name=name, hard_attention=bool(model.hard)) for name, model in self.models.by_name.items()
+            ],
+            beam_size=self.models.beam_size,
+            attention=[*get_args(AttentionMode)],
+            formats=[*FORMATS],
+            limits=self.limits._asdict(),
+        )
 
 
 async def _disconnected(request: Request) -> None:
@@ -75,13 +96,12 @@ def service(request: Request) -> Service:
 
 def _body() -> dict[str, Any]:
     """Return the OpenAPI description of the form."""
-    schema = CaptionRequest.model_json_schema()
     files = {
         "type": "array",
         "items": {"type": "string", "format": "binary"},
-        "description": "one photograph or several; their names are shown again, and nothing else is made of them",
+        "description": "one photograph or several; their file names are returned and not used otherwise",
     }
-    properties = {PHOTOGRAPH: files, **schema["properties"]}
+    properties = {PHOTOGRAPH: files, **CaptionRequest.model_json_schema()["properties"]}
     form = {"type": "object", "properties": properties, "required": [PHOTOGRAPH]}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
 
@@ -93,7 +113,7 @@ router = APIRouter()
 async def caption(request: Request) -> CaptionsResponse:
     """Caption photographs; return log p, beta and the attention map of each word."""
     return await service(request).answer(
-        request, lambda models, form, wishes: make_answer(form.photographs, models.describe(form.photographs, wishes))
+        request, lambda photographs, outputs: CaptionsResponse.of([one.name for one in photographs], outputs)
     )
 
 
@@ -105,58 +125,89 @@ async def caption(request: Request) -> CaptionsResponse:
 )
 async def picture(request: Request) -> Response:
     """Caption one photograph with one model; return a PNG with a panel for each word, as the command caption does."""
-    return Response(await service(request).answer(request, draw_strip), media_type="image/png")
+    return Response(await service(request).answer(request, _draw, most=1), media_type="image/png")
+
+
+def _draw(_: list[Upload], outputs: Outputs) -> bytes:
+    from showattendtell.visualization.heatmaps import encode, heatmap_figure
+
+    [[output]] = outputs.values()
+    return encode(heatmap_figure(*output.as_drawn()))
 
 
 @router.get("/api/models")
 async def overview(request: Request) -> ModelsResponse:
     """Return the names of the models, as the field model accepts them, and the limits of a request."""
-    return make_overview(service(request).models, service(request).limits)
+    return service(request).overview()
 
 
 @router.post("/cards", include_in_schema=False)
 async def cards(request: Request) -> HTMLResponse:
     """Return the captioned photographs as HTML for the page."""
-    return HTMLResponse(render_cards(await service(request).answer(request, make_cards)))
+    return HTMLResponse(await service(request).answer(request, _cards))
+
+
+def _cards(photographs: list[Upload], outputs: Outputs) -> str:
+    each = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
+    entries = [make_entry(photograph.name, captions) for photograph, captions in each]
+    return render(Page("", list(outputs), entries), "cards.html")
 
 
 @router.get("/", include_in_schema=False)
 async def site(request: Request) -> HTMLResponse:
-    response = make_overview(service(request).models, service(request).limits)
-    return HTMLResponse(render_site(response.model_dump(), MOST_BEAMS))
+    overview = service(request).overview().model_dump()
+    return HTMLResponse(fill("serve.html", overview=overview, beams=MOST_BEAMS, gated=[True, False]))
 
 
 @router.get("/docs", include_in_schema=False)
 async def reference(request: Request) -> HTMLResponse:
-    return HTMLResponse(render_reference(request.app.openapi(), str(request.base_url)))
+    openapi, address = request.app.openapi(), str(request.base_url)
+    return HTMLResponse(fill("reference.html", openapi=openapi, address=address, spell=spell_schema))
+
+
+def spell_schema(schema: Mapping[str, Any]) -> str:
+    """Return in words what kind of value a JSON schema describes."""
+    if "$ref" in schema:
+        return schema["$ref"].rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(spell_schema(one) for one in schema["anyOf"] if one.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {spell_schema(schema['items'])}"
+    if schema.get("format") == "binary":
+        return "file"
+    bounds = [f"from {schema['minimum']:g}"] if "minimum" in schema else []
+    bounds += [f"to {schema['maximum']:g}"] if "maximum" in schema else []
+    return " ".join([schema.get("type", "any"), *bounds])
 
 
 @router.get("/serve.js", include_in_schema=False)
 async def script() -> Response:
-    return Response(render_script(), media_type="text/javascript")
+    return Response(fill("serve.js", darkest=DARKEST), media_type="text/javascript")
 
 
 @router.get("/serve.css", include_in_schema=False)
 async def style() -> Response:
-    return Response(render_style(), media_type="text/css")
+    return Response(fill("serve.css"), media_type="text/css")
 
 
-async def tell_refusal(_: Request, refusal: Exception) -> JSONResponse:
-    assert isinstance(refusal, RequestError)
-    return JSONResponse({"error": str(refusal)}, refusal.status, refusal.headers)
+async def request_error(_: Request, fault: Exception) -> JSONResponse:
+    assert isinstance(fault, RequestError)
+    return JSONResponse({"error": str(fault)}, fault.status, fault.headers)
 
 
-async def tell_http(request: Request, fault: Exception) -> JSONResponse:
+async def http_error(_: Request, fault: Exception) -> JSONResponse:
     assert isinstance(fault, HTTPException)
-    known = "GET / is the page, GET /docs says what else there is"
+    known = "GET / is the page, GET /docs documents the endpoints"
     return JSONResponse({"error": f"{fault.detail.lower()}; {known}"}, fault.status_code, fault.headers)
 
 
-async def tell_failure(_: Request, fault: Exception) -> JSONResponse:
-    return JSONResponse({"error": "the server failed, and has written why where it was started"}, 500)
+async def server_error(_: Request, fault: Exception) -> JSONResponse:
+    return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
 
 
-def make_app(models: ModelRegistry, line: RequestQueue, limits: Limits, hosts: Sequence[str]) -> FastAPI:
+def make_app(models: ModelRegistry, queue: RequestQueue, limits: Limits, hosts: Sequence[str]) -> FastAPI:
     """Create the application.
 
     Args:
@@ -168,10 +219,10 @@ def make_app(models: ModelRegistry, line: RequestQueue, limits: Limits, hosts: S
         summary="Captions of photographs, and where the model looked at each word",
         docs_url=None,
         redoc_url=None,
-        exception_handlers={RequestError: tell_refusal, HTTPException: tell_http, Exception: tell_failure},
+        exception_handlers={RequestError: request_error, HTTPException: http_error, Exception: server_error},
     )
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False)
     app.add_middleware(ReadBody)
-    app.state.service = Service(models, line, limits)
+    app.state.service = Service(models, queue, limits)
     app.include_router(router)
     return app

@@ -1,11 +1,16 @@
-"""The served models by name, and their captions with the options of a request."""
+"""The served models by name, their captions with the options of a request, and the queue for their thread."""
 
+import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from PIL import Image
 
@@ -16,12 +21,14 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.models.attention import Attention
-from showattendtell.serving.limits import RequestError
-from showattendtell.serving.requests import CaptionRequest, Look, Upload, clean
+from showattendtell.serving.requests import Upload, clean
+from showattendtell.serving.schemas import RETRY, AttentionMode, CaptionRequest, RequestError
 from showattendtell.visualization.image_captions import ImageCaptions
 
 VARIANTS = 8
 """Number of beam sizes for which the pipeline of a model is kept."""
+
+Result = TypeVar("Result")
 
 
 class RegisteredModel:
@@ -41,11 +48,11 @@ class RegisteredModel:
     def decoding(self) -> Decoding:
         return self._captioner.models[0].module.decoding
 
-    def describe(self, photographs: list[Image.Image], wishes: CaptionRequest) -> list[ImageCaptions]:
+    def describe(self, photographs: list[Image.Image], options: CaptionRequest) -> list[ImageCaptions]:
         """Return the captions of each photograph; called by one thread at a time."""
-        pipeline = self._pipeline(wishes.beam_size)
-        pipeline.seed = self._captioner.seed if wishes.seed is None else wishes.seed
-        with self._attention_mode(wishes.attention):
+        pipeline = self._pipeline(options.beam_size)
+        pipeline.seed = self._captioner.seed if options.seed is None else options.seed
+        with self._attention_mode(options.attention):
             return pipeline(photographs)
 
     def _with_beam_size(self, beam_size: int | None) -> CaptioningPipeline:
@@ -61,14 +68,14 @@ class RegisteredModel:
 
     def _beam_search(self, beam_size: int) -> Decoding:
         if not isinstance(self.decoding, BeamSearch):
-            raise RequestError(422, "beam_size: this server writes otherwise than by beams alone; leave it out")
+            raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")
         try:
             return dataclasses.replace(self.decoding, beam_size=beam_size)
         except ValueError as fault:
             raise RequestError(422, f"beam_size: {fault}") from None
 
     @contextmanager
-    def _attention_mode(self, mode: Look | None) -> Iterator[None]:
+    def _attention_mode(self, mode: AttentionMode | None) -> Iterator[None]:
         before = [attention.inference_mode for attention in self.hard]
         for attention in self.hard:
             attention.inference_mode = mode or attention.inference_mode
@@ -85,10 +92,7 @@ class ModelRegistry:
     def __init__(self, captioners: Sequence[CaptioningPipeline]):
         names = names_of([captioner.name for captioner in captioners])
         self.by_name = {name: RegisteredModel(name, one) for name, one in zip(names, captioners, strict=True)}
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.by_name)
+        self.names = list(self.by_name)
 
     @property
     def beam_size(self) -> int | None:
@@ -96,17 +100,17 @@ class ModelRegistry:
         decoding = self.by_name[self.names[0]].decoding
         return decoding.beam_size if isinstance(decoding, BeamSearch) else None
 
-    def describe(self, photographs: Sequence[Upload], wishes: CaptionRequest) -> dict[str, list[ImageCaptions]]:
+    def describe(self, photographs: Sequence[Upload], options: CaptionRequest) -> dict[str, list[ImageCaptions]]:
         """Return the captions of each photograph by the name of the requested model.
 
         Raises `RequestError` for a damaged photograph.
         """
-        chosen = [self._find(name) for name in dict.fromkeys(wishes.model or self.names[:1])]
+        chosen = [self._find(name) for name in dict.fromkeys(options.model or self.names[:1])]
         try:
             images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
         except UserError as fault:
             raise RequestError(422, str(fault)) from None
-        return {model.name: model.describe(images, wishes) for model in chosen}
+        return {model.name: model.describe(images, options) for model in chosen}
 
     def _find(self, name: str) -> RegisteredModel:
         if name not in self.by_name:
@@ -123,3 +127,69 @@ def names_of(checkpoints: Sequence[str]) -> list[str]:
         counts[name] += 1
         names.append(name if counts[name] == 1 else f"{name} {counts[name]}")
     return names
+
+
+class RequestQueue:
+    """One thread that runs the models, so that only one photograph is decoded at a time, and a limited number of
+    requests that wait for it.
+
+    Args:
+        places: maximum number of requests in progress.
+        seconds: maximum time that a request waits for its answer.
+    """
+
+    def __init__(self, places: int, seconds: float):
+        self._places, self._seconds = places, seconds
+        self._share = places - places // 4
+        self._held: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._thread = ThreadPoolExecutor(1, "models")
+
+    def begin(self, work: Callable[[], Result]) -> Future[Result]:
+        """Run work that belongs to no request in that thread, with the caller's context variables."""
+        return self._thread.submit(copy_context().run, work)
+
+    @contextmanager
+    def place(self, client: str) -> Iterator[None]:
+        """Occupy a place for the whole of a request, so that its received data count.
+
+        Raises `RequestError` if all places are taken, or three quarters of them by this client.
+        """
+        if self._held.total() >= self._places:
+            raise RequestError(503, f"all {self._places} places are taken; try again in a moment", RETRY)
+        if self._held[client] >= self._share:
+            raise RequestError(503, f"this client has {self._share} requests under way; try again in a moment", RETRY)
+        self._held[client] += 1
+        try:
+            yield
+        finally:
+            self._held[client] -= 1
+            self._held += Counter()  # drop clients without places
+
+    async def work(self, client: str, work: Callable[[], Result], cancelled: Coroutine[None, None, None]) -> Result:
+        """Return the result of the work.
+
+        Args:
+            client: clients take turns, however many requests one of them has.
+            cancelled: returns when nobody waits for the result any more. Work that has not started by then, or within
+                the time limit, is dropped.
+        """
+        done = asyncio.ensure_future(self._take_turn(client, work))
+        watch = asyncio.ensure_future(cancelled)
+        watch.add_done_callback(lambda watched: watched.cancelled() or done.cancel())
+        try:
+            return await asyncio.wait_for(done, self._seconds)
+        except asyncio.CancelledError:
+            raise RequestError(503, "the server is shutting down; try again when it has restarted", RETRY) from None
+        except TimeoutError:
+            raise RequestError(
+                503, f"the answer took longer than {self._seconds:g} seconds; try again", RETRY
+            ) from None
+        finally:
+            watch.cancel()
+
+    async def _take_turn(self, client: str, work: Callable[[], Result]) -> Result:
+        """Wait in the thread's queue, which holds one task of each client at a time."""
+        turn = self._turns.setdefault(client, asyncio.Lock())
+        async with turn:
+            return await asyncio.wrap_future(self._thread.submit(work))

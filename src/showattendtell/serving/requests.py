@@ -3,18 +3,17 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from python_multipart.multipart import parse_options_header
+from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from showattendtell.data.image_limits import CostlyImageError
 from showattendtell.data.images import open_content
-from showattendtell.serving.limits import MEGA, Limits, RequestError
+from showattendtell.serving.schemas import CaptionRequest, Limits, RequestError
+from showattendtell.serving.server import FormError, InMemoryParser
 
 PHOTOGRAPH = "photograph"
 """The field of the form that holds a file."""
@@ -23,6 +22,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 FIELDS = 32
 FIELD_BYTES = 2000
 LONGEST_NAME = 120
+MEGA = 1_000_000
 
 
 class Upload(NamedTuple):
@@ -32,63 +32,47 @@ class Upload(NamedTuple):
     content: bytes
 
 
-class Form(NamedTuple):
-    """Content of a request: the photographs, and the values of each other field."""
+async def read_form(request: Request, limits: Limits) -> tuple[list[Upload], CaptionRequest]:
+    """Read the form of a request: its photographs and options.
 
-    photographs: list[Upload]
-    fields: dict[str, list[str]]
-
-
-class InMemory(MultiPartParser):
-    """Starlette's parser without temporary files; the size is limited before it."""
-
-    spool_max_size = 2**40
-
-
-async def read_form(request: Request, limits: Limits) -> Form:
-    """Read the form of a request.
-
-    Raises `RequestError` for other content, too many photographs, a timeout, and a body as soon as it is too large.
+    Raises `RequestError` for other content, too many photographs, a timeout, a body as soon as it is too large, and
+    invalid options.
     """
-    kind, _ = parse_options_header(request.headers.get("content-type"))
-    if kind != b"multipart/form-data":
-        sent = clean(kind.decode("latin-1")) or "nothing"
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind.lower() != "multipart/form-data":
+        sent = clean(kind) or "nothing"
         raise RequestError(415, f"a form is needed, multipart/form-data with a field '{PHOTOGRAPH}'; {sent} was sent")
     parts = {"max_files": limits.photographs, "max_fields": FIELDS, "max_part_size": FIELD_BYTES}
     try:
         async with asyncio.timeout(limits.seconds):
-            parsed = await InMemory(request.headers, _limited(request, limits), **parts).parse()
-    except MultiPartException as fault:
-        raise RequestError(400, f"the form cannot be read ({fault.message.removesuffix('.')}); send it anew") from None
+            parsed = await InMemoryParser(request.headers, _limited(request, limits), **parts).parse()
+    except FormError as fault:
+        raise RequestError(400, f"the form cannot be read ({fault.message.removesuffix('.')}); send it again") from None
     except ClientDisconnect:
-        raise RequestError(400, "the form ended before all of it had come; send it anew") from None
+        raise RequestError(400, "the form ended before all of it was received; send it again") from None
     except asyncio.CancelledError:
-        raise RequestError(503, "the server ends; come again when it is started anew") from None
+        raise RequestError(503, "the server is shutting down; try again when it has restarted") from None
     except TimeoutError:
-        raise RequestError(408, f"the form did not come within {limits.seconds:g} seconds; send less") from None
+        raise RequestError(408, f"the form did not arrive within {limits.seconds:g} seconds; send less") from None
     return await _sorted(parsed)
 
 
 async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, None]:
     """Yield the body as it arrives, up to its maximum size."""
     most = limits.request_megabytes * MEGA
-    length, fault = (
-        request.headers.get("content-length", "0"),
-        RequestError(
-            413, f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"
-        ),
-    )
+    too_large = f"the request has more than {limits.request_megabytes:g} MB; send fewer or smaller photographs"
+    length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > most:
-        raise fault
-    come = 0
+        raise RequestError(413, too_large)
+    received = 0
     async for chunk in request.stream():
-        come += len(chunk)
-        if come > most:
-            raise fault
+        received += len(chunk)
+        if received > most:
+            raise RequestError(413, too_large)
         yield chunk
 
 
-async def _sorted(parsed: FormData) -> Form:
+async def _sorted(parsed: FormData) -> tuple[list[Upload], CaptionRequest]:
     photographs: list[Upload] = []
     fields: dict[str, list[str]] = {}
     for field, value in parsed.multi_items():
@@ -100,12 +84,12 @@ async def _sorted(parsed: FormData) -> Form:
             raise RequestError(422, f"there is no field '{clean(field)}' for files; send photographs as '{PHOTOGRAPH}'")
     if not photographs:
         raise RequestError(422, f"there is no photograph; send at least one file as the field '{PHOTOGRAPH}'")
-    return Form(photographs, fields)
+    return photographs, read_options(fields)
 
 
 def clean(text: str) -> str:
     """Remove unprintable characters and shorten the text, for use in messages."""
-    shown = "".join(one for one in text if one.isprintable())
+    shown = "".join(character for character in text if character.isprintable())
     return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 1]}…"
 
 
@@ -143,30 +127,7 @@ def _count_pixels(photograph: Upload) -> float:
         raise RequestError(415, f"{photograph.name} is no {known} file that can be read") from fault
 
 
-MOST_BEAMS = 20
-
-Look = Literal["sample", "argmax", "expectation"]
-
-
-class CaptionRequest(BaseModel):
-    """The optional fields of the form, which come with the photographs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: Annotated[
-        tuple[str, ...], Field(description="which of the models caption the photographs; the first of all by default")
-    ] = ()
-    beam_size: Annotated[
-        int | None, Field(ge=1, le=MOST_BEAMS, description="how many captions are kept open while one is searched")
-    ] = None
-    attention: Annotated[
-        Look | None,
-        Field(description="what a model with hard attention looks at; as in training by default. Others heed it not."),
-    ] = None
-    seed: Annotated[int | None, Field(ge=0, lt=2**63, description="decides what is drawn at random")] = None
-
-
-def read_request(fields: Mapping[str, list[str]]) -> CaptionRequest:
+def read_options(fields: Mapping[str, list[str]]) -> CaptionRequest:
     """Read the request options from the form's fields, without empty ones; raise `RequestError` if invalid."""
     several = {name: [value for value in values if value] for name, values in fields.items()}
     given = {name: values if name == "model" else values[-1] for name, values in several.items() if values}

@@ -163,8 +163,8 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
     labels = [entry.label for entry in first]
     for settings in ([entry.choices for entry in first], [entry.training for entry in first]):
         for alike in _group(range(len(labels)), labels):
-            _tell_apart(alike, settings, labels)
-    _tell_apart(range(len(labels)), [entry.scoring for entry in first], labels)
+            _disambiguate(alike, settings, labels)
+    _disambiguate(range(len(labels)), [entry.scoring for entry in first], labels)
     rows = []
     for label, group in zip(labels, groups, strict=True):
         once = {tuple(model.sha256 for model in entry.result.models): entry.result for entry in reversed(group)}
@@ -173,7 +173,7 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
     return rows
 
 
-def _tell_apart(alike: Sequence[int], settings: Sequence[Settings], labels: list[str]) -> None:
+def _disambiguate(alike: Sequence[int], settings: Sequence[Settings], labels: list[str]) -> None:
     """Append every setting in which these rows differ to their labels, as `key=value`."""
     keys = dict.fromkeys(key for number in alike for key in settings[number])
     differing = [key for key in keys if len({settings[number].get(key) for number in alike}) > 1]

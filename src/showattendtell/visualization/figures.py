@@ -1,35 +1,87 @@
-"""Output of matplotlib figures to files."""
+"""Figures of runs and data sets: learning curves, and an overview of a data set."""
 
-from io import BytesIO
+import csv
+import textwrap
+from collections import Counter
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # works without a display
 import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
+from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write
+from showattendtell.types import Dataset, Example
+from showattendtell.visualization.heatmaps import encode
+from showattendtell.visualization.result_files import write_bytes
+
+NUM_SAMPLES = 6
+NUM_CAPTIONS = 2
+"""Number of captions shown for a sample."""
 
 
-def save_picture(figure: Figure, path: Path, setting: str, dpi: int) -> None:
-    """Write and close a figure; raise a `UserError` that names the setting of the path if it cannot be written."""
+def read_metrics(path: Path) -> dict[str, dict[int, float]]:
+    """Return each metric's value by epoch (from 1)."""
+    metrics: dict[str, dict[int, float]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            for name, value in row.items():
+                if value and row["epoch"] and name not in ("epoch", "step"):
+                    metrics.setdefault(name, {})[int(row["epoch"]) + 1] = float(value)
+    return metrics
+
+
+def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
+    """Draw the training and validation loss per word (left) and BLEU-4 of the validation captions (right)."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
+        points = metrics.get(name, {})
+        left.plot(list(points), list(points.values()), marker=".", label=label)
+    left.set(title="-log p per word", xlabel="epoch")
+    left.legend()
+    bleu = metrics.get("val/bleu4", {})
+    right.plot(list(bleu), list(bleu.values()), marker=".", color="C2")
+    if bleu:
+        best = max(bleu, key=lambda epoch: bleu[epoch])
+        right.annotate(f"{bleu[best]:.1f}", (best, bleu[best]), textcoords="offset points", xytext=(0, 5), ha="center")
+    right.margins(y=0.15)
+    right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    write_bytes(encode(figure, path.suffix, dpi=120), path, "hydra.run.dir to another folder")
+
+
+def draw_data_sheet(dataset: Dataset, path: Path) -> None:
+    """Draw a histogram of caption lengths by split above samples spread evenly over the largest split."""
+    figure = plt.figure(figsize=(11, 7), layout="constrained")
+    grid = figure.add_gridspec(3, NUM_SAMPLES // 2, height_ratios=(1, 1.2, 1.2))
+    _draw_lengths(dataset, figure.add_subplot(grid[0, :]))
+    largest = max(dataset.splits.values(), key=len)
+    step = max(1, len(largest) // NUM_SAMPLES)
+    for number, example in enumerate(largest[::step][:NUM_SAMPLES]):
+        place = grid[1 + number // (NUM_SAMPLES // 2), number % (NUM_SAMPLES // 2)]
+        _draw_sample(example, figure.add_subplot(place))
+    write_bytes(encode(figure, path.suffix, dpi=100), path, "cache to another place")
+
+
+def _draw_lengths(dataset: Dataset, axis: Axes) -> None:
+    for name, split in dataset.splits.items():
+        counts = Counter(len(caption.words) for example in split for caption in example.captions)
+        lengths = range(1, max(counts, default=1) + 1)
+        shares = [100 * counts[length] / max(1, counts.total()) for length in lengths]
+        axis.step(lengths, shares, where="mid", label=f"{name} ({counts.total():,})")
+    axis.set(title=f"{dataset.name}: words a caption", ylabel="% of captions")
+    axis.grid(alpha=0.3)
+    axis.legend()
+
+
+def _draw_sample(example: Example, axis: Axes) -> None:
+    axis.axis("off")
+    axis.set_anchor("W")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as stream:
-            figure.savefig(stream, format=path.suffix.removeprefix("."), dpi=dpi)
-    except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set {setting}") from None
-    finally:
-        plt.close(figure)
-
-
-def picture_content(figure: Figure, form: str, dpi: int) -> bytes:
-    """Return a figure encoded in a format such as `png`."""
-    content = BytesIO()
-    try:
-        figure.savefig(content, format=form, dpi=dpi)
-    finally:
-        plt.close(figure)
-    return content.getvalue()
+        axis.imshow(open_image(Path(example.path)))
+    except UserError:
+        axis.text(0.5, 0.5, "cannot be read", ha="center")
+    said = [caption.written or " ".join(caption.words) for caption in example.captions[:NUM_CAPTIONS]]
+    lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in said)
+    axis.set_title(f"{example.image}\n{lines}", fontsize=8, loc="left", parse_math=False)

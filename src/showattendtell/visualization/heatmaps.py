@@ -1,11 +1,17 @@
-"""Attention heatmaps: where the model looked at each word, on the photograph's pixels (Xu et al. 2015, Sec. 5.4)."""
+"""Attention heatmaps: where the model looked at each word, on the photograph's pixels (Xu et al. 2015, Sec. 5.4).
+
+As a matplotlib figure, as one image for loggers, and as an animation.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
+
+matplotlib.use("Agg")  # works without a display
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,12 +19,24 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
 from showattendtell.types import Box
-from showattendtell.visualization.figures import save_picture
 from showattendtell.visualization.rendering import DARKEST, UNGATED
+from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
 LONGEST_SIDE = 480
 DPI = 110
+
+CELL, TITLE = 160, 20
+"""Width of a cell of a panel and height of the line above it, in pixels."""
+
+ANIMATED_SIDE = 400
+WORD, WHOLE = 800, 1600
+"""Milliseconds for which an animation shows a word, and the photograph alone."""
+
+LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
+"""Of an animation in pixels: font size, space between words, line height, and margin around the caption."""
+
+PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#8a8a92", "#f7c95c"
 
 
 def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
@@ -40,18 +58,14 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
     return canvas / peak if peak > 0 else canvas
 
 
-def shrink(photograph: Image.Image, seen: Box, longest: int) -> tuple[Image.Image, Box]:
-    """Scale the photograph down to a maximum length of its longest side; also return the part that the encoder saw."""
-    scale = min(1.0, longest / max(photograph.size))
-    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
-    return photograph.resize(size), seen.scaled(scale, scale)
-
-
-def darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
-    """Darken the photograph where attention on the grid (rows, columns) is small."""
-    light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
-    pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
-    return Image.fromarray(np.rint(pixels).astype(np.uint8))
+def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
+    """Close a figure and return its image file."""
+    content = BytesIO()
+    try:
+        figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
+    finally:
+        plt.close(figure)
+    return content.getvalue()
 
 
 def draw_heatmaps(
@@ -59,7 +73,7 @@ def draw_heatmaps(
 ) -> None:
     """Write the figure of `heatmap_figure` to a file."""
     figure = heatmap_figure(photograph, words, weights, gates, seen)
-    save_picture(figure, path, "output to another folder", DPI)
+    write_bytes(encode(figure, path.suffix), path, "output to another folder")
 
 
 def heatmap_figure(
@@ -72,7 +86,7 @@ def heatmap_figure(
         gates: (T,) beta.
         seen: the part of the photograph that the encoder saw, in its pixels.
     """
-    small, seen = shrink(photograph, seen, LONGEST_SIDE)
+    small, seen = _shrink(photograph, seen, LONGEST_SIDE)
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
     panel = (2.0, 2.0 * small.height / small.width + 0.3)
@@ -84,7 +98,7 @@ def heatmap_figure(
         axis.axis("off")
     axes.flat[0].imshow(small)
     for axis, title, step in zip(axes.flat[1:], titles(words, gates), weights, strict=False):
-        axis.imshow(darken(small, step, seen))
+        axis.imshow(_darken(small, step, seen))
         axis.set_title(title, fontsize=10)
     return figure
 
@@ -96,39 +110,93 @@ def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
     return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]
 
 
-WIDTH, LINE = 160, 20
-"""Width of a cell and height of the line above it, in pixels."""
-
-COLUMNS = 6
-
-
 def draw_panel(
     photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
 ) -> Image.Image:
-    """Return one image: the photograph, then a cell for each word with its map and beta, as in `draw_heatmaps`.
+    """Return one image: the photograph, then a cell for each word with its map and beta.
 
-    Args:
-        weights: (T, rows, columns), T at least the number of words.
-        gates: (T,) beta.
-        seen: the part of the photograph that the encoder saw, in its pixels.
+    The arguments are those of `heatmap_figure`.
     """
-    scale = WIDTH / photograph.width
-    small = photograph.convert("RGB").resize((WIDTH, max(1, round(scale * photograph.height))))
-    seen, pixels = Box(*(scale * edge for edge in seen)), np.asarray(small, dtype=np.float32)
-    columns = min(COLUMNS, len(words) + 1)
-    height = LINE + small.height
-    canvas = Image.new("RGB", (columns * WIDTH, math.ceil((len(words) + 1) / columns) * height), "white")
-    canvas.paste(small, (0, LINE))
+    scale = CELL / photograph.width
+    small = photograph.convert("RGB").resize((CELL, max(1, round(scale * photograph.height))))
+    columns, height = min(MOST_COLUMNS, len(words) + 1), TITLE + small.height
+    canvas = Image.new("RGB", (columns * CELL, math.ceil((len(words) + 1) / columns) * height), "white")
+    canvas.paste(small, (0, TITLE))
     for cell, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
-        left, top = cell % columns * WIDTH, cell // columns * height
-        light = map_onto_photograph(step, seen, small.width, small.height)[..., None]
-        lit = Image.fromarray((pixels * (DARKEST + (1 - DARKEST) * light)).astype(np.uint8))
-        canvas.paste(lit, (left, top + LINE))
-        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", _font())
+        left, top = cell % columns * CELL, cell // columns * height
+        canvas.paste(_darken(small, step, seen.scaled(scale, scale)), (left, top + TITLE))
+        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", _font(13))
     return canvas
 
 
+def draw_animation(
+    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
+) -> None:
+    """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map.
+
+    The arguments are those of `draw_heatmaps`; beta is not shown.
+    """
+    frames = list(_frames(photograph, words, weights, seen))
+    times = [WHOLE, *[WORD] * len(words)]
+    if path.suffix == ".gif":
+        frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
+    content, kind = BytesIO(), path.suffix.removeprefix(".")
+    frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
+    write_bytes(content.getvalue(), path, "output to another folder")
+
+
+def _frames(photograph: Image.Image, words: Sequence[str], weights: np.ndarray, seen: Box) -> Iterator[Image.Image]:
+    """Yield the photograph above its caption, then a frame for each word: later words are dimmed."""
+    small, seen = _shrink(photograph, seen, ANIMATED_SIDE)
+    font = _font(LETTERS)
+    placed, height = place_words(words, font, small.width)
+    for current in range(-1, len(words)):
+        frame = Image.new("RGB", (small.width, small.height + height), PAPER)
+        frame.paste(small if current < 0 else _darken(small, weights[current], seen))
+        canvas = ImageDraw.Draw(frame)
+        for number, (word, x, y) in enumerate(placed):
+            top = small.height + y
+            if number == current:
+                canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
+            canvas.text((x, top), word, fill=QUIET if 0 <= current < number else INK, font=font)
+        yield frame
+
+
+def place_words(
+    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int
+) -> tuple[list[tuple[str, float, float]], int]:
+    """Break the words into lines of at most `width` pixels, unless one word is wider.
+
+    Returns:
+        Each word with its upper left corner (x, y), and the total height.
+    """
+    x, y = float(MARGIN), float(MARGIN)
+    placed: list[tuple[str, float, float]] = []
+    for word in words:
+        end = x + font.getlength(word)
+        if placed and end > width - MARGIN:
+            x, y = float(MARGIN), y + LINE
+            end = x + font.getlength(word)
+        placed.append((word, x, y))
+        x = end + GAP
+    return placed, int(y) + LINE + MARGIN
+
+
+def _shrink(photograph: Image.Image, seen: Box, longest: int) -> tuple[Image.Image, Box]:
+    """Scale the photograph and the part that the encoder saw down to a maximum length of its longest side."""
+    scale = min(1.0, longest / max(photograph.size))
+    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
+    return photograph.resize(size), seen.scaled(scale, scale)
+
+
+def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
+    """Darken the photograph where attention on the grid (rows, columns) is small."""
+    light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
+    pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
+    return Image.fromarray(np.rint(pixels).astype(np.uint8))
+
+
 @cache
-def _font() -> ImageFont.FreeTypeFont:
+def _font(size: int) -> ImageFont.FreeTypeFont:
     """Return the font that comes with matplotlib."""
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")), 13)
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")), size)

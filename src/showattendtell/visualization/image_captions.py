@@ -1,12 +1,25 @@
-"""The captions of a photograph with their attention maps, as users get them."""
+"""The captions of a photograph with their attention maps, as users get them; without waiting for matplotlib."""
 
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from showattendtell.errors import UserError
 from showattendtell.types import Box, CaptionOutput
+
+AHEAD = 2
+"""Number of figures that may wait to be drawn; each holds a photograph in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +83,6 @@ class ImageCaptions:
 
     def save(self, path: str | Path) -> None:
         """Draw the caption: a panel for each word as `.png`, or an animation as `.gif` or `.webp`."""
-        from showattendtell.visualization.drawing import draw_picture
-
         draw_picture(*self.as_drawn(), Path(path))
 
     def as_drawn(self) -> tuple[Image.Image, tuple[str, ...], np.ndarray, np.ndarray, Box]:
@@ -83,3 +94,52 @@ class ImageCaptions:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.caption}>"
+
+
+@contextmanager
+def drawing() -> Iterator[Callable[..., None]]:
+    """Draw figures in another process, which imports matplotlib while this one goes ahead.
+
+    Yields a function with the arguments of `draw_picture` that returns at once; on exit all figures are written.
+    Raises a `UserError` for a figure that could not be drawn, at a later call or on exit.
+    """
+    process = ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pictures: deque[Future[None]] = deque([process.submit(_warm_up)])
+
+    def draw(*arguments: Any) -> None:
+        pictures.append(process.submit(draw_picture, *arguments))
+        while len(pictures) > AHEAD:
+            pictures.popleft().result()
+
+    try:
+        yield draw
+        for picture in pictures:
+            picture.result()
+    except BrokenProcessPool:
+        raise UserError("the process that draws the pictures was killed, probably out of memory; try again") from None
+    finally:
+        process.shutdown(cancel_futures=True)
+
+
+def _warm_up() -> None:
+    """Start the process before its first figure."""
+
+
+def draw_picture(*arguments: Any) -> None:
+    """Call `draw_heatmaps` or, for a GIF or WebP, `draw_animation` with the same arguments."""
+    from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
+
+    draw = draw_heatmaps if arguments[-1].suffix == ".png" else draw_animation
+    draw(*arguments)
+
+
+def picture_names(files: Sequence[Path]) -> list[str]:
+    """Return a name without suffix for each image file: `photo` for `photo.jpg`. A repeated name becomes `photo-2`, or
+    gets the next free number."""
+    stems = {file.stem for file in files}
+    names: list[str] = []
+    for file in files:
+        numbered = (f"{file.stem}-{number}" for number in count(2))
+        free = (name for name in numbered if name not in stems and name not in names)
+        names.append(next(free) if file.stem in names else file.stem)
+    return names

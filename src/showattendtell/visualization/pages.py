@@ -13,7 +13,7 @@ from PIL import Image
 from showattendtell.types import Box
 from showattendtell.visualization.image_captions import ImageCaptions
 from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
-from showattendtell.visualization.results import write_text
+from showattendtell.visualization.result_files import write_text
 
 LONGEST_SIDE = 640
 QUALITY = 72
@@ -74,28 +74,18 @@ def make_entry(name: str, outputs: Sequence[ImageCaptions], references: Sequence
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the page as one file.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Write the page as one file; raise `UserError` if it cannot be written."""
     write_text(render(page), path)
 
 
-def render(page: Page) -> str:
-    """Return the page as HTML; names of photographs and models and words are escaped."""
-    return fill("page.html", **card_content(page), darkest=DARKEST)
+def render(page: Page, template: str = "page.html") -> str:
+    """Return the page as HTML, or its cards alone with the template `cards.html`.
 
-
-def card_content(page: Page) -> dict[str, object]:
-    """Return what the template of a card needs."""
+    Names of photographs and models and words are escaped.
+    """
     helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip}
-    return {"page": page, "gated": gated_models(page), **helpers}
-
-
-def gated_models(page: Page) -> list[bool]:
-    """Return for each model whether it has a gate."""
-    return [_is_gated(page, number) for number in range(len(page.models))]
+    gated = [_is_gated(page, model) for model in range(len(page.models))]
+    return fill(template, page=page, gated=gated, darkest=DARKEST, **helpers)
 
 
 def _is_gated(page: Page, model: int) -> bool:

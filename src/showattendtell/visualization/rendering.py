@@ -1,4 +1,9 @@
-"""Rendering of templates."""
+"""Rendering of templates, and the model card: how a published model was trained, what it scores, its limitations."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -7,6 +12,20 @@ DARKEST = 0.15
 
 UNGATED = 0.995
 """Gates from here on are shown as 1.00; models without a gate never have less."""
+
+CARD_SCORES = {
+    "bleu1": "BLEU-1",
+    "bleu2": "BLEU-2",
+    "bleu3": "BLEU-3",
+    "bleu4": "BLEU-4",
+    "bleu4_with_penalty": "BLEU-4 with brevity penalty",
+    "meteor": "METEOR",
+    "rouge_l": "ROUGE-L",
+    "cider": "CIDEr-D",
+    "pointing_game": "pointing game",
+    "attention_correctness": "attention correctness",
+}
+"""The figures of a result file that a model card shows, and their headings."""
 
 
 def fill(template: str, **content: object) -> str:
@@ -20,3 +39,54 @@ def fill(template: str, **content: object) -> str:
     )
     text = templates.get_template(template).render(content)
     return text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not text
+
+
+def model_card(
+    card: Mapping[str, Any],
+    name: str = "",
+    licence: str = "",
+    results: str | Path | Sequence[str | Path] = (),
+    data: str = "",
+    limits: Sequence[str] = (),
+) -> str:
+    """Return the model card of a model as Markdown.
+
+    Args:
+        card: metadata of the model's checkpoint.
+        name: of the model; by default the data set that it was trained on and its attention.
+        licence: of the weights, by its name on the hub.
+        results: result files of `evaluate`, whose scores are shown.
+        data: a sentence on who made the data, and under which terms.
+        limits: limitations of this model, in addition to those of all models of its kind.
+    """
+    files = [results] if isinstance(results, str | Path) else results
+    choices = card["choices"]
+    return fill(
+        "model_card.md",
+        card=card,
+        name=name or f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention",
+        licence=licence or "unknown",
+        data=data,
+        limits=limits,
+        scores=[_scores(json.loads(Path(file).read_text(encoding="utf-8"))) for file in files],
+        words=len(card["vocabulary"]) - 4,
+        sees=_seen(card["encoder"]["preprocessing"]),
+    )
+
+
+def _seen(preprocessing: Mapping[str, Any]) -> str:
+    crop, side = preprocessing["crop"], preprocessing["resize"]
+    squashed = preprocessing.get("crop_mode") == "squash"
+    if squashed and crop == side:
+        return f"the whole photograph, squashed to a square of {side} pixels"
+    scaled = "squashed to a square whose" if squashed else "whose shortest"
+    return f"the central square of {crop} pixels, of a photograph {scaled} side is {side}"
+
+
+def _scores(result: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the heading of a result file, and the figures to show with their headings."""
+    decoding = result["decoding"]
+    how = f", beam {decoding['beam_size']}" if "beam_size" in decoding else ""
+    mirrored = ", mirror images read as well" if decoding.get("mirrored") else ""
+    heading = f"{result['dataset']}, {result['images']:,} images of {result['split']}{how}{mirrored}"
+    return heading, [(title, f"{result[name]:.1f}") for name, title in CARD_SCORES.items() if name in result]

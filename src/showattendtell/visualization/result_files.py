@@ -1,13 +1,22 @@
-"""Result files of `evaluate`, found and read."""
+"""Result files of `evaluate`: scores, and everything needed to reproduce them; written, found and read."""
 
+import json
 import math
+import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.epoch_times import read_times
+from showattendtell.runtime.files import atomic_write
+
+LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
 
 class ResultContent(BaseModel):
@@ -75,7 +84,7 @@ def _result_files(place: Path) -> list[Path]:
         raise UserError(f"{place} does not exist; give result files, or folders with results-*.json in them")
     files = sorted(file for file in place.rglob("results-*.json") if file.is_file())
     if not files:
-        raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it beside a checkpoint")
+        raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it next to a checkpoint")
     return files
 
 
@@ -89,7 +98,12 @@ def read_result(path: Path) -> Result:
         raise UserError(f"{path} is no result file of evaluate ({where}{first['msg']}); leave it out") from None
     if content.config is None:
         raise UserError(f"{path} is of an older version and does not say what was trained; evaluate again")
-    figures = {name: float(value) for name, value in (content.model_extra or {}).items() if _is_figure(value)}
+    models = [
+        value if isinstance(value, list) else [value]
+        for value in (content.checkpoint, content.checkpoint_sha256, content.seed, content.choices, content.config)
+    ]
+    if len({len(values) for values in models}) != 1 or not models[0]:
+        raise UserError(f"{path} does not say for each of its checkpoints how it was trained; evaluate again")
     return Result(
         str(path),
         content.dataset,
@@ -97,21 +111,52 @@ def read_result(path: Path) -> Result:
         content.split_sha256,
         content.tokenizer,
         content.decoding,
-        tuple(_models(path, content)),
-        figures,
+        tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
+        {name: float(value) for name, value in (content.model_extra or {}).items() if _is_figure(value)},
         content.missing,
     )
 
 
-def _models(path: Path, content: ResultContent) -> Iterator[ModelRecord]:
-    lists = [
-        value if isinstance(value, list) else [value]
-        for value in (content.checkpoint, content.checkpoint_sha256, content.seed, content.choices, content.config)
-    ]
-    if len({len(values) for values in lists}) != 1 or not lists[0]:
-        raise UserError(f"{path} does not say for each of its checkpoints how it was trained; evaluate again")
-    return (ModelRecord(*model) for model in zip(*lists, strict=True))
-
-
 def _is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def time_figures(checkpoint: Path) -> dict[str, float]:
+    """Return the training minutes of the checkpoint's run; empty if its folder has no file of epoch times."""
+    seconds = read_times(checkpoint.parent)
+    return {"training_minutes": sum(seconds) / 60} if seconds else {}
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write a JSON file atomically; raise `UserError` if it cannot be written."""
+    write_text(json.dumps(content, indent=1), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file atomically; raise `UserError` if it cannot be written."""
+    write_bytes(text.encode(), path)
+
+
+def write_bytes(content: bytes, path: Path, remedy: str = "output to another place") -> None:
+    """Write a file atomically; raise a `UserError` that says which setting to change if it cannot be written."""
+    with _user_errors(path, remedy), atomic_write(path) as stream:
+        stream.write(content)
+
+
+def writable(path: Path) -> Path:
+    """Check before a computation that its output can be written; raise `UserError` if not."""
+    with _user_errors(path), NamedTemporaryFile(dir=path.parent):
+        return path
+
+
+@contextmanager
+def _user_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as fault:
+        raise UserError(f"{path} cannot be written ({fault.strerror}); set {remedy}") from None

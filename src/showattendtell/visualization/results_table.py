@@ -78,8 +78,7 @@ class TableBlock(NamedTuple):
 
 
 class ResultsTable(NamedTuple):
-    """Blocks, the names of their figures, notes of one sentence each, and the page of photographs
-    in the same folder, if there is one."""
+    """Blocks, the names of their figures, notes of one sentence each, and the page of photographs, if there is one."""
 
     split: str
     columns: tuple[str, ...]
@@ -93,7 +92,7 @@ LATEX = str.maketrans(LATEX_ESCAPE_RULES)
 
 def print_overview(overview: ResultsTable) -> None:
     """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
-    _, model, *others = _headings(overview)
+    _, model, *others = _headings(overview.columns)
     table = Table(model, title=f"results on the split {overview.split}", title_justify="left")
     for name in others:
         table.add_column(name, justify="right")
@@ -113,7 +112,7 @@ def markdown(overview: ResultsTable) -> str:
         [_markdown(cell) for cell in cells] for block in overview.blocks for cells in _cells(block, overview.columns)
     ]
     notes = [f"- {_markdown(note)}" for note in overview.notes]
-    return "\n".join([_tabulated(overview, rows, "pipe"), "", *notes]).rstrip() + "\n"
+    return "\n".join([_tabulate(overview, rows, "pipe"), "", *notes]).rstrip() + "\n"
 
 
 def _markdown(text: str) -> str:
@@ -126,40 +125,34 @@ def latex(overview: ResultsTable) -> str:
     rows: list[Any] = []
     for block in overview.blocks:
         rows += [SEPARATING_LINE, *_cells(block, overview.columns)]
-    table = _tabulated(overview, rows[1:], "latex_booktabs")
+    table = _tabulate(overview, rows[1:], "latex_booktabs")
     notes = [f"\\par{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in overview.notes]
     return "\n".join(["% needs \\usepackage{booktabs}", table, *notes, ""]).replace("±", r"$\pm$")
 
 
 def as_json(overview: ResultsTable) -> str:
     """Return every figure at full precision, with the result files behind it."""
-    blocks = [{"title": block.title, "rows": [_content(row) for row in block.rows]} for block in overview.blocks]
+    blocks = [{"title": block.title, "rows": [_row_content(row) for row in block.rows]} for block in overview.blocks]
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
 
-def _content(row: TableRow) -> dict[str, Any]:
+def _row_content(row: TableRow) -> dict[str, Any]:
+    figures = {name: figure._asdict() for name, figure in row.figures.items()}
     return {
         "model": row.label,
-        "figures": {name: _without_digits(figure) for name, figure in row.figures.items()},
+        "figures": {name: {key: figure[key] for key in figure if key != "digits"} for name, figure in figures.items()},
         "results": [{"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results],
     }
 
 
-def _without_digits(figure: TableValue | TableInterval) -> dict[str, float | None]:
-    return {name: value for name, value in figure._asdict().items() if name != "digits"}
-
-
 def html(overview: ResultsTable) -> str:
-    """Return a self-contained page with a light and a dark colour scheme."""
-    blocks = [_own_columns(block, overview) for block in overview.blocks]
+    """Return a self-contained page with a light and a dark colour scheme; empty columns of a block are left out."""
+    blocks = []
+    for block in overview.blocks:
+        columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
+        rows = zip(block.rows, _cells(block, columns), strict=True)
+        blocks.append((block.title, _headings(columns)[1:], list(rows)))
     return fill("table.html", overview=overview, blocks=blocks)
-
-
-def _own_columns(block: TableBlock, overview: ResultsTable) -> tuple[str, list[str], list[tuple[TableRow, list[str]]]]:
-    """Return a block's title, the headings of its non-empty columns, and its rows with their cells."""
-    columns = tuple(column for column in overview.columns if any(column in row.figures for row in block.rows))
-    headings = _headings(overview._replace(columns=columns))[1:]
-    return block.title, headings, list(zip(block.rows, _cells(block, columns), strict=True))
 
 
 FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
@@ -174,8 +167,8 @@ def find_format(path: str) -> Callable[[ResultsTable], str]:
     return FORMATS[suffix]
 
 
-def _headings(overview: ResultsTable) -> list[str]:
-    return ["data", "model", *(HEADINGS[column] for column in overview.columns), "seeds"]
+def _headings(columns: Sequence[str]) -> list[str]:
+    return ["data", "model", *(HEADINGS[column] for column in columns), "seeds"]
 
 
 def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
@@ -195,7 +188,7 @@ def _num_seeds(row: TableRow) -> int:
     return len(row.results)
 
 
-def _tabulated(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
-    headings = _headings(overview)
+def _tabulate(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:
+    headings = _headings(overview.columns)
     alignment = ["left", "left", *("right" for _ in headings[2:])]
     return tabulate(rows, headings, layout, disable_numparse=True, colalign=alignment)

@@ -1,7 +1,7 @@
 """Results of a study: a table for the terminal, and a page that works offline."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -67,22 +67,16 @@ def summarize_study(study: Study, folder: Path) -> StudySummary:
     def those(state: TrialState) -> list[FrozenTrial]:
         return [trial for trial in trials if trial.state == state]
 
-    best = sorted(those(TrialState.COMPLETE), key=_value, reverse=study.direction == StudyDirection.MAXIMIZE)
+    maximize = study.direction == StudyDirection.MAXIMIZE
+    best = sorted(those(TrialState.COMPLETE), key=lambda trial: trial.value or 0.0, reverse=maximize)
     failed = [trial for trial in those(TrialState.FAIL) if "fault" in trial.user_attrs]
     return StudySummary(study, folder, best, those(TrialState.PRUNED), failed, those(TrialState.RUNNING))
 
 
-def _value(trial: FrozenTrial) -> float:
-    assert trial.value is not None
-    return trial.value
-
-
 def seconds(trial: FrozenTrial) -> float:
     """Return the wall time of a trial: of its run if recorded, else from its proposal to its end."""
-    kept: float | None = trial.user_attrs.get("seconds")
-    if kept is not None:
-        return kept
-    return trial.duration.total_seconds() if trial.duration else 0.0
+    until_end = trial.duration.total_seconds() if trial.duration else 0.0
+    return trial.user_attrs.get("seconds", until_end)
 
 
 def train_command(trial: FrozenTrial) -> str:
@@ -100,24 +94,30 @@ def print_study(summary: StudySummary) -> None:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
         table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
     console.print(table)
+    for line in _remarks(summary):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _remarks(summary: StudySummary) -> Iterator[str]:
     if summary.pruned:
         early = duration(median(map(seconds, summary.pruned)))
-        console.print(f"ended early: {early} instead of {duration(summary.whole_time)} (medians)", soft_wrap=True)
+        yield f"pruned: {early} instead of {duration(summary.whole_time)} (medians)"
     for trial in summary.failed:
-        fault = f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['fault']}"
-        console.print(fault, markup=False, soft_wrap=True)
+        yield f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['fault']}"
     if summary.running:
-        numbers = ", ".join(str(trial.number) for trial in summary.running)
-        console.print(f"not at their end: trials {numbers}, which other workers run", soft_wrap=True)
+        yield f"still running in other workers: trials {', '.join(str(trial.number) for trial in summary.running)}"
     if summary.best:
-        best = summary.folder / str(summary.best[0].number)
-        console.print(f"the best, {best}, is trained by itself with", markup=False, soft_wrap=True)
-        console.print(f"  {summary.command}", markup=False, soft_wrap=True)
+        yield f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run"
+        yield f"  {summary.command}"
 
 
 def _counts(summary: StudySummary) -> str:
-    names = ("finished", "ended early", "failed", "running")
-    counts = dict(zip(names, (summary.best, summary.pruned, summary.failed, summary.running), strict=True))
+    counts = {
+        "finished": summary.best,
+        "pruned": summary.pruned,
+        "failed": summary.failed,
+        "running": summary.running,
+    }
     return ", ".join(f"{len(trials)} {name}" for name, trials in counts.items() if trials) or "no trials"
 
 

@@ -1,51 +1,43 @@
-"""Terminal tables of data sets and scores."""
+"""Terminal tables of data sets and scores, and the scores of attention by their names in result files."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.metrics.attention import AttentionScores, Relations
+from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.types import Dataset
 
-
-class MetricFormat(NamedTuple):
-    """The label of a figure and its number format."""
-
-    label: str
-    form: str = ".1f"
-
-
 METRICS = {
-    "meteor": MetricFormat("METEOR"),
-    "rouge_l": MetricFormat("ROUGE-L"),
-    "cider": MetricFormat("CIDEr"),
-    "spice": MetricFormat("SPICE"),
-    "clip_score": MetricFormat("CLIPScore"),
+    "meteor": ("METEOR", ".1f"),
+    "rouge_l": ("ROUGE-L", ".1f"),
+    "cider": ("CIDEr", ".1f"),
+    "spice": ("SPICE", ".1f"),
+    "clip_score": ("CLIPScore", ".1f"),
 }
 SCORES = (
-    {f"bleu{n}": MetricFormat(f"BLEU-{n} without brevity penalty") for n in range(1, 5)},
+    {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
     {
-        **{f"bleu{n}_with_penalty": MetricFormat(f"BLEU-{n} with brevity penalty") for n in range(1, 5)},
-        "brevity_penalty": MetricFormat("brevity penalty", ".3f"),
+        **{f"bleu{n}_with_penalty": (f"BLEU-{n} with brevity penalty", ".1f") for n in range(1, 5)},
+        "brevity_penalty": ("brevity penalty", ".3f"),
     },
     METRICS,
 )
-"""Metrics of caption quality, the paper's first: BLEU without brevity penalty."""
+"""Labels and number formats of caption scores, the paper's first: BLEU without brevity penalty."""
 COUNTS = {
-    "words": MetricFormat("words", ",.0f"),
-    "reference_words": MetricFormat("words of the closest references", ",.0f"),
-    "words_a_caption": MetricFormat("words a caption"),
-    "distinct_captions": MetricFormat("distinct captions", ",.0f"),
-    "vocabulary_used": MetricFormat("distinct words", ",.0f"),
-    "distinct1": MetricFormat("distinct words, % of all"),
-    "distinct2": MetricFormat("distinct pairs of words, % of all"),
-    "novel": MetricFormat("captions not in training, %"),
+    "words": ("words", ",.0f"),
+    "reference_words": ("words of the closest references", ",.0f"),
+    "words_a_caption": ("words a caption", ".1f"),
+    "distinct_captions": ("distinct captions", ",.0f"),
+    "vocabulary_used": ("distinct words", ",.0f"),
+    "distinct1": ("distinct words, % of all", ".1f"),
+    "distinct2": ("distinct pairs of words, % of all", ".1f"),
+    "novel": ("captions not in training, %", ".1f"),
 }
-"""Figures of the length and diversity of captions."""
+"""Labels and number formats of the length and diversity of captions."""
 
 
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
@@ -70,21 +62,18 @@ def print_notes(notes: Iterable[str]) -> None:
         Console(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
 
 
-def print_scores(figures: Mapping[str, float], missing: Mapping[str, str], title: str) -> None:
-    """Print caption scores by their names in result files, and below them the reasons for missing metrics."""
-    print_columns([figures], missing, title)
+def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
+    """Print the scores of sets of captions by their names in result files, and the reasons for missing metrics.
 
-
-def print_columns(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
-    """Print the scores of several sets of captions side by side, in numbered columns."""
+    Several sets are side by side, in numbered columns.
+    """
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
     for group in (*SCORES, COUNTS):
-        for name, shown in group.items():
+        for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
-                cells = (format(figures[name], shown.form) if name in figures else "-" for figures in columns)
-                table.add_row(shown.label, *cells)
+                table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
         table.add_section()
     _print_titled(table, title, missing)
 
@@ -95,11 +84,11 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
     for group in SCORES:
-        for name, shown in group.items():
+        for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
-                difference, low, high = (format(value, f"+{shown.form}") for value in values)
-                table.add_row(shown.label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
+                difference, low, high = (format(value, f"+{form}") for value in values)
+                table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
     _print_titled(table, title, comparison.missing)
 
@@ -110,14 +99,14 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
     console.print(title, style="italic", markup=False)
     console.print(table)
     for metric, reason in missing.items():
-        label = METRICS[metric].label if metric in METRICS else metric.upper()
+        label, _ = METRICS.get(metric, (metric.upper(), ""))
         console.print(f"{label} is missing: {reason}", markup=False)
 
 
 def print_maps(figures: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
     Console(highlight=False).print(
-        f"attention over people's words: entropy {figures['attention_entropy']:.2f} nats, and "
+        f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n",
         soft_wrap=True,
     )
@@ -127,10 +116,9 @@ def print_relations(relations: Relations) -> None:
     """Print the accuracy on relation words of the reference captions; nothing if they have none."""
     if not relations.num_words:
         return
-    right = f"{100 * relations.accuracy:.1f} % of {relations.num_words:,}"
     Console(highlight=False).print(
-        f"relations (left, above, near, ...) that it chooses as people do: {right}; always saying the commonest: "
-        f"{100 * relations.commonest:.1f} %\n",
+        f"relation words (left, above, ...): {100 * relations.accuracy:.1f} % of {relations.num_words:,} correct; "
+        f"always the most frequent: {100 * relations.commonest:.1f} %\n",
         soft_wrap=True,
     )
 
@@ -146,3 +134,27 @@ def print_gaze(gaze: AttentionScores, title: str, with_kinds: bool = False) -> N
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
         table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
     Console(highlight=False).print(table)
+
+
+def relation_figures(relations: Relations) -> dict[str, Any]:
+    """Return the scores of relations by their names in result files; rates in percent."""
+    return {
+        "relation_accuracy": 100 * relations.accuracy,
+        "relation_commonest": 100 * relations.commonest,
+        "relation_words": relations.num_words,
+    }
+
+
+def gaze_figures(gaze: AttentionScores) -> dict[str, Any]:
+    """Return the scores of attention maps by their names in result files; rates in percent."""
+    by_kind = {kind: {**_rates(score), "pointing_game_words": score.num_words} for kind, score in gaze.by_kind.items()}
+    return {
+        **_rates(gaze.model),
+        "pointing_game_words": gaze.model.num_words,
+        "attention_baselines": {"uniform": _rates(gaze.uniform), "centre": _rates(gaze.centre)},
+        "attention_by_kind": by_kind,
+    }
+
+
+def _rates(score: MapScore) -> dict[str, float]:
+    return {"pointing_game": 100 * score.hit_rate, "attention_correctness": 100 * score.correctness}

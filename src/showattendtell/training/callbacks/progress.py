@@ -22,7 +22,7 @@ from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.epoch_times import write_times
 from showattendtell.training.loggers.build import MetricsFile
 from showattendtell.training.module import CaptioningModule
-from showattendtell.visualization.curves import draw_curves, read_metrics
+from showattendtell.visualization.figures import draw_curves, read_metrics
 
 NLL = "val/nll_per_word"
 CIDER = "val/cider"

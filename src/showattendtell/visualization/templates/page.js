@@ -1,4 +1,4 @@
-const STEP = 900;    // milliseconds that a word is shown for where all are played
+const STEP = 900;    // milliseconds for which a word is shown while a caption plays
 const FADE = 220;    // milliseconds from one map to the next
 const BLUR = 0.55;   // width of the smoothing, in regions
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -39,7 +39,7 @@ function draw(panel, map) {
   canvas.getContext("2d").putImageData(picture, 0, 0);
 }
 
-/** Go over from the map on the panel to another. */
+/** Fade from the panel's map to another. */
 function fade(panel, map) {
   cancelAnimationFrame(fading.get(panel));
   const before = panel.classList.contains("looking") && shown.get(panel), start = performance.now();
@@ -62,7 +62,7 @@ function show(word) {
   fade(panel, values(word));
 }
 
-/** The photograph alone. */
+/** Show the photograph without a map. */
 function clear(panel) {
   cancelAnimationFrame(fading.get(panel));
   for (const word of panel.querySelectorAll(".word")) word.ariaSelected = "false";
@@ -70,7 +70,7 @@ function clear(panel) {
   panel.classList.remove("looking");
 }
 
-/** What is shown while nobody points at a word: that which has the focus, or none. */
+/** Show the word that has the focus, or none, while no word is pointed at. */
 function rest(panel) {
   const word = panel.querySelector(".word:focus");
   if (word) show(word); else clear(panel);

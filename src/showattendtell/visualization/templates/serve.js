@@ -3,15 +3,15 @@ const DARKEST = {{ darkest }};
 
 const settings = document.getElementById("settings"), chooser = document.getElementById("chooser");
 const cards = document.getElementById("cards"), again = document.getElementById("again");
-const TRIES = 30;               // that a request has while all places are taken
-const asked = new WeakMap();    // card -> its photograph, and how it was to be captioned
+const TRIES = 30;               // attempts of a request while all places are taken
+const asked = new WeakMap();    // card -> its photograph and the fields of its request
 let line = Promise.resolve();   // photographs are sent one after the other
 
 const pause = seconds => new Promise(done => setTimeout(done, 1000 * seconds));
 const element = (name, properties) => Object.assign(document.createElement(name), properties);
-const wishes = () => [...new FormData(settings)].filter(([, value]) => value);
+const options = () => [...new FormData(settings)].filter(([, value]) => value);
 
-/** Send a photograph; what is answered, or an error with the sentence that says why there is nothing. */
+/** Send a photograph and return the response; throw an error with the server's sentence. */
 async function ask(address, file, fields) {
   const form = new FormData();
   for (const [name, value] of fields) form.append(name, value);
@@ -27,7 +27,7 @@ async function ask(address, file, fields) {
   }
 }
 
-/** A card for a photograph that is on its way. */
+/** Return a card for a photograph that waits for its caption. */
 function begin(file) {
   const card = element("article", {className: "card waiting", ariaLabel: file.name || "pasted"});
   const head = element("header"), preview = element("img", {className: "preview", alt: "", src: URL.createObjectURL(file)});
@@ -37,7 +37,7 @@ function begin(file) {
   };
   head.append(element("h2", {textContent: card.ariaLabel}));
   card.append(head, preview, element("p", {className: "place", textContent: "waiting …"}));
-  asked.set(card, {file, fields: wishes()});
+  asked.set(card, {file, fields: options()});
   return card;
 }
 
@@ -56,25 +56,25 @@ async function describe(card) {
     card.classList.remove("waiting");
     note.className = "fault";
     note.textContent = fault.message;
-    tell(fault.message);
+    announce(fault.message);
   }
 }
 
-/** Show a card that has come: its caption is written anew, unless motion is to be reduced. */
+/** Show a card that has come: its caption appears word by word, unless motion is to be reduced. */
 function present(card) {
   share(card);
   for (const panel of card.querySelectorAll(".panel")) {
     const save = element("button", {type: "button", className: "keep", textContent: "Save as a picture"});
-    save.onclick = () => keep(card, panel).catch(fault => { panel.querySelector(".place").textContent = fault.message; tell(fault.message); });
+    save.onclick = () => keep(card, panel).catch(fault => { panel.querySelector(".place").textContent = fault.message; announce(fault.message); });
     panel.append(save);
-    tell(panel.querySelector("img").alt);
+    announce(panel.querySelector("img").alt);
   }
   if (still.matches) return;
   card.classList.add("writing");
   play(card, 0);
 }
 
-/** Have the picture of a panel drawn, and downloaded. */
+/** Request the picture of a panel, and download it. */
 async function keep(card, panel) {
   const {file, fields} = asked.get(card), model = panel.ariaLabel;
   const picture = await ask("api/picture", file, [...fields.filter(([name]) => name !== "model"), ["model", model]]);
@@ -83,8 +83,8 @@ async function keep(card, panel) {
   setTimeout(URL.revokeObjectURL, 60_000, address);
 }
 
-/** Say it to who does not see the page. */
-function tell(text) {
+/** Announce a text to screen readers. */
+function announce(text) {
   document.getElementById("status").append(element("span", {textContent: `${text}. `}));
 }
 
@@ -109,13 +109,13 @@ chooser.addEventListener("change", () => { take(chooser.files); chooser.value = 
 settings.addEventListener("submit", event => event.preventDefault());
 
 again.addEventListener("click", () => {
-  const anew = [...cards.children].map(card => {
+  const waiting = [...cards.children].map(card => {
     stop(card);
-    const waiting = begin(asked.get(card).file);
-    card.replaceWith(waiting);
-    return waiting;
+    const fresh = begin(asked.get(card).file);
+    card.replaceWith(fresh);
+    return fresh;
   });
-  send(anew);
+  send(waiting);
 });
 
 document.addEventListener("dragover", event => {

@@ -10,8 +10,8 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.drawing import drawing, picture_names
 from showattendtell.visualization.heatmaps import draw_heatmaps
+from showattendtell.visualization.image_captions import drawing, picture_names
 
 
 def something(path: Path) -> tuple:
@@ -32,7 +32,7 @@ def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
     assert multiprocessing.active_children() == []
 
 
-def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path):
+def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     with (
         pytest.raises(UserError, match=r"file/a.png cannot be written .*; set output to another folder"),
@@ -58,12 +58,12 @@ def kill_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "told"),
+    ("then", "sentence"),
     [(fall_down, "no photograph"), (kill_the_other, "the process that draws the pictures was killed")],
     ids=["a fault here", "the process was killed"],
 )
-def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], told: str, tmp_path: Path):
-    with pytest.raises(UserError, match=told):
+def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], sentence: str, tmp_path: Path):
+    with pytest.raises(UserError, match=sentence):
         draw_and(then, tmp_path / "a.png")
     assert multiprocessing.active_children() == []
 

@@ -6,7 +6,7 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.types import Caption, Dataset, Example
-from showattendtell.visualization.data_sheet import draw_data_sheet
+from showattendtell.visualization.figures import draw_curves, draw_data_sheet, read_metrics
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_picture_is_drawn_also_with_an_empty_split_and_a_broken_image(dataset:
         assert picture.size == (1100, 700)
 
 
-def test_a_place_that_cannot_be_written_is_told(dataset: Dataset, tmp_path: Path):
+def test_a_place_that_cannot_be_written_raises_an_error(dataset: Dataset, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="own.png cannot be written"):
         draw_data_sheet(dataset, tmp_path / "file/own.png")
@@ -37,3 +37,28 @@ def test_captions_are_no_formulas(dataset: Dataset, tmp_path: Path):
     examples = tuple(example._replace(captions=(said,), image="$x^$.png") for example in dataset.splits["train"])
     draw_data_sheet(Dataset("own", {"train": examples, "val": (), "test": ()}), tmp_path / "own.png")
     assert (tmp_path / "own.png").is_file()
+
+
+LOG = """epoch,step,train/nll_per_word,val/bleu4,val/nll_per_word
+0,9,,12.5,3.5
+0,9,4.0,,
+1,19,,14.0,3.25
+1,19,3.75,,
+"""
+
+
+def test_rows_of_one_epoch_are_put_together(tmp_path: Path):
+    (tmp_path / "metrics.csv").write_text(LOG)
+    assert read_metrics(tmp_path / "metrics.csv") == {
+        "train/nll_per_word": {1: 4.0, 2: 3.75},
+        "val/bleu4": {1: 12.5, 2: 14.0},
+        "val/nll_per_word": {1: 3.5, 2: 3.25},
+    }
+
+
+def test_the_curve_is_a_picture(tmp_path: Path):
+    (tmp_path / "metrics.csv").write_text(LOG)
+    draw_curves(read_metrics(tmp_path / "metrics.csv"), tmp_path / "curve.png")
+    with Image.open(tmp_path / "curve.png") as picture:
+        assert picture.width > 2 * picture.height
+        assert len(picture.convert("RGB").getcolors(maxcolors=1 << 20)) > 50
