@@ -15,10 +15,8 @@ from showattendtell.inference.checkpoints import LoadedModel, load_models
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.inference.pretrained import find_model, next_to, weights_file
-from showattendtell.metrics.clip_score import Clip, measure_clip_score
-from showattendtell.metrics.collection import measure
-from showattendtell.metrics.diversity import diversity
-from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.clip_score import Clip
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.results import gaze_figures, relation_figures, versions
@@ -114,6 +112,8 @@ def score(
 ) -> Scores:
     """Score the best caption of each image against the reference captions, with the metrics and the tokenizer of the
     command. A metric that fails is reported as missing; the others are still computed."""
+    from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
+
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in trial.dataset.split("train") for caption in example.captions]
     sentences = {Path(trial.checkpoints[0]): [" ".join(words) for words in said]}
@@ -123,11 +123,14 @@ def score(
     panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name != ATTENTION])
     if ATTENTION in config.metrics and (reason := _lacks_attention(trial)):
         panel.missing[ATTENTION] = reason
-    figures = {**corpus_figures(panel.measured.values()), **diversity(said, learned)}
+    diversity = Diversity(learned)
+    diversity.update(said)
+    figures = {**corpus_figures(panel.measured.values()), **{name: x.item() for name, x in diversity.compute().items()}}
     if clip:
-        paths, [captions] = [example.path for example in trial.examples], sentences.values()
+        clip_score = CLIPScore(clip).to(trial.writers[0].module.device)
         try:
-            figures |= corpus_figures([measure_clip_score(captions, paths, clip, trial.writers[0].module.device)])
+            clip_score.update([" ".join(words) for words in said], [example.path for example in trial.examples])
+            figures["clip_score"] = clip_score.compute().item()
         except UserError as fault:
             panel.missing["clip_score"] = str(fault)
     return Scores(figures, panel.missing)
