@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from documentation import PAGES, ROOT, blocks
+from showattendtell.metrics.sufficient_statistics import corpus_figures
 from stage import OWN, Run, write_module
 
 from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.metrics import collection as panel
-from showattendtell.metrics.sufficient_statistics import corpus_figures
 from showattendtell.models.encoder import Encoder
 
 DOCS = ROOT / "docs"

@@ -5,16 +5,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.instantiate import build, find_source, with_overrides
+from showattendtell.config.differences import plain
+from showattendtell.config.instantiate import Config, build, find_source, with_overrides
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import LoadedModel, load_models
+from showattendtell.inference.checkpoints import LoadedModel, find_model, load_models, next_to, weights_file
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.inference.pretrained import find_model, next_to, weights_file
 from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.clip_score import Clip
 from showattendtell.runtime.files import sha256
@@ -59,7 +58,7 @@ class EvaluationRun(NamedTuple):
             "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),
             "choices": self._each([model.choices for model in self.models]),
-            "config": self._each([OmegaConf.to_container(model.config, resolve=True) for model in self.models]),
+            "config": self._each([plain(model.config) for model in self.models]),
             "versions": versions(),
         }
 
@@ -72,7 +71,7 @@ class EvaluationRun(NamedTuple):
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
-def open_evaluation(config: DictConfig, decoding: Decoding) -> EvaluationRun:
+def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """Open what a command's `checkpoint`, `split`, `dataset`, `attention`, `device` and `cache` name.
 
     Data set and attention default to those of training, the data set to that of the first checkpoint. Settings that are
@@ -107,7 +106,7 @@ def score(
     trial: EvaluationRun,
     written: Mapping[str, Sequence[Sequence[str]]],
     people: Mapping[str, list[str]],
-    config: DictConfig,
+    config: Config,
     clip: Clip | None = None,
 ) -> Scores:
     """Score the best caption of each image against the reference captions, with the metrics and the tokenizer of the
