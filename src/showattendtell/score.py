@@ -26,11 +26,11 @@ def run(config: DictConfig) -> None:
 
     panels = {path: measure(words, corpus.references, config.metrics) for path, words in corpus.hypotheses.items()}
     figures, diversity = {}, Diversity(learned)
-    for path, panel in panels.items():
+    for file, panel in panels.items():
         diversity.reset()
-        diversity.update(corpus.hypotheses[path])
+        diversity.update(corpus.hypotheses[file])
         varied = {name: figure.item() for name, figure in diversity.compute().items()}
-        figures[path] = corpus_figures(panel.measured.values()) | varied
+        figures[file] = corpus_figures(panel.measured.values()) | varied
     missing = ChainMap(*(panel.missing for panel in panels.values()))
     print_columns(list(figures.values()), missing, corpus.title())
 
