@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import CannotRunError, Measured, main
-from showattendtell.metrics.collection import measure as measure_captions
+from showattendtell.metrics.modular import measure as measure_captions
 from showattendtell.metrics.tokenizers import split_sentences
 
 IMAGES, REFERENCES, VOCABULARY_SIZE = 5000, 5, 8000

@@ -11,8 +11,7 @@ def run(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError
-    from showattendtell.inference.checkpoints import save
-    from showattendtell.inference.pretrained import find_model
+    from showattendtell.inference.checkpoints import find_model, save
     from showattendtell.inference.weight_averaging import IN_COMMON, average
     from showattendtell.visualization.result_files import writable
 

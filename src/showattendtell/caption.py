@@ -36,7 +36,7 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
     from pathlib import Path
 
     from showattendtell.data.images import find_images
-    from showattendtell.inference.comparison import caption_all, load_captioners, warn_of_size
+    from showattendtell.inference.pipeline import caption_all, load_captioners, warn_of_size
     from showattendtell.visualization.image_captions import picture_names
     from showattendtell.visualization.pages import Page, make_entry, write_page
 
@@ -79,7 +79,8 @@ def _caption_split(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build
-    from showattendtell.inference.comparison import (
+    from showattendtell.inference.checkpoints import next_to
+    from showattendtell.inference.pipeline import (
         caption_all,
         evenly_spaced,
         load_captioners,
@@ -87,7 +88,6 @@ def _caption_split(config: DictConfig) -> None:
         warn_of_size,
     )
     from showattendtell.inference.predictions import references_of
-    from showattendtell.inference.pretrained import next_to
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import writable
     from showattendtell.visualization.tables import print_notes

@@ -10,9 +10,9 @@ def run(config: DictConfig) -> float:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build
+    from showattendtell.inference.checkpoints import find_model
     from showattendtell.inference.evaluator import evaluate_attention, open_evaluation, score, score_attention
     from showattendtell.inference.predictions import generate_captions, references_of
-    from showattendtell.inference.pretrained import find_model
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
     from showattendtell.visualization.result_files import time_figures, writable, write_json

@@ -11,10 +11,8 @@ def run(config: DictConfig) -> None:
 
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
-    from showattendtell.metrics.bootstrap import compare_with_first
-    from showattendtell.metrics.collection import measure
-    from showattendtell.metrics.diversity import diversity
-    from showattendtell.metrics.sufficient_statistics import corpus_figures
+    from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures
+    from showattendtell.metrics.modular import Diversity, measure
     from showattendtell.visualization.result_files import versions, writable, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
 
@@ -27,10 +25,12 @@ def run(config: DictConfig) -> None:
     print_notes(corpus.notes)
 
     panels = {path: measure(words, corpus.references, config.metrics) for path, words in corpus.hypotheses.items()}
-    figures = {
-        path: corpus_figures(panel.measured.values()) | diversity(corpus.hypotheses[path], learned)
-        for path, panel in panels.items()
-    }
+    figures, diversity = {}, Diversity(learned)
+    for file, panel in panels.items():
+        diversity.reset()
+        diversity.update(corpus.hypotheses[file])
+        varied = {name: figure.item() for name, figure in diversity.compute().items()}
+        figures[file] = corpus_figures(panel.measured.values()) | varied
     missing = ChainMap(*(panel.missing for panel in panels.values()))
     print_scores(list(figures.values()), missing, corpus.title())
 

@@ -13,7 +13,7 @@ PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 def run(config: DictConfig) -> None:
     _find_packages()
     from showattendtell.config.instantiate import build
-    from showattendtell.inference.comparison import load_captioners
+    from showattendtell.inference.pipeline import load_captioners
     from showattendtell.serving.app import make_app
     from showattendtell.serving.models import ModelRegistry, RequestQueue
     from showattendtell.serving.server import LOOPBACK, address, is_loopback, listen

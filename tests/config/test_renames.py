@@ -21,8 +21,15 @@ from showattendtell.config.renames import (
 from showattendtell.config.signatures import read_signature
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, load_model, read_checkpoint, upgrade_checkpoint
-from showattendtell.inference.pretrained import CONFIG, SHIPPED, bundled_models
+from showattendtell.inference.checkpoints import (
+    CARD,
+    CONFIG,
+    SHIPPED,
+    bundled_models,
+    load_model,
+    read_checkpoint,
+    upgrade_checkpoint,
+)
 
 
 def of_format_2(config: Any, path: str = "") -> Any:

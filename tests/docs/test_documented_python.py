@@ -17,8 +17,8 @@ from stage import OWN, Run, write_module
 from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.metrics import collection as panel
-from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.metrics import modular as panel
+from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.models.encoder import Encoder
 
 DOCS = ROOT / "docs"
@@ -79,7 +79,7 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_beside_t
     [program] = [block for block in blocks(DOCS / "extending.md", "python") if not block.startswith(OWN)]
     exec(program, own)
     assert capsys.readouterr().out.strip() == program.partition("  # ")[2].strip()
-    monkeypatch.setitem(panel._MEASURE, "brevity", own["measure_brevity"])
+    monkeypatch.setitem(panel.CLASSES, "brevity", own["Brevity"])
     said = panel.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
     assert said.missing == {}
     assert corpus_figures([said.measured["brevity"]]) == {"brevity": 75.0}

@@ -15,10 +15,17 @@ from torch._inductor import config as inductor
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.checking import check_formats, compare, generated_images
-from showattendtell.export.formats import FORMATS, FormatName, require
+from showattendtell.export.formats import (
+    FORMATS,
+    FormatName,
+    metadata_of,
+    new_folder,
+    require,
+    write_card,
+    write_formats,
+)
 from showattendtell.export.graphs import Graph, Pixels, graphs_of
 from showattendtell.export.run_onnx import OnnxCaption
-from showattendtell.export.writer import metadata_of, new_folder, write_card, write_formats
 from showattendtell.models.kernels.parallel import plain_torch
 
 SIDE = 64
@@ -66,7 +73,7 @@ def test_the_card_says_what_the_graphs_take_and_give(exported: Any):
     assert pixels == {"name": "pixels", "shape": ["images", 3, SIDE, SIDE], "type": "float32"}
     rows, columns = card["grid"]
     assert regions["shape"] == ["images", rows * columns, model.encoder.region_dim]
-    assert card["graphs"]["step"]["outputs"][0] == {"name": "log_p", "shape": ["captions", 10], "type": "float32"}
+    assert card["graphs"]["step"]["outputs"][0] == {"name": "log_probs", "shape": ["captions", 10], "type": "float32"}
 
 
 def test_a_model_with_other_weights_is_found_out(exported: Any):

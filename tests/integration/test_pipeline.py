@@ -23,8 +23,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
-from showattendtell.inference.checkpoints import load_model
-from showattendtell.inference.pretrained import SHIPPED, bundled_models
+from showattendtell.inference.checkpoints import SHIPPED, bundled_models, load_model
 from showattendtell.visualization.heatmaps import map_onto_photograph
 
 
@@ -182,7 +181,7 @@ def test_a_description_is_saved_as_a_picture(
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"beam_sise": 5}, "captions cannot be written so.*beam_sise"),
+        ({"beam_sise": 5}, "invalid decoding options.*beam_sise"),
         ({"beam_size": 4, "groups": 3}, "cannot be divided"),
         ({"decoding": BeamSearch(), "beam_size": 5}, "beam_size belong to the decoding"),
         ({"device": "cuda:99"}, "device=cuda:99 is none of this machine"),

@@ -6,7 +6,8 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from torchmetrics.functional.text import bleu_score
 
 from showattendtell.metrics.bleu import bleu, measure_bleu
-from showattendtell.metrics.sufficient_statistics import corpus_figures, pair_up
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.tokenizers import pair_up
 
 HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car is parked near a tree"]
 REFERENCES = [

@@ -5,9 +5,20 @@ import pytest
 from scipy.stats import bootstrap, multinomial
 
 from showattendtell.metrics.bleu import bleu, measure_bleu
-from showattendtell.metrics.bootstrap import Resampled, average, compare, compare_with_first, draw_copies, resample
+from showattendtell.metrics.bootstrap import (
+    Array,
+    ImageMeans,
+    Resampled,
+    SufficientStatistics,
+    average,
+    compare,
+    compare_with_first,
+    corpus_figures,
+    draw_copies,
+    resample,
+)
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.sufficient_statistics import Array, ImageMeans, SufficientStatistics, pair_up
+from showattendtell.metrics.tokenizers import pair_up
 
 REFERENCES = [
     [line.split() for line in lines]
@@ -168,3 +179,15 @@ def test_a_mean_over_seeds_has_the_figures_that_all_have():
     together = average([whole, part])
     assert (together.corpus, together.missing) == ({"a": 0.5}, {"b": "there is no Java"})
     assert together.resamples.keys() == {"a"}
+
+
+def test_means_are_weighted_by_copies():
+    means = ImageMeans("cider", np.array([10.0, 40.0, 70.0]))
+    figures = means.figures(np.array([[1.0, 1.0, 1.0], [3.0, 0.0, 1.0], [0.0, 2.0, 0.0]]))
+    np.testing.assert_allclose(figures["cider"], [40, 25, 40])
+
+
+def test_the_corpus_itself_has_every_image_once():
+    figures = corpus_figures([ImageMeans("cider", np.array([10.0, 40.0])), ImageMeans("spice", np.array([5.0]))])
+    assert figures == {"cider": 25.0, "spice": 5.0}
+    assert {type(figure) for figure in figures.values()} == {float}

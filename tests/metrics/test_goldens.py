@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from repository import SHARED
 
-from showattendtell.metrics.collection import measure
-from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
 GOLDENS = SHARED / "goldens" / "coco-test"

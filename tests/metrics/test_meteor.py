@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from showattendtell.metrics import meteor
+from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.java import LineServer, MetricError
 from showattendtell.metrics.meteor import evaluate, measure_meteor, meteor_command
-from showattendtell.metrics.sufficient_statistics import CaptionPair, corpus_figures
+from showattendtell.metrics.tokenizers import CaptionPair
 
 CORPUS = [
     CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),

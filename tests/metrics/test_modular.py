@@ -30,11 +30,10 @@ from showattendtell.metrics import (
     PointingGame,
 )
 from showattendtell.metrics.attention import GroundedWord, compare_maps, score_attention
-from showattendtell.metrics.collection import METRICS, measure
+from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.diversity import diversity, judge_endings
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.modular import RunningMeans
-from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.metrics.modular import METRICS, RunningMeans, measure
 from showattendtell.types import Box
 
 HYPOTHESES = [line.split() for line in ("a dog runs on the", "two men play", "a red car near a tree", "", "zwei 犬")]

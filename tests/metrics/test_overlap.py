@@ -4,9 +4,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.rouge import measure_rouge_l
-from showattendtell.metrics.sufficient_statistics import CaptionPair, corpus_figures
+from showattendtell.metrics.tokenizers import CaptionPair
 
 CORPUS = [
     CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),

@@ -7,7 +7,7 @@ import pytest
 from showattendtell.metrics import spice
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.spice import captions_json, measure_spice, read_scores
-from showattendtell.metrics.sufficient_statistics import CaptionPair
+from showattendtell.metrics.tokenizers import CaptionPair
 
 PAIRS = [CaptionPair("a dog runs", ["the dog is running", "a brown dog"]), CaptionPair("", ["two men"])]
 JARS = [

@@ -6,7 +6,7 @@ from pycocoevalcap.tokenizer import ptbtokenizer
 from showattendtell.errors import UserError
 from showattendtell.metrics import tokenizers
 from showattendtell.metrics.java import MetricError, java_command
-from showattendtell.metrics.tokenizers import TOKENIZERS, split_sentences
+from showattendtell.metrics.tokenizers import TOKENIZERS, pair_up, split_sentences
 
 SENTENCES = [
     "A man's dog -- it can't bark, can it?",
@@ -88,3 +88,21 @@ def test_lines_that_are_lost_are_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenizers, "run_java", lambda *arguments: "a\n")
     with pytest.raises(MetricError, match="made 1 lines of 2"):
         split_sentences(["a", "b"], "ptb")
+
+
+def test_pairs_are_sentences():
+    [(hypothesis, references)] = pair_up([["a", "dog"]], [[["the", "dog"], ["dogs"]]])
+    assert (hypothesis, references) == ("a dog", ["the dog", "dogs"])
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "fault"),
+    [
+        ([["a"], ["b"]], [[["a"]]], "got 2 for 1"),
+        ([], [], "got 0 for 0"),
+        ([["a"], ["b"]], [[["a"]], []], "number 1 has none"),
+    ],
+)
+def test_every_image_needs_a_caption_and_a_reference(hypotheses, references, fault: str):
+    with pytest.raises(ValueError, match=fault):
+        pair_up(hypotheses, references)

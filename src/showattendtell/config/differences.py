@@ -33,8 +33,13 @@ HARMLESS = {
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
     """Return a training configuration as plain data, without `resume` and `stages`."""
+    return {name: value for name, value in plain(config).items() if name not in ("resume", "stages")}
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """Return a configuration as plain data."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    return {name: value for name, value in settings.items() if name not in ("resume", "stages")}
+    return settings
 
 
 def find_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Build objects from the nodes of a checked configuration."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialise_as_released
 from showattendtell.types import Dataset
+
+Config = DictConfig
+"""A checked configuration, whose settings are attributes."""
 
 
 def build(node: DictConfig, **objects: Any) -> Any:
@@ -82,7 +86,7 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     """Return a stored configuration with the changes that are not null."""
     merged = copy.deepcopy(config)
     for name, change in changes.items():
-        if isinstance(change, DictConfig):
+        if isinstance(change, Mapping):
             merged[name] = with_overrides(
                 merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
             )

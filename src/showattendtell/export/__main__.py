@@ -11,11 +11,9 @@ def run(config: DictConfig) -> None:
     from showattendtell.data.images import find_images, open_image
     from showattendtell.decoding.beam_search import BeamSearch
     from showattendtell.export.checking import check_formats, generated_images, print_files, print_rows
-    from showattendtell.export.formats import require
+    from showattendtell.export.formats import metadata_of, new_folder, require, write_card, write_formats
     from showattendtell.export.graphs import graphs_of
-    from showattendtell.export.writer import metadata_of, new_folder, write_card, write_formats
-    from showattendtell.inference.checkpoints import load_model
-    from showattendtell.inference.pretrained import find_model, next_to, weights_file
+    from showattendtell.inference.checkpoints import find_model, load_model, next_to, weights_file
     from showattendtell.models.kernels.parallel import plain_torch
 
     formats = list(dict.fromkeys(config.formats))

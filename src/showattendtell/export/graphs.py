@@ -54,9 +54,9 @@ class InitGraph(nn.Module):
 class GraphStepOutput(NamedTuple):
     """Outputs of a step: log p of the next word (B, V), alpha (B, L), beta (B,), h and c (B, n)."""
 
-    log_p: Tensor
-    weights: Tensor
-    gate: Tensor
+    log_probs: Tensor
+    attention: Tensor
+    gates: Tensor
     hidden: Tensor
     cell: Tensor
 
@@ -93,24 +93,24 @@ class StepGraph(nn.Module):
         glimpse = self.captioner.attention(memory, state)
         embedded = decoder.embed(words)
         hidden, cell = decoder.step(decoder.word_gates(embedded), glimpse.context, state)
-        log_p = decoder.score_words(embedded, hidden, glimpse.context).log_softmax(dim=1)
-        return GraphStepOutput(log_p, glimpse.weights, glimpse.gate, hidden, cell)
+        log_probs = decoder.score_words(embedded, hidden, glimpse.context).log_softmax(dim=1)
+        return GraphStepOutput(log_probs, glimpse.weights, glimpse.gate, hidden, cell)
 
 
 class GreedyState(NamedTuple):
     """State of greedy search over a batch of captions, at most T steps.
 
     number, words      number of steps done, and the last words (B,)
-    tokens, total      (B, T), padded with `<pad>`; log p (B,)
-    weights, gates     (B, T, L) and (B, T)
+    tokens, log_prob   (B, T), padded with `<pad>`; log p (B,)
+    attention, gates   (B, T, L) and (B, T)
     hidden, cell       (B, n)
     """
 
     number: Tensor
     words: Tensor
     tokens: Tensor
-    total: Tensor
-    weights: Tensor
+    log_prob: Tensor
+    attention: Tensor
     gates: Tensor
     hidden: Tensor
     cell: Tensor
@@ -140,35 +140,35 @@ class GreedyGraph(nn.Module):
             now = GreedyState(*course)
             return (now.number < self.max_length) & (now.words != EOS).any()
 
-        def go_on(*course: Tensor) -> tuple[Tensor, ...]:
+        def step(*course: Tensor) -> tuple[Tensor, ...]:
             now = GreedyState(*course)
             return tuple(
                 self._append(now, self.step.look(regions, keys, DecoderState(now.hidden, now.cell), now.words))
             )
 
-        done = GreedyState(*while_loop(is_unfinished, go_on, tuple(self._first(regions, hidden, cell))))
-        return done.tokens, done.total, done.weights, done.gates
+        done = GreedyState(*while_loop(is_unfinished, step, tuple(self._first(regions, hidden, cell))))
+        return done.tokens, done.log_prob, done.attention, done.gates
 
     def _first(self, regions: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
         images, num_regions = regions.shape[:2]
         shape = (images, self.max_length)
         words = torch.full((images,), START)
-        number, total = torch.zeros((), dtype=torch.long), regions.new_zeros(images)
-        weights, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
-        return GreedyState(number, words, torch.full(shape, PAD), total, weights, gates, hidden, cell)
+        number, log_prob = torch.zeros((), dtype=torch.long), regions.new_zeros(images)
+        attention, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
+        return GreedyState(number, words, torch.full(shape, PAD), log_prob, attention, gates, hidden, cell)
 
     def _append(self, course: GreedyState, said: GraphStepOutput) -> GreedyState:
         """Append the likeliest words; captions that have ended stay unchanged."""
         is_open = course.words != EOS
-        best, words = said.log_p.masked_fill(self.never, -torch.inf).max(dim=1)
+        best, words = said.log_probs.masked_fill(self.never, -torch.inf).max(dim=1)
         here = (torch.arange(self.max_length) == course.number) & is_open.unsqueeze(1)  # (B, T)
         return GreedyState(
             course.number + 1,
             torch.where(is_open, words, EOS),
             torch.where(here, words.unsqueeze(1), course.tokens),
-            course.total + best * is_open,
-            torch.where(here.unsqueeze(2), said.weights.unsqueeze(1), course.weights),
-            torch.where(here, said.gate.unsqueeze(1), course.gates),
+            course.log_prob + best * is_open,
+            torch.where(here.unsqueeze(2), said.attention.unsqueeze(1), course.attention),
+            torch.where(here, said.gates.unsqueeze(1), course.gates),
             said.hidden,
             said.cell,
         )
@@ -214,11 +214,11 @@ def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[st
     written = (regions, keys, image_index, hidden[image_index], cell[image_index], torch.full_like(image_index, START))
     images = dict.fromkeys(("regions", "keys"), "images")
     rows = images | dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
-    captions = ("tokens", "log_probability", "weights", "gates")
+    captions = ("tokens", "log_prob", "attention", "gates")
     greedy = GreedyGraph(encode, begin, step, max_length)
     return {
         "encode": Graph(encode, (seen,), {"pixels": "images"}, ("regions",), "images"),
         "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
-        "step": Graph(step, written, rows, ("log_p", "weights", "gate", "next_hidden", "next_cell"), "captions"),
+        "step": Graph(step, written, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"),
         "greedy": Graph(greedy, (seen,), {"pixels": "images"}, captions, "images"),
     }

@@ -97,10 +97,10 @@ def _typed(pixels: ndarray, card: Card) -> ndarray:
 def write_greedy(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
     """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
     captions = []
-    for tokens, total, weights, gates in zip(*graphs["greedy"](_typed(pixels, card)), strict=True):
+    for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card)), strict=True):
         words = tokens.tolist()
         length = words.index(card["special"]["eos"]) + 1 if card["special"]["eos"] in words else len(words)
-        captions.append(OnnxCaption(words[:length], float(total), weights[:length], gates[:length]))
+        captions.append(OnnxCaption(words[:length], float(log_prob), attention[:length], gates[:length]))
     return captions
 
 
@@ -114,35 +114,35 @@ def write(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxCaption
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
-        log_p, weights, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
-        longer = _continue(still_open, log_p, card["never_said"], 2 * beam)
+        log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
+        longer = _continue(still_open, log_probs, card["never_said"], 2 * beam)
         least = -np.inf if ended is None else ended.log_prob
         for score, parent, word in longer[:beam]:
             if word == card["special"]["eos"] and score > least:
-                ended, least = _append(still_open[parent], score, word, weights[parent], gates[parent]), score
+                ended, least = _append(still_open[parent], score, word, attention[parent], gates[parent]), score
         kept = [one for one in longer if one[2] != card["special"]["eos"]][:beam]
         kept = [one for one in kept if one[0] > least]
         if not kept:
             break
-        still_open = [_append(still_open[p], score, word, weights[p], gates[p]) for score, p, word in kept]
+        still_open = [_append(still_open[p], score, word, attention[p], gates[p]) for score, p, word in kept]
         parents, words = [parent for _, parent, _ in kept], [word for _, _, word in kept]
     return ended or still_open[0]
 
 
 def _continue(
-    captions: list[OnnxCaption], log_p: ndarray, never: list[int], number: int
+    captions: list[OnnxCaption], log_probs: ndarray, never: list[int], number: int
 ) -> list[tuple[float, int, int]]:
     """Return the likeliest continuations, best first: log p, index of the continued caption, next word."""
-    log_p[:, never] = -np.inf
-    scores = (np.array([[caption.log_prob] for caption in captions], np.float32) + log_p).ravel()
+    log_probs[:, never] = -np.inf
+    scores = (np.array([[caption.log_prob] for caption in captions], np.float32) + log_probs).ravel()
     best = np.argpartition(-scores, number)[:number] if number < len(scores) else np.arange(len(scores))
     best = best[np.argsort(-scores[best], kind="stable")]
-    return [(float(scores[n]), int(n) // log_p.shape[1], int(n) % log_p.shape[1]) for n in best]
+    return [(float(scores[n]), int(n) // log_probs.shape[1], int(n) % log_probs.shape[1]) for n in best]
 
 
-def _append(caption: OnnxCaption, score: float, word: int, weights: ndarray, gate: float) -> OnnxCaption:
+def _append(caption: OnnxCaption, score: float, word: int, attention: ndarray, gate: float) -> OnnxCaption:
     return OnnxCaption(
-        [*caption.tokens, word], score, np.concatenate([caption.attention, [weights]]), np.append(caption.gates, gate)
+        [*caption.tokens, word], score, np.concatenate([caption.attention, [attention]]), np.append(caption.gates, gate)
     )
 
 
@@ -151,15 +151,15 @@ def spoken(caption: OnnxCaption, card: Card) -> list[str]:
     return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
 
 
-def tell_where(caption: OnnxCaption, card: Card) -> None:
+def print_places(caption: OnnxCaption, card: Card) -> None:
     rows, columns = card["grid"]
-    for word, weights, gate in zip(spoken(caption, card), caption.attention, caption.gates, strict=False):
-        row, column = divmod(int(weights.argmax()), columns)
+    for word, attention, gate in zip(spoken(caption, card), caption.attention, caption.gates, strict=False):
+        row, column = divmod(int(attention.argmax()), columns)
         print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Captions photographs with the exported graphs beside this file.")
+    parser = argparse.ArgumentParser(description="Captions photographs with the exported graphs next to this file.")
     parser.add_argument("photographs", nargs="+", type=Path)
     parser.add_argument("--beam", type=int, default=3, help="open captions of an image; 1 is greedy (default: 3)")
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
@@ -171,7 +171,7 @@ def main() -> None:
         caption = write(graphs, card, pixels, given.beam) if given.beam > 1 else write_greedy(graphs, card, pixels)[0]
         print(f"{path}: {' '.join(spoken(caption, card))}")
         if given.where:
-            tell_where(caption, card)
+            print_places(caption, card)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.instantiate import build, find_source, with_overrides
+from showattendtell.config.differences import plain
+from showattendtell.config.instantiate import Config, build, find_source, with_overrides
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import LoadedModel, load_models
+from showattendtell.inference.checkpoints import LoadedModel, find_model, load_models, next_to, weights_file
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.inference.pretrained import find_model, next_to, weights_file
-from showattendtell.metrics.clip_score import Clip, measure_clip_score
-from showattendtell.metrics.collection import measure
-from showattendtell.metrics.diversity import diversity
-from showattendtell.metrics.sufficient_statistics import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.clip_score import Clip
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
@@ -68,7 +65,7 @@ class EvaluationRun(NamedTuple):
             "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),
             "choices": self._each([model.choices for model in self.models]),
-            "config": self._each([OmegaConf.to_container(model.config, resolve=True) for model in self.models]),
+            "config": self._each([plain(model.config) for model in self.models]),
             "versions": versions(),
         }
 
@@ -81,7 +78,7 @@ class EvaluationRun(NamedTuple):
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
-def open_evaluation(config: DictConfig, decoding: Decoding) -> EvaluationRun:
+def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """Open what a command's `checkpoint`, `split`, `dataset`, `attention`, `device` and `cache` name.
 
     Data set and attention default to those of training, the data set to that of the first checkpoint. Settings that are
@@ -116,11 +113,13 @@ def score(
     trial: EvaluationRun,
     written: Mapping[str, Sequence[Sequence[str]]],
     people: Mapping[str, list[str]],
-    config: DictConfig,
+    config: Config,
     clip: Clip | None = None,
 ) -> Scores:
     """Score the best caption of each image against the reference captions, with the metrics and the tokenizer of the
     command. A metric that fails is reported as missing; the others are still computed."""
+    from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
+
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in trial.dataset.split("train") for caption in example.captions]
     sentences = {Path(trial.checkpoints[0]): [" ".join(words) for words in said]}
@@ -130,11 +129,14 @@ def score(
     panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name != ATTENTION])
     if ATTENTION in config.metrics and (reason := _lacks_attention(trial)):
         panel.missing[ATTENTION] = reason
-    figures = {**corpus_figures(panel.measured.values()), **diversity(said, learned)}
+    diversity = Diversity(learned)
+    diversity.update(said)
+    figures = {**corpus_figures(panel.measured.values()), **{name: x.item() for name, x in diversity.compute().items()}}
     if clip:
-        paths, [captions] = [example.path for example in trial.examples], sentences.values()
+        clip_score = CLIPScore(clip).to(trial.writers[0].module.device)
         try:
-            figures |= corpus_figures([measure_clip_score(captions, paths, clip, trial.writers[0].module.device)])
+            clip_score.update([" ".join(words) for words in said], [example.path for example in trial.examples])
+            figures["clip_score"] = clip_score.compute().item()
         except UserError as fault:
             panel.missing["clip_score"] = str(fault)
     return Scores(figures, panel.missing)

@@ -16,11 +16,9 @@ from showattendtell.metrics.attention import (
     AttentionScores,
     GroundedWord,
     Relations,
-    compare_maps,
-    score_attention,
-    score_relations,
+    RunningMean,
+    attention_figures,
 )
-from showattendtell.metrics.attention_statistics import RunningMean, attention_figures
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
 from showattendtell.types import CaptionerOutput, Example
 
@@ -75,8 +73,11 @@ def measure_attention(
     """Score how well attention finds the objects that the nouns of the reference captions name; None without boxes."""
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
-    own = [compare_maps(look) for look in maps_at_nouns(module, images, examples)]
-    return score_attention([glance for glances in gather({str(rank()): own}).values() for glance in glances])
+    from showattendtell.metrics import PointingGame  # torchmetrics takes seconds to import
+
+    pointing = PointingGame().to(module.device)
+    pointing.update(maps_at_nouns(module, images, examples))
+    return pointing.scores()
 
 
 def maps_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[GroundedWord]:
@@ -105,7 +106,11 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
 
 def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
     """Score how well the model chooses between the relation words (left, above, ...) of the reference captions."""
-    return score_relations(_choose_relations(module, images, examples))
+    from showattendtell.metrics import RelationAccuracy
+
+    relations = RelationAccuracy()
+    relations.update(_choose_relations(module, images, examples))
+    return relations.scores()
 
 
 def _choose_relations(

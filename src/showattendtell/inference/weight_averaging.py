@@ -10,8 +10,7 @@ from torch import Tensor
 from showattendtell.config.differences import model_differences, trained_with
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, LoadedModel, load_model
-from showattendtell.inference.pretrained import find_model, weights_file
+from showattendtell.inference.checkpoints import CARD, LoadedModel, find_model, load_model, weights_file
 from showattendtell.runtime.files import sha256
 
 IN_COMMON = 0.5
@@ -56,11 +55,12 @@ def average(paths: Sequence[str]) -> AveragedModel:
 
 def _refuse_others(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
     if model.module.vocabulary.words != first.module.vocabulary.words:
-        raise UserError(f"{path} has no mean with {first_path}, since they know different words; give others")
+        raise UserError(f"{path} cannot be averaged with {first_path}: their vocabularies differ; give others")
     differences = model_differences(first.config, model.card["config"])
     if differences or _shapes(model) != _shapes(first) or _regions(model) != _regions(first):
         raise UserError(
-            f"{path} has no mean with {first_path}: it was trained with {trained_with(differences, model.choices)}; "
+            f"{path} cannot be averaged with {first_path}: "
+            f"it was trained with {trained_with(differences, model.choices)}; "
             "give checkpoints of one model, or let these write together, as evaluate 'checkpoint=[...]' does"
         )
 

@@ -16,8 +16,8 @@ from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import negative_log_likelihood
 from showattendtell.metrics.cider import CiderD, DocumentFrequencies, Weighted, bleu4
-from showattendtell.metrics.diversity import Endings, judge_endings
-from showattendtell.metrics.sufficient_statistics import Words
+from showattendtell.metrics.diversity import EndingRates, judge_endings
+from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt
 from showattendtell.types import Batch
@@ -180,7 +180,7 @@ class SelfCriticalLoss(nn.Module):
         words = [self.vocabulary.decode(tokens) for tokens in samples.captions]
         endings = [judge_endings([said], [EOS in tokens]) for said, tokens in zip(words, samples.captions, strict=True)]
         each = torch.tensor(endings).T.reshape(3, len(shares), -1)
-        parts = {**worth._asdict(), **dict(zip(Endings._fields, each, strict=True))}
+        parts = {**worth._asdict(), **dict(zip(EndingRates._fields, each, strict=True))}
         return {name: shares.cpu() @ part.mean(dim=1) for name, part in parts.items()}
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         ROUGEL,
         SPICE,
         AttentionCorrectness,
+        CaptionScore,
         CIDErD,
         CLIPScore,
         CorpusBLEU,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         Endings,
         Means,
         PointingGame,
+        RelationAccuracy,
     )
 
 __all__ = [
@@ -25,11 +27,13 @@ __all__ = [
     "AttentionCorrectness",
     "CIDErD",
     "CLIPScore",
+    "CaptionScore",
     "CorpusBLEU",
     "Diversity",
     "Endings",
     "Means",
     "PointingGame",
+    "RelationAccuracy",
 ]
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer, cook_refs, cook_test
 
-from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, SufficientStatistics, Words, pair_up
+from showattendtell.metrics.bootstrap import Array, SufficientStatistics
+from showattendtell.metrics.tokenizers import CaptionPair, Words, pair_up
 
 
 class Bleu(NamedTuple):
@@ -62,7 +63,7 @@ def bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> 
 def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
     cooked = [cook_test(pair.hypothesis, cook_refs(pair.references), eff="closest") for pair in pairs]
     counts = [[*image["correct"], *image["guess"], image["testlen"], image["reflen"]] for image in cooked]
-    return BleuCounts(np.array(counts, dtype=np.float64))
+    return BleuCounts(np.array(counts, dtype=np.float64).reshape(-1, 10))
 
 
 def score_counts(counts: Array) -> Bleu:

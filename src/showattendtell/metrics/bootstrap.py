@@ -1,18 +1,64 @@
-"""Paired bootstrap test of the difference between two sets of captions (Koehn 2004).
+"""Sufficient statistics of metrics, from which the scores of every resample of the images follow, and the paired
+bootstrap test of the difference between two sets of captions (Koehn 2004).
 
 N is the number of images, R the number of resamples: corpora of N images, drawn with replacement.
 """
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.sufficient_statistics import Array, SufficientStatistics, corpus_figures
+
+Array = NDArray[np.float64]
 
 INTERVAL = (2.5, 97.5)
 """The percentiles between which 95 % of the resamples lie."""
+
+
+class SufficientStatistics(ABC):
+    """Statistics of a metric on the captions of N images.
+
+    by_image  (N, ...) scores of the images, or quantities whose sums give the scores
+    """
+
+    by_image: Array
+
+    @abstractmethod
+    def figures(self, copies: Array) -> dict[str, Array]:
+        """Return the metric's scores (R,) of R corpora, without reading the captions again; rates in percent.
+
+        Args:
+            copies: (R, N) the count of each image in each corpus.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class ImageMeans(SufficientStatistics):
+    """A metric whose score is the mean over images.
+
+    name      name of the score
+    by_image  (N,) scores of the images, in percent
+    """
+
+    name: str
+    by_image: Array
+
+    def figures(self, copies: Array) -> dict[str, Array]:
+        return {self.name: copies @ self.by_image / copies.sum(axis=1)}
+
+
+def corpus_figures(measured: Iterable[SufficientStatistics]) -> dict[str, float]:
+    """Return the scores of the original corpus, in which every image counts once."""
+    return {
+        name: float(figure)
+        for metric in measured
+        for name, [figure] in metric.figures(np.ones((1, len(metric.by_image)))).items()
+    }
 
 
 class Resampled(NamedTuple):

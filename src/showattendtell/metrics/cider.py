@@ -13,7 +13,8 @@ from typing import NamedTuple
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from showattendtell.data.tokenizers import ORDERS, Counts, count_ngrams
-from showattendtell.metrics.sufficient_statistics import CaptionPair, ImageMeans, Words
+from showattendtell.metrics.bootstrap import ImageMeans
+from showattendtell.metrics.tokenizers import CaptionPair, Words
 
 SIGMA = 6.0
 

@@ -14,7 +14,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
-from showattendtell.metrics.sufficient_statistics import ImageMeans
+from showattendtell.metrics.bootstrap import Array
 
 
 class ClipFeatures(nn.Module):
@@ -42,11 +42,10 @@ Clip = tuple[ClipFeatures, Any]
 
 
 @torch.no_grad()
-def measure_clip_score(
-    captions: Sequence[str], paths: Sequence[str], clip: Clip, device: torch.device | str
-) -> ImageMeans:
-    """Return CLIPScore of each caption: 100 max(cos(image, caption), 0) of the model's features (Hessel et al. 2021
-    use the factor 2.5 instead of 100).
+def measure_clip_score(captions: Sequence[str], paths: Sequence[str], clip: Clip, device: torch.device | str) -> Array:
+    """Return CLIPScore (N,) of each caption: 100 max(cos(image, caption), 0) of the model's features.
+
+    Hessel et al. 2021 use the factor 2.5 instead of 100.
 
     Args:
         captions: (N) one per image.
@@ -59,7 +58,7 @@ def measure_clip_score(
 
     pairs = track(list(zip(captions, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
     scores = [clip_score(pil_to_tensor(open_image(path)).to(device), said, lambda: model) for said, path in pairs]
-    return ImageMeans("clip_score", np.array([score.item() for score in scores]))
+    return np.array([score.item() for score in scores])
 
 
 def load_clip(name: str) -> Clip:

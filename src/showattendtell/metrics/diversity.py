@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from showattendtell.metrics.sufficient_statistics import Words
+from showattendtell.metrics.tokenizers import Words
 
 
 def diversity(hypotheses: Sequence[Words], training: Iterable[Words] | None = None) -> dict[str, float]:
@@ -34,7 +34,7 @@ OPEN |= {"under", "for", "near", "behind", "through", "its", "his", "her", "thei
 """Words that require a following word."""
 
 
-class Endings(NamedTuple):
+class EndingRates(NamedTuple):
     """Endings of captions, in percent: captions without `<eos>`, and captions whose last word requires another one; and
     the mean number of words."""
 
@@ -43,8 +43,17 @@ class Endings(NamedTuple):
     words: float
 
 
-def judge_endings(captions: Sequence[Words], ended: Sequence[bool]) -> Endings:
-    """Compute the endings of captions without their `<eos>`, and of whether each had one."""
-    number = max(1, len(captions))
+def judge_endings(captions: Sequence[Words], ended: Sequence[bool]) -> EndingRates:
+    """Compute the rates of captions without their `<eos>`, and of whether each had one."""
+    return ending_rates(*count_endings(captions, ended))
+
+
+def count_endings(captions: Sequence[Words], ended: Sequence[bool]) -> tuple[int, int, int, int]:
+    """Return the numbers of captions, of unended and of dangling ones, and of all words."""
     dangling = sum(bool(words) and words[-1] in OPEN for words in captions)
-    return Endings(100 * (len(ended) - sum(ended)) / number, 100 * dangling / number, sum(map(len, captions)) / number)
+    return len(captions), len(ended) - sum(ended), dangling, sum(map(len, captions))
+
+
+def ending_rates(captions: int, unended: int, dangling: int, words: int) -> EndingRates:
+    number = max(1, captions)
+    return EndingRates(100 * unended / number, 100 * dangling / number, words / number)

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from pycocoevalcap.meteor import meteor as package
 
+from showattendtell.metrics.bootstrap import Array, SufficientStatistics
 from showattendtell.metrics.java import LineServer, MetricError, java_command
-from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, SufficientStatistics
+from showattendtell.metrics.tokenizers import CaptionPair
 
 JAR = Path(package.__file__).with_name(package.METEOR_JAR)
 TIME_LIMIT = 120.0

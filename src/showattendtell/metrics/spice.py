@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pycocoevalcap.spice
 
+from showattendtell.metrics.bootstrap import Array, ImageMeans
 from showattendtell.metrics.java import MetricError, run_java
-from showattendtell.metrics.sufficient_statistics import Array, CaptionPair, ImageMeans
+from showattendtell.metrics.tokenizers import CaptionPair
 
 PACKAGE = Path(pycocoevalcap.spice.__file__).parent
 FOLDER = "SHOWATTENDTELL_SPICE"

@@ -1,14 +1,19 @@
-"""Tokenizers for scoring; only scores from the same tokenizer are comparable."""
+"""Captions as the scorers read them: tokenizers, and pairs of a caption and its references.
+
+Only scores from the same tokenizer are comparable.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
+
+Words = Sequence[str]
 
 TokenizerName = Literal["plain", "whitespace", "ptb"]
 TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
@@ -54,3 +59,24 @@ _SPLIT: dict[str, Callable[[Sequence[str]], list[list[str]]]] = {
     "whitespace": _split_at_whitespace,
     "ptb": _split_as_penn_treebank,
 }
+
+
+class CaptionPair(NamedTuple):
+    """A generated caption and its reference captions: words separated by spaces, as pycocoevalcap expects."""
+
+    hypothesis: str
+    references: list[str]
+
+
+def pair_up(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[CaptionPair]:
+    """Return the pairs of a corpus; a ValueError without images, or unless each has a caption and a reference."""
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(f"as many captions as images are needed, got {len(hypotheses)} for {len(references)}")
+    if not all(references):
+        raise ValueError(
+            f"every image needs a reference, number {[bool(said) for said in references].index(False)} has none"
+        )
+    return [
+        CaptionPair(" ".join(words), [" ".join(said) for said in human])
+        for words, human in zip(hypotheses, references, strict=True)
+    ]

@@ -8,7 +8,6 @@ from showattendtell.config.schemas import PaperTableConfig
 from showattendtell.data.formats import read_all
 from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
-from showattendtell.metrics.collection import measure
 from showattendtell.reproduction.runs import TableRun
 from showattendtell.reproduction.scoring import ScoringPlan, title_of
 from showattendtell.visualization.comparison import COLUMNS as PAPER
@@ -158,6 +157,8 @@ def _differences(
 def _resample(series: Sequence[RecipeResults]) -> tuple[dict[str, Resampled], dict[str, str]]:
     """Return by label the resampled figures, means over seeds on the same resamples of the images; and the reason for
     each metric that some results lack."""
+    from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
+
     missing: dict[str, str] = {}
     paths = [Path(result.path) for one in series for result in one.results]
     corpus = in_words(match(read_all(paths), {}, None, partial=False), series[0].results[0].tokenizer)

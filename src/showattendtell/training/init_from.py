@@ -13,8 +13,7 @@ from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import read_checkpoint
-from showattendtell.inference.pretrained import ENCODER, find_model
+from showattendtell.inference.checkpoints import ENCODER, find_model, read_checkpoint
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 

@@ -21,7 +21,7 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.losses.caption import HardLoss, LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import RewardOutput, SelfCriticalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
-from showattendtell.metrics.attention_statistics import WordClasses, attention_figures
+from showattendtell.metrics.attention import WordClasses, attention_figures
 from showattendtell.metrics.modular import RunningMeans
 from showattendtell.models.attention import AdaptiveAttention, Attention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder

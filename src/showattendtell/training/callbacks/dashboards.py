@@ -15,7 +15,7 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.errors import UserError
-from showattendtell.metrics.attention_statistics import entropies
+from showattendtell.metrics.attention import entropies
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.random_states import random_states, set_random_states

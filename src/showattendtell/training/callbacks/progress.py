@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.inference.predictions import measure_attention
-from showattendtell.metrics.attention_statistics import STILL
+from showattendtell.metrics.attention import STILL
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.epoch_times import write_times
 from showattendtell.training.loggers.build import MetricsFile

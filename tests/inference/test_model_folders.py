@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from showattendtell.errors import UserError
-from showattendtell.inference.pretrained import (
+from showattendtell.inference.checkpoints import (
     CONFIG,
     WEIGHTS,
     bundled_models,
@@ -135,7 +135,7 @@ def test_a_file_stands_beside_a_checkpoint_and_where_the_user_is_for_others_mode
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FETCH = """
 import sys
-from showattendtell.inference.pretrained import *
+from showattendtell.inference.checkpoints import *
 print(*sorted(read_model_folder(find_model(sys.argv[1])).state))
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from showattendtell.inference.comparison import caption_all, evenly_spaced, short_names, warn_of_size
+from showattendtell.inference.pipeline import caption_all, evenly_spaced, short_names, warn_of_size
 from showattendtell.types import Example
 
 

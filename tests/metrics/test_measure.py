@@ -4,19 +4,18 @@ from pathlib import Path
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.metrics import collection as panel
-from showattendtell.metrics import meteor, spice
-from showattendtell.metrics.collection import METRICS, measure
+from showattendtell.metrics import ROUGEL, CIDErD, meteor, spice
+from showattendtell.metrics.bootstrap import ImageMeans, corpus_figures
 from showattendtell.metrics.java import LineServer, MetricError
 from showattendtell.metrics.meteor import meteor_command
-from showattendtell.metrics.sufficient_statistics import ImageMeans, corpus_figures
+from showattendtell.metrics.modular import METRICS, measure
 
 HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
 REFERENCES = [[["a", "dog", "is", "running"]], [["two", "men", "play"], ["men"]]]
 
 
 def fail(fault: Exception):
-    def scorer(pairs):
+    def scorer(metric, pairs):
         raise fault
 
     return scorer
@@ -48,8 +47,8 @@ def test_without_java_the_other_metrics_stand(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_scorer_that_breaks_is_missing_with_the_type_and_text_of_its_fault(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(panel._MEASURE, "cider", fail(MetricError("it rains")))
-    monkeypatch.setitem(panel._MEASURE, "rouge_l", fail(ZeroDivisionError("division by zero")))
+    monkeypatch.setattr(CIDErD, "measure", fail(MetricError("it rains")))
+    monkeypatch.setattr(ROUGEL, "measure", fail(ZeroDivisionError("division by zero")))
     measured, missing = measure(HYPOTHESES, REFERENCES, ["rouge_l", "bleu", "cider"])
     assert list(measured) == ["bleu"]
     assert missing == {"rouge_l": "ZeroDivisionError: division by zero", "cider": "it rains"}
@@ -60,7 +59,7 @@ def test_what_is_measured_but_yields_no_figure_is_missing(monkeypatch: pytest.Mo
         def figures(self, copies):
             raise MetricError("the jar is gone")
 
-    monkeypatch.setitem(panel._MEASURE, "cider", lambda pairs: Unscored("cider", [1.0]))
+    monkeypatch.setattr(CIDErD, "measure", lambda metric, pairs: Unscored("cider", [1.0]))
     assert measure(HYPOTHESES, REFERENCES, ["cider"]) == ({}, {"cider": "the jar is gone"})
 
 
