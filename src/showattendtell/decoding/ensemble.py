@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import DecoderState
 from showattendtell.models.generation import IncrementalDecoder, incremental_decoder
-from showattendtell.models.outputs import DecoderState
 
 
 class EnsembleState(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.parallel import compilable, share_out
-from showattendtell.models.kernels.precision import to_multiply, without_autocast
 from showattendtell.types import OutputFeatures
 
 LANES = 64
@@ -76,10 +76,10 @@ class CrossEntropy(NamedTuple):
     nll: Tensor
 
 
-def cross_entropy(answers: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+def cross_entropy(features: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of the words `targets` (N,). The backward pass keeps the scores, but never all
     probabilities or all gradients of the scores at once."""
-    given = to_multiply(*answers)
+    given = to_multiply(*features)
     with without_autocast(targets.device):
         return CrossEntropy(*_CrossEntropy.apply(*given, targets, label_smoothing))
 
@@ -113,6 +113,7 @@ class _CrossEntropy(torch.autograd.Function):
         for rows, room in _pieces(logits, normaliser.dtype):
             given = gradient[rows].unsqueeze(1)
             pulled = torch.sub(logits[rows], normaliser[rows], out=room).exp_().mul_(given)  # (k, V)
+            # d(-log p_w) / ds = p - 1_w, of which the smoothing s moves s / V to every word
             pulled.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * given)
             if ctx.label_smoothing:
                 pulled -= given * (ctx.label_smoothing / pulled.shape[1])
