@@ -22,7 +22,7 @@ from showattendtell.data.vocabulary import EOS, START
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.ensemble import Ensemble
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.outputs import DecoderState
+from showattendtell.models.decoder import DecoderState
 
 MAX_LENGTH = 4
 MERITS = {

@@ -8,7 +8,7 @@ from repository import ROOT
 
 from showattendtell.models import scores
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.outputs import DecoderState
+from showattendtell.models.decoder import DecoderState
 
 PAGE = (ROOT / "docs" / "attention.md").read_text()
 

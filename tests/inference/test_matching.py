@@ -242,7 +242,7 @@ def test_images_are_named_up_to_three():
 
 def test_scoring_captions_imports_nothing_of_training():
     heavy = ["torch", "pytorch_lightning", "timm", "matplotlib", "wandb"]
-    modules = ["inference.matching", "visualization.results", "visualization.tables"]
+    modules = ["inference.matching", "visualization.result_files", "visualization.tables"]
     used = f"import sys, {', '.join(f'showattendtell.{name}' for name in modules)}"
     code = f"{used}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from showattendtell.models.decoder import LSTMDecoder
-from showattendtell.models.outputs import DecoderState
+from showattendtell.models.decoder import DecoderState, LSTMDecoder
 
 
 @pytest.fixture

@@ -5,75 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
-from showattendtell.decoding.constraints import Constraints
-from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.ensemble import Ensemble, EnsembleDecoder, EnsembleOutput, EnsembleState
-from showattendtell.models.kernels.parallel import compilable, share_out
+from showattendtell.decoding.decoding import Constraints, Decoding
+from showattendtell.decoding.ensemble import Ensemble, EnsembleDecoder, EnsembleState
+from showattendtell.models.kernels.cross_entropy import likeliest
 from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
 from showattendtell.types import CaptionOutput
-
-LANES = 128
-"""The number of parallel lanes of the maximum over words."""
-
-NEVER = np.float32(-np.inf)
-
-
-def likeliest(scores: Tensor, number: int) -> Tensor:
-    """Return the words with the `number` largest scores (B, V), best first, (B, number): top-k."""
-    if not compilable(scores):
-        return scores.topk(number, dim=-1).indices
-    words = torch.empty(len(scores), number, dtype=torch.long)
-    share_out(rank, len(scores), scores.contiguous(), words)
-    return words
-
-
-def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
-    """Write words (B, n), best first. Lane v % LANES holds word v; the n best words are in the n best lanes."""
-    num_words, number = scores.shape[1], words.shape[1]
-    whole = num_words - num_words % LANES
-    best, held = np.empty(LANES, np.float32), np.empty(number, np.float32)
-    for row in range(first, last):
-        best[:] = NEVER
-        for start in range(0, whole, LANES):
-            for lane in range(LANES):
-                score = scores[row, start + lane]
-                best[lane] = score if score > best[lane] else best[lane]
-        for word in range(whole, num_words):
-            best[word - whole] = max(best[word - whole], scores[row, word])
-        held[:] = NEVER
-        for lane in range(LANES):
-            place = number - 1
-            if best[lane] > held[place]:
-                while place > 0 and best[lane] > held[place - 1]:
-                    held[place] = held[place - 1]
-                    place -= 1
-                held[place] = best[lane]
-        least = held[-1]
-        held[:] = NEVER
-        found = 0
-        for lane in range(LANES):
-            if best[lane] < least or best[lane] == NEVER:
-                continue
-            for word in range(lane, num_words, LANES):
-                score = scores[row, word]
-                place = min(found, number - 1)
-                if score > held[place]:
-                    while place > 0 and score > held[place - 1]:
-                        held[place], words[row, place] = held[place - 1], words[row, place - 1]
-                        place -= 1
-                    held[place], words[row, place] = score, word
-                    found += 1
-        for word in range(num_words):
-            if found >= number:
-                break
-            if not scores[row, word] > NEVER:
-                words[row, found] = word
-                found += 1
 
 
 class Beams(NamedTuple):
@@ -150,18 +90,11 @@ def side_by_side(groups: Sequence[Candidates]) -> Candidates:
     return Candidates(*(torch.stack(parts, dim=1) for parts in zip(*groups, strict=True)))
 
 
-def grow(beams: Beams, tokens: Tensor, states: EnsembleState, chosen: Candidates) -> Beams:
-    """Return the beams of the chosen candidates (J, G, C + 1, K), which continue captions (B, t) with these states."""
-    parents, words = chosen.parents.flatten(1), chosen.words.flatten(1)
-    tokens = torch.cat([tokens[parents], words.unsqueeze(2)], dim=2)
-    return Beams(beams.images, beams.widths, chosen.scores, tokens, parents, states)
-
-
 class NextWords(NamedTuple):
     """Scores of the next word for b of the B open captions.
 
     rows         (b,) their indices among the B captions
-    places       (b,) their indices among all J * W beams: ((j * G + group) * (C + 1) + bank) * K + beam
+    places       (b,) their indices among all J * W beams
     tokens       (b, t) the captions, `<start>` first
     scores       (b, V) unnormalised log p of the words: log p = scores - normalisers
     normalisers  (b,) the constant of each caption
@@ -177,6 +110,7 @@ class NextWords(NamedTuple):
         _, groups, banks, width = beams.scores.shape
         if groups == 1:
             return self
+        # place = ((j * G + group) * (C + 1) + bank) * K + beam
         own = self.places // (banks * width) % groups == group
         return NextWords(*(part[own] for part in self))
 
@@ -204,6 +138,7 @@ def best_candidates(
         return _continue(beams, group, next_words, words, chosen_by).best(number)
     required = torch.tensor(constraints.required, device=scores.device)
     unsaid = constraints.unsaid(next_words.tokens)
+    # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
     staying, moving = chosen_by.clone(), torch.full_like(chosen_by, -torch.inf)
     staying[:, required] = chosen_by[:, required].masked_fill(unsaid, -torch.inf)
     moving[:, required] = chosen_by[:, required].masked_fill(~unsaid, -torch.inf)
@@ -290,34 +225,26 @@ class SearchStep(NamedTuple):
     gates: Tensor
 
 
-class BackPointers:
-    """Back-pointers of all steps of a search."""
-
-    def __init__(self) -> None:
-        self._steps: list[SearchStep] = []
-
-    def add(self, parents: Tensor, words: Tensor, scores: Tensor, stems: Tensor, output: EnsembleOutput) -> None:
-        self._steps.append(SearchStep(parents, words, scores, stems, output.weights, output.gate))
-
-    def backtrack(self, ends: EndedCaptions) -> list[CaptionOutput[Tensor]]:
-        """Reconstruct the captions with these ends (C,), from the last word back to the first."""
-        shape = (len(ends.words), len(self._steps))
-        tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
-        weights = ends.scores.new_zeros(*shape, self._steps[0].weights.shape[1])
-        parents, words, reached = ends.parents.clone(), ends.words.clone(), ends.scores.clone()
-        for number, step in reversed(list(enumerate(self._steps))):
-            begun = ends.lengths > number
-            previous = parents[begun]
-            stems = step.stems[previous]
-            tokens[begun, number] = words[begun]
-            weights[begun, number] = step.weights[stems].to(weights)
-            gates[begun, number] = step.gates[stems].to(gates)
-            before = step.scores[previous].to(scores)
-            scores[begun, number], reached[begun] = reached[begun] - before, before
-            parents[begun], words[begun] = step.parents[previous], step.words[previous]
-        parts = (part.cpu() for part in (tokens, scores, weights, gates))
-        rows = zip(ends.lengths.tolist(), *parts, strict=True)
-        return [CaptionOutput(t[:n].tolist(), s[:n].clone(), w[:n].clone(), g[:n].clone()) for n, t, s, w, g in rows]
+def backtrack(ends: EndedCaptions, steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
+    """Reconstruct the captions with these ends (C,), from the last word back to the first."""
+    shape = (len(ends.words), len(steps))
+    tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
+    weights = ends.scores.new_zeros(*shape, steps[0].weights.shape[1])
+    parents, words, reached = ends.parents.clone(), ends.words.clone(), ends.scores.clone()
+    # The log p of a token is the difference of log p of the words up to it and before it.
+    for number, step in reversed(list(enumerate(steps))):
+        begun = ends.lengths > number
+        previous = parents[begun]
+        stems = step.stems[previous]
+        tokens[begun, number] = words[begun]
+        weights[begun, number] = step.weights[stems].to(weights)
+        gates[begun, number] = step.gates[stems].to(gates)
+        before = step.scores[previous].to(scores)
+        scores[begun, number], reached[begun] = reached[begun] - before, before
+        parents[begun], words[begun] = step.parents[previous], step.words[previous]
+    parts = (part.cpu() for part in (tokens, scores, weights, gates))
+    rows = zip(ends.lengths.tolist(), *parts, strict=True)
+    return [CaptionOutput(t[:n].tolist(), s[:n].clone(), w[:n].clone(), g[:n].clone()) for n, t, s, w, g in rows]
 
 
 Number = TypeVar("Number", float, Tensor)
@@ -374,15 +301,16 @@ class BeamSearch(Decoding):
         """
         constraints = self.in_tokens(vocabulary)
         shape = (self.groups, len(constraints.required) + 1, self.beam_size // self.groups)
-        decoder, past = ensemble.start(regions), BackPointers()
+        decoder = ensemble.start(regions)
+        steps: list[SearchStep] = []
         beams = first_beams(decoder.init_state(), shape)
         found = FinishedCaptions(self, beams.scores)
         for _ in range(self.max_length):
-            beams = extend(decoder, beams, self, constraints, found, past)
+            beams = extend(decoder, beams, self, constraints, found, steps)
             beams = found.without_hopeless(beams)
             if not len(beams.images):
                 break
-        return found.best(beams, past)
+        return found.best(beams, steps)
 
 
 class FinishedCaptions:
@@ -394,7 +322,7 @@ class FinishedCaptions:
 
     def __init__(self, search: BeamSearch, like: Tensor):
         self._search = search
-        wanted = -(-search.num_captions // search.groups)
+        wanted = -(-search.num_captions // search.groups)  # per group, rounded up
         self._ends = EndedCaptions.none(like, len(like), search.groups, wanted)
 
     def add(self, images: Tensor, captions: Candidates, length: int) -> None:
@@ -414,13 +342,14 @@ class FinishedCaptions:
         Pruning does not change the result: all that a hopeless caption keeps out of the beam is hopeless too. With
         several groups or `shrink_beam` this does not hold, so only whole images are dropped.
         """
+        # log p <= 0 only falls with more words, so this is the best merit that a caption can reach
         reachable = self._search.merit(beams.scores, self._search.max_length)
         hopeful = reachable > self._ends.merits[beams.images, :, -1, None, None]  # (J, G, C + 1, K)
         if self._search.groups == 1 and not self._search.shrink_beam:
             beams = beams._replace(scores=beams.scores.masked_fill(~hopeful, -torch.inf))
         return beams.keep(hopeful.flatten(1).any(dim=1))
 
-    def best(self, still_open: Beams, past: BackPointers) -> list[list[CaptionOutput[Tensor]]]:
+    def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> list[list[CaptionOutput[Tensor]]]:
         """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
         rest, wanted = FinishedCaptions(self._search, self._ends.scores), self._ends.words.shape[2]
         rest.add(still_open.images, Candidates.of(still_open), length=still_open.tokens.shape[2] - 1)
@@ -428,7 +357,7 @@ class FinishedCaptions:
         chosen = together.best(wanted) if self._search.shrink_beam else together.first(wanted)
         of_images = chosen.each(lambda part: part.flatten(1)).best(self._search.num_captions)
         there = of_images.scores.isfinite()
-        captions = iter(past.backtrack(of_images.each(lambda part: part[there])))
+        captions = iter(backtrack(of_images.each(lambda part: part[there]), steps))
         return [[next(captions) for _ in range(number)] for number in there.sum(dim=1).tolist()]
 
 
@@ -438,20 +367,22 @@ def extend(
     search: BeamSearch,
     constraints: Constraints,
     found: FinishedCaptions,
-    past: BackPointers,
+    steps: list[SearchStep],
 ) -> Beams:
     """Extend the beams by one word. Captions that end within the beam go to `found`; the best others stay open."""
     places = beams.places()
     parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
     tokens = beams.tokens.flatten(0, 1)[places]
-    output = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
-    past.add(parents[stems], tokens[:, -1], beams.scores.flatten()[places], stems, output)
+    output, states = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
+    before = beams.scores.flatten()[places]
+    steps.append(SearchStep(parents[stems], tokens[:, -1], before, stems, output.weights, output.gate))
     rows, scores = torch.arange(len(places), device=places.device), constraints.apply(output.scores, tokens[:, 1:])
     ended, still_open = choose(beams, NextWords(rows, places, tokens, scores, output.normalisers), search, constraints)
     found.add(beams.images, ended, length=tokens.shape[1])
     if search.shrink_beam:
         beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))
-    return grow(beams, tokens, output.states, still_open)
+    tokens = torch.cat([tokens[still_open.parents.flatten(1)], still_open.words.flatten(1).unsqueeze(2)], dim=2)
+    return Beams(beams.images, beams.widths, still_open.scores, tokens, still_open.parents.flatten(1), states)
 
 
 def choose(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.generation import IncrementalDecoder, incremental_decoder
-from showattendtell.models.outputs import DecoderState
+from showattendtell.models.decoder import DecoderState
+from showattendtell.models.generation import IncrementalDecoder, StepOutput, incremental_decoder
 
 
 class EnsembleState(NamedTuple):
@@ -21,25 +21,6 @@ class EnsembleState(NamedTuple):
 
     def index_select(self, captions: Tensor) -> "EnsembleState":
         return EnsembleState(tuple(state.select(captions) for state in self.states), self.images[captions])
-
-
-class EnsembleOutput(NamedTuple):
-    """Scores of the next word for B captions that continue P stems.
-
-    scores       (B, V) unnormalised log p of the next word: log p = scores - normalisers
-    normalisers  (B,) the constant of each caption
-    states       of the B captions, after this step
-    weights      (P, L) alpha
-    gate         (P,) beta
-    locations    (P, H) the regions that hard attention sampled; None without sampling
-    """
-
-    scores: Tensor
-    normalisers: Tensor
-    states: EnsembleState
-    weights: Tensor
-    gate: Tensor
-    locations: Tensor | None = None
 
 
 Precision = Literal["float32", "bfloat16"]
@@ -57,17 +38,21 @@ class EnsembleDecoder:
         states = tuple(narration.first for narration in self._narrations)
         return EnsembleState(states, torch.arange(len(states[0].hidden), device=states[0].hidden.device))
 
-    def step(self, stems: EnsembleState, which: Tensor, tokens: Tensor) -> EnsembleOutput:
-        """Decode one word: B captions continue the stems `which` (B,) with the last words `tokens` (B,)."""
+    def step(self, stems: EnsembleState, which: Tensor, tokens: Tensor) -> tuple[StepOutput, EnsembleState]:
+        """Decode one word: B captions continue the stems `which` (B,) with the last words `tokens` (B,).
+
+        Return the first captioner's output with the mean p, and the states of all captioners.
+        """
         pairs = zip(self._narrations, stems.states, strict=True)
         with products_in(self._precision, tokens.device):
             steps = [narration.step(state, stems.images, which, tokens) for narration, state in pairs]
         scores, normalisers = steps[0].scores, steps[0].normalisers
         if len(steps) > 1:
+            # log of the mean p: log sum_k p_k - log K
             scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
             normalisers = torch.full_like(normalisers, math.log(len(steps)))
         states = EnsembleState(tuple(step.state for step in steps), stems.images[which])
-        return EnsembleOutput(scores, normalisers, states, *steps[0][3:])
+        return steps[0]._replace(scores=scores, normalisers=normalisers), states
 
 
 class Ensemble:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
-from showattendtell.decoding.constraints import Constraints
-from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.decoding import Constraints, Decoding
 from showattendtell.decoding.ensemble import Ensemble
 from showattendtell.settings import NonNegativeInt, PositiveFloat, Share
 from showattendtell.types import CaptionOutput
@@ -65,15 +64,17 @@ class Sampling(Decoding):
         tokens = torch.full((len(still_open), 1), START, device=still_open.device)
         steps: list[tuple[Tensor, ...]] = []
         while len(steps) < self.max_length and len(still_open):
-            output = decoder.step(states, torch.arange(len(still_open), device=tokens.device), tokens[still_open, -1])
+            output, states = decoder.step(
+                states, torch.arange(len(still_open), device=tokens.device), tokens[still_open, -1]
+            )
             allowed = constraints.apply(output.scores, tokens[still_open, 1:]) - output.normalisers.unsqueeze(1)
             words = draw(self.sharpen(allowed).exp())
             parts = (words, allowed.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
             word, *step = (_spread(part, still_open, len(tokens)) for part in parts if part is not None)
             tokens = torch.cat([tokens, word], dim=1)
             steps.append(tuple(step))
-            going_on = (words.squeeze(1) != EOS).nonzero().squeeze(1)
-            still_open, states = still_open[going_on], output.states.index_select(going_on)
+            unfinished = (words.squeeze(1) != EOS).nonzero().squeeze(1)
+            still_open, states = still_open[unfinished], states.index_select(unfinished)
         return SampledCaptions(tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True)))
 
     def sharpen(self, log_probs: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from torch._higher_order_ops import while_loop
 from showattendtell.data.vocabulary import EOS, PAD, START
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
+from showattendtell.models.attention import AttentionCache
 from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import DecoderState
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.kernels.additive import AdditiveKeys
-from showattendtell.models.outputs import AttentionCache, DecoderState
+from showattendtell.models.kernels.attention import AdditiveKeys
 
 Pixels = Literal["uint8", "float32"]
 

@@ -34,8 +34,8 @@ def mix_words(
         )
         read, never = [torch.full_like(image_index, START)], torch.tensor([PAD, START], device=image_index.device)
         for words in tokens[order].T[:-1]:
-            output = decoder.step(states, rows, read[-1])
-            states, scores = output.states, output.scores.index_fill(1, never, -torch.inf)
+            output, states = decoder.step(states, rows, read[-1])
+            scores = output.scores.index_fill(1, never, -torch.inf)
             own = draw(scores.softmax(dim=1)).squeeze(1)
             read.append(own.where(torch.rand_like(scores[:, 0]) < probability, words))
     mixed = torch.stack(read, dim=1)[order.argsort()]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from showattendtell.data.tokenizers import Counts, count_ngrams
 from showattendtell.data.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.constraints import Constraints
+from showattendtell.decoding.decoding import Constraints
 from showattendtell.decoding.ensemble import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError

@@ -2,17 +2,47 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.outputs import AttentionCache, AttentionOutput, DecoderState
+from showattendtell.models.decoder import DecoderState
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveInt
+from showattendtell.types import SampledLocations
 
 Gate = Literal["scalar", "channel", "none"]
 InferenceMode = Literal["sample", "argmax", "expectation"]
+
+
+class AttentionCache(NamedTuple):
+    """Precomputed attention inputs, one row per image.
+
+    regions          (R, L, D)
+    keys             (R, ...) the part of the score that depends on the image alone
+    use_expectation  (R,) true if hard attention uses the expectation for the whole caption; None: for no image
+    """
+
+    regions: Tensor
+    keys: Any
+    use_expectation: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "AttentionCache":
+        use_expectation = None if self.use_expectation is None else self.use_expectation[rows]
+        return AttentionCache(self.regions[rows], self.keys[rows], use_expectation)
+
+
+class AttentionOutput(NamedTuple):
+    """One attention step of B captions: context z (B, D), alpha (B, L), beta (B,), and the sampled locations.
+
+    With several heads, alpha is the mean over heads; with a gate per channel, beta is the mean over channels.
+    """
+
+    context: Tensor
+    weights: Tensor
+    gate: Tensor
+    sample: SampledLocations | None = None
 
 
 class Attention(nn.Module, ABC):
@@ -49,6 +79,7 @@ class ScoredAttention(Attention):
 
     def __init__(self, region_dim: int, hidden_dim: int, score: Callable[[int, int], ScoreFunction], gate: Gate):
         super().__init__()
+        self.temperature = 1.0
         self.score = score(region_dim, hidden_dim)
         self.gate = None if gate == "none" else nn.Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
         heads = self.score.heads

@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.decoder import Decoder, lstm
-from showattendtell.models.initialization import orthogonal_blocks, start_small
-from showattendtell.models.outputs import DecoderState
+from showattendtell.models.decoder import Decoder, DecoderState, lstm, orthogonal_blocks, start_small
 from showattendtell.settings import Fraction, PositiveInt
 
 

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
-from showattendtell.models.attention import Attention
-from showattendtell.models.decoder import Decoder
-from showattendtell.models.kernels.packing import Packing
-from showattendtell.models.outputs import AttentionCache, DecoderState
-from showattendtell.models.unroll import is_fused_supported, unroll_fused, unroll_steps
+from showattendtell.models.attention import Attention, AttentionCache
+from showattendtell.models.decoder import Decoder, DecoderState
+from showattendtell.models.kernels.recurrence import is_fused_supported, unroll_fused
+from showattendtell.models.unroll import Packing, unroll
 from showattendtell.types import CaptionerOutput, OutputFeatures, SampledLocations
 
 
@@ -50,22 +49,19 @@ class Captioner(nn.Module):
         locations: Tensor | None = None,
         read: Tensor | None = None,
     ) -> CaptionerOutput:
-        """Run `forward` from the memory and the initial states of the images.
+        """Run `forward` from the attention cache and the initial states of the images.
 
         Args:
             locations: (B, T, H) region indices for hard attention; negative entries are sampled.
         """
         packing = Packing.of(tokens)
         embedded, word_gates = self.decoder.embed_words(packing.pack(shift_right(tokens) if read is None else read))
-        given = (self.attention, self.decoder, packing)
-        if is_fused_supported(self.attention, self.decoder):
-            course = unroll_fused(*given, memory, state, word_gates, image_index, locations)
-        else:
-            course = unroll_steps(*given, memory.select(image_index), state.select(image_index), word_gates, locations)
-        values = self.decoder.output_features(embedded, course.hidden, course.context)
-        answers = OutputFeatures(values, self.decoder.word_scores.weight, self.decoder.word_scores.bias)
-        sample = None if course.sample is None else SampledLocations(*map(packing.pad, course.sample))
-        return CaptionerOutput(answers, packing.places, packing.pad(course.weights), packing.pad(course.gates), sample)
+        unroll_steps = unroll_fused if is_fused_supported(self.attention, self.decoder) else unroll
+        steps = unroll_steps(self.attention, self.decoder, packing, memory, state, word_gates, image_index, locations)
+        values = self.decoder.output_features(embedded, steps.hidden, steps.context)
+        features = OutputFeatures(values, self.decoder.word_scores.weight, self.decoder.word_scores.bias)
+        sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
+        return CaptionerOutput(features, packing.places, packing.pad(steps.weights), packing.pad(steps.gates), sample)
 
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the memory and the initial states of the images (I, L, D), one row per image."""

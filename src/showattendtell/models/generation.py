@@ -11,17 +11,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.models.attention import Attention, SoftAttention
+from showattendtell.models.attention import Attention, AttentionOutput, SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import Decoder, LSTMDecoder
-from showattendtell.models.kernels.additive import RegionPairs
+from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder
+from showattendtell.models.kernels import to_multiply, without_autocast
+from showattendtell.models.kernels.attention import RegionPairs, WeightedSum
 from showattendtell.models.kernels.cross_entropy import normalisers
 from showattendtell.models.kernels.parallel import CaptionGroups
-from showattendtell.models.kernels.precision import to_multiply, without_autocast
-from showattendtell.models.kernels.weighted_sum import WeightedSum
-from showattendtell.models.outputs import AttentionOutput, DecoderState, StepOutput
-from showattendtell.models.unroll import is_fused_supported, weights_of
+from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
 from showattendtell.types import SampledLocations
+
+
+class StepOutput(NamedTuple):
+    """One step of incremental decoding: B captions that continue P stems.
+
+    scores       (B, V) unnormalised log p of the next word: log p = scores - normalisers
+    normalisers  (B,) the log-sum-exp of the scores
+    state        of the captions, after their last words
+    weights      (P, L) alpha
+    gate         (P,) beta
+    locations    (P, H) the regions that hard attention sampled; None without sampling
+    """
+
+    scores: Tensor
+    normalisers: Tensor
+    state: DecoderState
+    weights: Tensor
+    gate: Tensor
+    locations: Tensor | None = None
 
 
 class IncrementalDecoder:
@@ -47,7 +64,7 @@ class IncrementalDecoder:
             stems: (B,) the stem that each caption continues.
             tokens: (B,) the last word of each caption.
         """
-        glimpse = self.look(state, images)
+        glimpse = self.attend(state, images)
         context = glimpse.context.index_select(0, stems)
         embedded, word_gates = self.decoder.embed_words(tokens)
         state = self.decoder.step(word_gates, context, state.select(stems))
@@ -55,7 +72,7 @@ class IncrementalDecoder:
         locations = None if glimpse.sample is None else glimpse.sample.locations
         return StepOutput(*scores, state, glimpse.weights, glimpse.gate, locations)
 
-    def look(self, state: DecoderState, images: Tensor) -> AttentionOutput:
+    def attend(self, state: DecoderState, images: Tensor) -> AttentionOutput:
         """Attend for all stems. Every image gets equally many stems: the last one of each is repeated."""
         present, counts = images.unique_consecutive(return_counts=True)
         if 2 * len(present) <= len(self._images):
@@ -71,15 +88,15 @@ class IncrementalDecoder:
         sample = None if glimpse.sample is None else SampledLocations(*(part[rows] for part in glimpse.sample))
         return AttentionOutput(glimpse.context[rows], glimpse.weights[rows], glimpse.gate[rows], sample)
 
-    def score(self, answers: Tensor) -> tuple[Tensor, Tensor]:
+    def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of the next word (B, V) and their normalisers (B,)."""
-        if len(self._room) < len(answers):
-            self._room = self._room.new_empty(len(answers), self._room.shape[1])
-        scores, answers = self._room[: len(answers)], answers.to(self._words.dtype)
-        if scores.dtype == answers.dtype:
-            torch.mm(answers, self._words, out=scores)
+        if len(self._room) < len(features):
+            self._room = self._room.new_empty(len(features), self._room.shape[1])
+        scores, features = self._room[: len(features)], features.to(self._words.dtype)
+        if scores.dtype == features.dtype:
+            torch.mm(features, self._words, out=scores)
         else:
-            scores.copy_(answers @ self._words)
+            scores.copy_(features @ self._words)
         return scores, normalisers(scores, self.decoder.word_scores.bias)
 
 
@@ -122,16 +139,18 @@ class SoftIncrementalDecoder(IncrementalDecoder):
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
         with without_autocast(tokens.device):
-            glimpse, gates, output = self._look(state.hidden, images)
+            glimpse, gates, output = self._attend(state.hidden, images)
             words, which = tokens.unique(return_inverse=True)
             embedded = self.decoder.embed(words)
             word_gates = _product(embedded, self._matrices.word).add_(self._matrices.word_bias)
             gates = gates.index_select(0, stems).add_(word_gates.index_select(0, which))
             state = lstm_in_place(gates, state.cell.index_select(0, stems))
-            answers = self._answer(embedded.index_select(0, which), state.hidden, output.index_select(0, stems))
-            return StepOutput(*self.score(answers), state, glimpse.weights, glimpse.gate)
+            features = self._output_features(
+                embedded.index_select(0, which), state.hidden, output.index_select(0, stems)
+            )
+            return StepOutput(*self.score(features), state, glimpse.weights, glimpse.gate)
 
-    def _look(self, hidden: Tensor, images: Tensor) -> tuple[AttentionOutput, Tensor, Tensor]:
+    def _attend(self, hidden: Tensor, images: Tensor) -> tuple[AttentionOutput, Tensor, Tensor]:
         """Attend; also return the terms of h and z in the gates (P, 4n), and of z in the deep output (P, m or 0)."""
         (regions, keys, _), matrices = self.memory, self._matrices
         groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
@@ -145,7 +164,7 @@ class SoftIncrementalDecoder(IncrementalDecoder):
         seen = _product(context, matrices.context)
         return AttentionOutput(context, weights, gate), gates.add_(seen[:, :width]), seen[:, width:]
 
-    def _answer(self, embedded: Tensor, hidden: Tensor, output: Tensor) -> Tensor:
+    def _output_features(self, embedded: Tensor, hidden: Tensor, output: Tensor) -> Tensor:
         """Return the deep output (B, m); `output` is the term of z."""
         decoder = self._decoder
         parts = [embedded] if decoder.word_output else []

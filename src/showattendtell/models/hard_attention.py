@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import Gate, InferenceMode, ScoredAttention
-from showattendtell.models.outputs import AttentionCache, AttentionOutput, DecoderState
+from showattendtell.models.attention import AttentionCache, AttentionOutput, Gate, InferenceMode, ScoredAttention
+from showattendtell.models.decoder import DecoderState
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt, Probability
 from showattendtell.types import SampledLocations

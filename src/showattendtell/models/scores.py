@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from showattendtell.models.initialization import start_small
-from showattendtell.models.kernels.additive import AdditiveKeys, AdditiveScores
+from showattendtell.models.decoder import start_small
+from showattendtell.models.kernels import without_autocast
+from showattendtell.models.kernels.attention import AdditiveKeys, AdditiveScores
 from showattendtell.models.kernels.parallel import CaptionGroups
-from showattendtell.models.kernels.precision import without_autocast
 from showattendtell.settings import PositiveFloat, PositiveInt
 
 

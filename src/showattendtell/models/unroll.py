@@ -1,40 +1,101 @@
-"""Teacher forcing: run attention and decoder over all steps of given captions."""
+"""Teacher forcing: packed captions, and the plain loop of attention and decoder over all their steps.
 
-from functools import partial
+`kernels.recurrence.unroll_fused` computes the same as `unroll`, faster, for soft and hard attention with the LSTM.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import Attention, ScoredAttention, SoftAttention
-from showattendtell.models.decoder import Decoder, LSTMDecoder
-from showattendtell.models.hard_attention import HardAttention, path_of
-from showattendtell.models.kernels.packing import Packing
-from showattendtell.models.kernels.parallel import CaptionGroups
-from showattendtell.models.kernels.precision import to_multiply
-from showattendtell.models.kernels.recurrence import AttentionLookup, RecurrenceLayout, RecurrenceWeights, recur
-from showattendtell.models.outputs import AttentionCache, DecoderOutput, DecoderState
-from showattendtell.models.scores import AdditiveScore
-from showattendtell.types import SampledLocations
+from showattendtell.data.vocabulary import PAD
+from showattendtell.models.attention import Attention, AttentionCache
+from showattendtell.models.decoder import Decoder, DecoderState
+from showattendtell.types import SampledLocations, at_places
 
 
-def unroll_steps(
+class Packing(NamedTuple):
+    """Packing of N words: all first words, then all second words, and so on, longest caption first.
+
+    order   (B,) indices of the captions, longest first
+    sizes   the number of captions with a word at each step
+    places  (N,) flat indices b * T + t of the words in tokens (B, T)
+    shape   (B, T)
+    """
+
+    order: Tensor
+    sizes: tuple[int, ...]
+    places: Tensor
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, tokens: Tensor) -> "Packing":
+        """Pack captions (B, T) that end with `<pad>`. Padding is left out only on the CPU: a shape that depends on data
+        would synchronise a GPU."""
+        return cls.without_padding(tokens) if tokens.device.type == "cpu" else cls.with_padding(tokens)
+
+    @classmethod
+    def with_padding(cls, tokens: Tensor) -> "Packing":
+        """Pack captions (B, T) as if each had T words."""
+        captions, steps = shape = (len(tokens), tokens.shape[1])
+        number = torch.arange(captions, device=tokens.device)
+        places = torch.arange(steps, device=tokens.device).unsqueeze(1) + steps * number
+        return cls(number, (captions,) * steps, places.flatten(), shape)
+
+    @classmethod
+    def without_padding(cls, tokens: Tensor) -> "Packing":
+        """Pack captions (B, T), each up to its first `<pad>`."""
+        lengths, order = (tokens != PAD).sum(dim=1).sort(descending=True, stable=True)
+        spoken = lengths > torch.arange(int(lengths.max())).unsqueeze(1)  # (T, B)
+        places = torch.arange(len(spoken)).unsqueeze(1) + tokens.shape[1] * order
+        return cls(order, tuple(spoken.sum(dim=1).tolist()), places[spoken], (len(tokens), tokens.shape[1]))
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Pack (B, T, ...) to (N, ...)."""
+        return padded.flatten(0, 1)[self.places]
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """Unpack (N, ...) to (B, T, ...); entries without a word are zero."""
+        return at_places(packed, self.places, self.shape)
+
+    def steps(self) -> Iterator[slice]:
+        """Yield the rows of each step among the N words."""
+        first = 0
+        for size in self.sizes:
+            yield slice(first, first + size)
+            first += size
+
+
+class DecoderOutput(NamedTuple):
+    """All steps of captions, N words: h (N, n), z (N, D), alpha (N, L), beta (N,), and the sampled locations."""
+
+    hidden: Tensor
+    context: Tensor
+    weights: Tensor
+    gates: Tensor
+    sample: SampledLocations | None = None
+
+
+def unroll(
     attention: Attention,
     decoder: Decoder,
     packing: Packing,
     memory: AttentionCache,
     state: DecoderState,
     word_gates: Tensor,
+    image_index: Tensor,
     locations: Tensor | None,
 ) -> DecoderOutput:
     """Unroll any attention with any decoder, step by step.
 
     Args:
-        memory: one row per caption, B rows.
-        state: the states before the first words.
+        memory: one row per image; `state` too, before the first words.
         word_gates: (N, ...), from `Decoder.embed_words`.
+        image_index: (B,) the image of each caption.
         locations: (B, T, H) region indices for hard attention; negative entries are sampled.
     """
+    memory, state = memory.select(image_index), state.select(image_index)
     hidden, glimpses = [], []
     for step, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
         given = {} if locations is None else {"locations": locations[:, step]}
@@ -49,80 +110,3 @@ def unroll_steps(
 
     drawn = None if samples[0] is None else SampledLocations(*map(of_words, zip(*samples, strict=True)))
     return DecoderOutput(of_words(tuple(hidden)), of_words(contexts), of_words(weights), of_words(betas), drawn)
-
-
-def is_fused_supported(attention: Attention, decoder: Decoder) -> bool:
-    """Return whether `unroll_fused` computes the result of `unroll_steps`.
-
-    True for soft or hard attention with the additive score and the LSTM, but not for subclasses or gumbel_st training.
-    """
-    return (
-        type(attention) in (SoftAttention, HardAttention)
-        and type(attention.score) is AdditiveScore
-        and type(decoder) is LSTMDecoder
-        and not (attention.training and getattr(attention, "estimator", None) == "gumbel_st")
-    )
-
-
-def unroll_fused(
-    attention: Attention,
-    decoder: Decoder,
-    packing: Packing,
-    memory: AttentionCache,
-    state: DecoderState,
-    word_gates: Tensor,
-    image_index: Tensor,
-    locations: Tensor | None,
-) -> DecoderOutput:
-    """Compute the result of `unroll_steps` with the fused recurrence, from the memory and states of the images.
-
-    Args:
-        image_index: (B,) the image of each caption.
-    """
-    assert isinstance(attention, ScoredAttention)
-    assert isinstance(decoder, LSTMDecoder)
-    image_index = image_index[packing.order]
-    keys, state = memory.keys, state.select(image_index)
-    plan = RecurrenceLayout(packing, CaptionGroups(image_index, len(keys.values)))
-    if isinstance(attention, HardAttention):
-        use_expectation = _use_expectation(memory)[image_index]
-        chosen = None if locations is None else packing.pack(locations)
-        plan = plan._replace(look=partial(_draw, attention, use_expectation, chosen), use_expectation=use_expectation)
-    first = (state.hidden.to(keys.values.dtype), state.cell.to(keys.values.dtype))
-    passed = recur(plan, keys.values, memory.regions, word_gates, *first, weights_of(attention, decoder))
-    log_weights = passed.scores.log_softmax(dim=1)
-    gates = passed.gates.mean(dim=1) if passed.gates.shape[1] else log_weights.new_ones(len(log_weights))
-    course = DecoderOutput(passed.hidden, passed.context, log_weights.exp(), gates)
-    if passed.drawn is None or plan.use_expectation is None:
-        return course
-    of_words = torch.cat([plan.use_expectation[:size] for size in packing.sizes])
-    return course._replace(sample=path_of(log_weights.unsqueeze(1), passed.drawn, of_words))
-
-
-def _use_expectation(memory: AttentionCache) -> Tensor:
-    """Return the images (I,) for which hard attention uses the expectation."""
-    if memory.use_expectation is None:
-        return torch.zeros(len(memory.regions), dtype=torch.bool, device=memory.regions.device)
-    return memory.use_expectation
-
-
-def _draw(
-    attention: HardAttention, use_expectation: Tensor, locations: Tensor | None, alpha: Tensor, rows: slice
-) -> AttentionLookup:
-    """Sample the locations of one step from alpha (b, L); `rows` are the step's rows among the N words."""
-    drawn = attention.draw(alpha.unsqueeze(1), None if locations is None else locations[rows])  # (b, 1)
-    maps = F.one_hot(drawn.squeeze(1), alpha.shape[1]).to(alpha.dtype)
-    return AttentionLookup(torch.where(use_expectation[: len(alpha)].unsqueeze(1), alpha, maps), drawn)
-
-
-def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> RecurrenceWeights:
-    """Concatenate the matrices that read h; convert them to the autocast's precision."""
-    score, gate = attention.score, attention.gate
-    assert isinstance(score, AdditiveScore)
-    temperature = attention.temperature if isinstance(attention, HardAttention) else 1.0
-    readers = [decoder.hidden_gates.weight, score.query.weight, *([] if gate is None else [gate.weight])]
-    biases = [score.query.bias, *([] if gate is None else [gate.bias])]
-    no_bias = biases[0].new_zeros(len(readers[0]))  # the bias of the gates is in the words' part
-    whole, bias = torch.cat(readers), torch.cat([no_bias, *biases])
-    state, bias, context = to_multiply(whole, bias, decoder.context_gates.weight)
-    return RecurrenceWeights(state, bias, context, temperature * score.score.weight.squeeze(0))

@@ -29,7 +29,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import Decoder, LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.kernels.precision import without_autocast
+from showattendtell.models.kernels import without_autocast
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.training.lightning_internals import let_lightning_unscale

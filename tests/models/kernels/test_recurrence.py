@@ -10,14 +10,12 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import HardLoss, SoftLoss, total
 from showattendtell.models import captioner
-from showattendtell.models.attention import Attention, SoftAttention
+from showattendtell.models.attention import Attention, AttentionCache, AttentionOutput, SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.decoder import DecoderState, LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.models.kernels import additive
-from showattendtell.models.kernels import weighted_sum as reading
-from showattendtell.models.outputs import AttentionCache, AttentionOutput, DecoderState
-from showattendtell.models.unroll import is_fused_supported
+from showattendtell.models.kernels import attention as kernels
+from showattendtell.models.kernels.recurrence import is_fused_supported
 
 D, N, V = 7, 6, 11
 OWNERS = torch.tensor([2, 0, 1, 0, 2])
@@ -106,8 +104,7 @@ def test_in_single_precision_they_are_right_to_a_hundred_thousandth(
     kind, spread: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if not compiled:
-        monkeypatch.setattr(additive, "compilable", lambda *_: False)
-        monkeypatch.setattr(reading, "compilable", lambda *_: False)
+        monkeypatch.setattr(kernels, "compilable", lambda *_: False)
     exact, found = (Learner(*kind, dtype, spread).gradients() for dtype in (torch.float64, torch.float32))
     whole = torch.cat([gradient.flatten() for gradient in exact.values()]).norm()
     for name, gradient in exact.items():
@@ -177,12 +174,12 @@ def test_two_backward_passes_over_one_graph_are_alike():
 
 
 class Watched(SoftAttention):
-    """Counts its looks."""
+    """Counts its steps."""
 
-    looks = 0
+    steps = 0
 
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
-        self.looks += 1
+        self.steps += 1
         return super().forward(memory, state)
 
 
@@ -190,7 +187,7 @@ def test_an_attention_of_ones_own_is_asked_at_every_step():
     decoder, watched = LSTMDecoder(V, D, embedding_dim=5, hidden_dim=N), Watched(D, N)
     assert is_fused_supported(SoftAttention(D, N), decoder)
     Captioner(watched, decoder)(torch.randn(3, 9, D), OWNERS, TOKENS)
-    assert watched.looks == TOKENS.shape[1]
+    assert watched.steps == TOKENS.shape[1]
 
 
 def test_nothing_waits_for_numbers_where_the_processor_does_not_compute(kind):

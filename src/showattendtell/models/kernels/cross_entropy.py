@@ -1,4 +1,4 @@
-"""Cross-entropy of words from their scores s: -log p(w) = log sum_v e^s_v - s_w."""
+"""Words from their scores s: cross-entropy -log p(w) = log sum_v e^s_v - s_w, its normalisers, and the top-k words."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.parallel import compilable, share_out
-from showattendtell.models.kernels.precision import to_multiply, without_autocast
 from showattendtell.types import OutputFeatures
 
 LANES = 64
@@ -61,6 +61,67 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
         sums[row] = most + np.log(total)
 
 
+TOP_LANES = 128
+"""The number of parallel lanes of `rank`."""
+
+
+def likeliest(scores: Tensor, number: int) -> Tensor:
+    """Return the words with the `number` largest scores (B, V), best first, (B, number): top-k."""
+    if not compilable(scores):
+        return scores.topk(number, dim=-1).indices
+    words = torch.empty(len(scores), number, dtype=torch.long)
+    share_out(rank, len(scores), scores.contiguous(), words)
+    return words
+
+
+def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
+    """Write words (B, n), best first. Lane v % TOP_LANES holds word v; the n best words are in the n best lanes."""
+    num_words, number = scores.shape[1], words.shape[1]
+    whole = num_words - num_words % TOP_LANES
+    best, held = np.empty(TOP_LANES, np.float32), np.empty(number, np.float32)
+    for row in range(first, last):
+        best[:] = NEVER
+        # the best word of each lane
+        for start in range(0, whole, TOP_LANES):
+            for lane in range(TOP_LANES):
+                score = scores[row, start + lane]
+                best[lane] = score if score > best[lane] else best[lane]
+        for word in range(whole, num_words):
+            best[word - whole] = max(best[word - whole], scores[row, word])
+        # `held`: the n best of these, in order; no word below the last of them is among the n best
+        held[:] = NEVER
+        for lane in range(TOP_LANES):
+            place = number - 1
+            if best[lane] > held[place]:
+                while place > 0 and best[lane] > held[place - 1]:
+                    held[place] = held[place - 1]
+                    place -= 1
+                held[place] = best[lane]
+        least = held[-1]
+        # insertion sort of the words of the lanes that reach it
+        held[:] = NEVER
+        found = 0
+        for lane in range(TOP_LANES):
+            if best[lane] < least or best[lane] == NEVER:
+                continue
+            for word in range(lane, num_words, TOP_LANES):
+                score = scores[row, word]
+                place = min(found, number - 1)
+                if score > held[place]:
+                    while place > 0 and score > held[place - 1]:
+                        held[place], words[row, place] = held[place - 1], words[row, place - 1]
+                        place -= 1
+                    held[place], words[row, place] = score, word
+                    found += 1
+        # rows with too few finite scores: fill up with impossible words
+        for word in range(num_words):
+            if found >= number:
+                break
+            if not scores[row, word] > NEVER:
+                words[row, found] = word
+                found += 1
+
+
 TOGETHER = {"cpu": 2**21, "cuda": 2**27}
 """The number of scores that are turned into probabilities at once."""
 
@@ -76,10 +137,10 @@ class CrossEntropy(NamedTuple):
     nll: Tensor
 
 
-def cross_entropy(answers: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+def cross_entropy(features: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of the words `targets` (N,). The backward pass keeps the scores, but never all
     probabilities or all gradients of the scores at once."""
-    given = to_multiply(*answers)
+    given = to_multiply(*features)
     with without_autocast(targets.device):
         return CrossEntropy(*_CrossEntropy.apply(*given, targets, label_smoothing))
 
@@ -113,6 +174,7 @@ class _CrossEntropy(torch.autograd.Function):
         for rows, room in _pieces(logits, normaliser.dtype):
             given = gradient[rows].unsqueeze(1)
             pulled = torch.sub(logits[rows], normaliser[rows], out=room).exp_().mul_(given)  # (k, V)
+            # d(-log p_w) / ds = p - 1_w, of which the smoothing s moves s / V to every word
             pulled.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * given)
             if ctx.label_smoothing:
                 pulled -= given * (ctx.label_smoothing / pulled.shape[1])

@@ -147,9 +147,9 @@ class CaptionGroups:
             if len(rows := rows[rows < count]):
                 yield slice(image, image + 1), rows
 
-    def run(self, loops: Callable[..., None], count: int, *tensors: Tensor) -> None:
-        """Run compiled loops over all images with the first `count` captions."""
-        share_out(loops, self._images, *self._members, count, *tensors)
+    def layout(self, count: int) -> tuple[int, Tensor, Tensor, int]:
+        """Return I, the starts, the members and `count`: the first arguments of the compiled loops over images."""
+        return self._images, *self._members, count
 
 
 def share_out(loops: Callable[..., None], number: int, *given: Tensor | int) -> None:

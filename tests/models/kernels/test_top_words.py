@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from showattendtell.decoding.beam_search import likeliest
+from showattendtell.models.kernels.cross_entropy import likeliest
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.models.kernels import parallel as loops
-from showattendtell.models.kernels.additive import AdditiveKeys, AdditiveScores, RegionPairs, decay
+from showattendtell.models.kernels.attention import AdditiveKeys, AdditiveScores, RegionPairs, decay
 from showattendtell.models.kernels.parallel import CaptionGroups
 
 SHAPES = [(1, 1, 1, 1), (3, 2, 5, 7), (2, 5, 49, 64), (7, 1, 196, 33)]

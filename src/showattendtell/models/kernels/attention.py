@@ -1,8 +1,9 @@
-"""Additive scores e_i = u . tanh(p_i + q) of captions with the regions of their images.
+"""Additive scores e_i = u . tanh(p_i + q) of captions with their images' regions; weighted sums z = sum_i m_i a_i.
 
-On the CPU in float32 they are compiled loops over tanh(p + q) = 2 / (1 + e^-2p e^-2q) - 1: e^-2p is computed once per
-image and e^-2q once per step, which leaves a product and a reciprocal per element. No tensor of size B x L x A is
-stored; the backward pass recomputes the reciprocals. Other devices and dtypes, and |q| out of reach, use plain torch.
+On the CPU in float32 they are compiled loops, elsewhere plain torch. The scores' loops use tanh(p + q) =
+2 / (1 + e^-2p e^-2q) - 1: e^-2p is computed once per image and e^-2q once per step, which leaves a product and a
+reciprocal per element. No tensor of size B x L x A is stored; the backward pass recomputes the reciprocals. If |q| is
+out of reach, plain torch is used.
 """
 
 import math
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.models.kernels import parallel
-from showattendtell.models.kernels.parallel import CaptionGroups, compilable
+from showattendtell.models.kernels.parallel import CaptionGroups, compilable, share_out
 
 FURTHEST = 43.0
 """The largest |p| and |q| for which e^-2p and e^-2q are finite and not 0 in float32."""
@@ -86,7 +87,7 @@ class RegionPairs:
         decays = self._decays(queries)
         scores = queries.new_empty(len(queries), self.keys.values.shape[1])
         if decays is not None:
-            self.groups.run(parallel.score, len(queries), *decays, self.weights, scores)
+            share_out(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
         self._strayed = True
         for images, rows in self.groups.pieces(len(queries)):
@@ -101,12 +102,13 @@ class RegionPairs:
         to_queries = queries.new_zeros(queries.shape)
         decays = self._decays(queries)
         if decays is not None:
-            from_scores, to = gradient.contiguous(), (to_sums, to_queries, to_weights)
-            self.groups.run(parallel.score_back, len(queries), *decays, self.weights, from_scores, *to)
+            given, to = (*decays, self.weights, gradient.contiguous()), (to_sums, to_queries, to_weights)
+            share_out(parallel.score_back, *self.groups.layout(len(queries)), *given, *to)
             return to_queries
         for images, rows in self.groups.pieces(len(queries)):
             fit, given = self._fit(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)
             to_weights[0] += 2 * (given.flatten() @ fit.flatten(0, 1))
+            # de/dp = 4 u s (1 - s) = 4 u (s - s^2)
             slope = torch.addcmul(fit, fit, fit, value=-1).mul_(given.unsqueeze(2))
             to_queries[rows] = 4 * self.weights * slope.sum(dim=1)
             if isinstance(images, slice):
@@ -154,3 +156,46 @@ class AdditiveScores(torch.autograd.Function):
         pairs = RegionPairs(ctx.groups, AdditiveKeys(values, ctx.decayed), weights)
         to_queries = pairs.scores_back(queries, gradient, to_sums, to_weights)
         return None, None, to_sums, to_queries, to_weights.sum(dim=0)
+
+
+class WeightedSum:
+    """Weighted sums z = sum_i m_i a_i for B captions. The first two methods take the first b captions.
+
+    Args:
+        regions: (I, L, D).
+    """
+
+    def __init__(self, groups: CaptionGroups, regions: Tensor):
+        self.groups, self.regions = groups, regions.contiguous()
+        self._compiled = compilable(regions)
+
+    def read(self, maps: Tensor) -> Tensor:
+        """Return z (b, D) of m (b, L)."""
+        contexts = maps.new_zeros(len(maps), self.regions.shape[2])
+        if self._compiled:
+            share_out(parallel.read, *self.groups.layout(len(maps)), self.regions, maps.contiguous(), contexts)
+            return contexts
+        for images, rows in self.groups.pieces(len(maps)):
+            contexts[rows] = _by_image(maps[rows], self.regions[images])
+        return contexts
+
+    def read_back(self, gradient: Tensor) -> Tensor:
+        """Return dm (b, L) from dz (b, D): dm_i = a_i . dz."""
+        to_maps = gradient.new_empty(len(gradient), self.regions.shape[1])
+        if self._compiled:
+            share_out(
+                parallel.read_back, *self.groups.layout(len(gradient)), self.regions, gradient.contiguous(), to_maps
+            )
+            return to_maps
+        for images, rows in self.groups.pieces(len(gradient)):
+            to_maps[rows] = _by_image(gradient[rows], self.regions[images].mT)
+        return to_maps
+
+    def regions_back(self, maps: Tensor, gradient: Tensor) -> Tensor:
+        """Return da (I, L, D) from m (B, T, L) and dz (B, T, D) of T steps: da_i = sum of m_i dz."""
+        return torch.zeros_like(self.regions).index_add_(0, self.groups.image_index, maps.mT @ gradient)
+
+
+def _by_image(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Return x M of every row x (k, p), with one matrix M (1, p, q) for all rows or one per row (k, p, q)."""
+    return rows @ matrices[0] if len(matrices) == 1 else (rows.unsqueeze(1) @ matrices).squeeze(1)
