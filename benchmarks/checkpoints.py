@@ -16,7 +16,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
-from showattendtell.training.callbacks.checkpointing import AtomicCheckpointIO
+from showattendtell.training.checkpointing import AtomicCheckpointIO
 
 REPEATS = 5
 VOCABULARY_SIZE = 10_000

@@ -35,7 +35,7 @@ def build_report(entity: str, project: str, group: str | None) -> wr.Report:
         grid([wr.WeavePanelSummaryTable(table_name="val/captions", layout=wr.Layout(w=24, h=24))]),
     ]
     for title, names in CURVES.items():
-        blocks += [wr.H1(title), grid([wr.LinePlot(title=name, x="step", y=[name]) for name in names])]
+        blocks += [wr.H1(title), grid([wr.LinePlot(title=name, x="trainer/global_step", y=[name]) for name in names])]
     blocks += [wr.H1("How the runs differ"), grid([wr.RunComparer(diff_only="split", layout=wr.Layout(w=24, h=12))])]
     return wr.Report(project=project, entity=entity, title=f"{group or project}: captions and attention", blocks=blocks)
 

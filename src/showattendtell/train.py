@@ -37,8 +37,7 @@ def train(config: DictConfig) -> float:
     from showattendtell.config.instantiate import build, build_source
     from showattendtell.inference.checkpoints import write_card
     from showattendtell.runtime.distributed import decide_on_first, raise_together
-    from showattendtell.training.init_from import find_initial_checkpoint
-    from showattendtell.training.resume import check_data, find_start, held
+    from showattendtell.training.resume import check_data, find_initial_checkpoint, find_start, held
     from showattendtell.training.trainer import build_module, build_trainer, fit
     from showattendtell.visualization.tables import print_dataset
 

@@ -1,6 +1,7 @@
 """Command lines: what is taken, what is refused, and how it is told."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -317,14 +318,13 @@ def test_a_fault_of_one_setting_hides_no_fault_of_another_whose_name_is_part_of_
 
 
 def supplied() -> dict[str, set[str]]:
-    """The arguments beside the node in every `build(config.NODE, ...)` of the package; loggers are built one by one."""
+    """The arguments next to the node in every `build(config.NODE, ...)` and `build(settings["NODE"], ...)`."""
     found: dict[str, set[str]] = {}
     for file in Path(showattendtell.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text())):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "build" and call.keywords:
-                node = ast.unparse(call.args[0]).removeprefix("config.")
-                for name in ("logger.wandb", "logger.tensorboard") if node == "node" else (node,):
-                    found.setdefault(name, set()).update(str(keyword.arg) for keyword in call.keywords)
+                node = re.sub(r"\['(\w+)'\]", r".\1", ast.unparse(call.args[0])).partition(".")[2]
+                found.setdefault(node, set()).update(str(keyword.arg) for keyword in call.keywords)
     return found
 
 

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from small import SETTINGS, small_config
 
+from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import LIMIT, TRUST, literal, recalled
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST, atomic_write
-from showattendtell.training.callbacks.checkpointing import BestCheckpoint
-from showattendtell.training.init_from import find_initial_checkpoint
-from showattendtell.training.loggers.build import read_origin
-from showattendtell.training.resume import STAGES, recall
+from showattendtell.training.checkpointing import BestCheckpoint
+from showattendtell.training.resume import STAGES, find_initial_checkpoint, recall
 from showattendtell.training.stages import plan_stages
 
 SECRET = "a-password-in-the-environment"
@@ -276,4 +275,4 @@ def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "config/hydra.yaml").write_text(
         "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
     )
-    assert read_origin(tmp_path).choices == ("${oc.env:SECRET}", "soft")
+    assert read_origin(tmp_path)[1] == ("${oc.env:SECRET}", "soft")

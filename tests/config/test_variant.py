@@ -19,7 +19,7 @@ from showattendtell.losses.caption import doubly_stochastic_penalty
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
-from showattendtell.training.callbacks.progress import build_monitor
+from showattendtell.training.callbacks import build_monitor
 from showattendtell.training.optimizers import GravesRMSprop
 
 V, D, M, N = 9, 6, 3, 4
@@ -203,8 +203,8 @@ def test_the_optimiser_is_the_papers_rmsprop_or_graves_own():
 
 def test_the_run_stops_by_bleu_or_by_the_likelihood_of_peoples_words():
     paper, released = (configured(variant) for variant in ("paper", "arctic"))
-    assert build_monitor(paper)[1:] == ("val/bleu4", "max")
-    assert build_monitor(released)[1:] == ("val/nll_per_word", "min")
+    assert build_monitor(paper.monitor, paper.brevity_penalty)[1:] == ("val/bleu4", "max")
+    assert build_monitor(released.monitor, released.brevity_penalty)[1:] == ("val/nll_per_word", "min")
     assert released.callbacks.early_stopping.patience == 10
 
 
@@ -227,7 +227,7 @@ def test_the_beam_keeps_its_width_or_shrinks():
 
 def test_bleu_is_told_without_or_with_the_brevity_penalty():
     """References as people wrote them are a setting of evaluation: tokenizer=whitespace."""
-    told = [build_monitor(configured(variant))[0] for variant in ("paper", "arctic")]
+    told = [build_monitor("bleu4", configured(variant).brevity_penalty)[0] for variant in ("paper", "arctic")]
     assert told == ["val/bleu4", "val/bleu4_with_penalty"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from repository import ROOT
 
-from showattendtell.training.loggers.wandb import COLUMNS
+from showattendtell.training.loggers import COLUMNS
 
 pytest.importorskip("wandb_workspaces")
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from runs import TINY, Run, assert_done, assert_told
 
+LOSS = "loss._target_=showattendtell.losses.caption"
+
 SHORT = [*TINY, "trainer.limit_train_batches=2"]
 
 
@@ -78,9 +80,10 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["attention=hard", "loss=soft"], ["attention=hard learns by loss=hard"]),
+        (["attention=hard", "loss=soft"], ["loss has settings of its own"]),
+        (["attention=hard", f"{LOSS}.SoftLoss"], ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"]),
         (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
-        (["attention=dot", "loss=hard"], ["attention=hard learns by loss=hard"]),
+        (["attention=dot", f"{LOSS}.HardLoss"], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
         (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
         (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
         (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),

@@ -28,15 +28,15 @@ QUICK += ["decoding.max_length=5"]
 
 KILL_ITS_SERVICE = """
 import signal, subprocess
-from showattendtell.training.loggers.wandb import WandbBackend
-log_figures = WandbBackend.log_figures
+from showattendtell.training.loggers import WandbLogger
+log_figures = WandbLogger.log_metrics
 def log_and_die(board, figures, step):
     log_figures(board, figures, step)
     command = ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())]
     for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
         if "wandb" in line:
             os.kill(int(line.split()[0]), signal.SIGNAL)
-WandbBackend.log_figures = log_and_die
+WandbLogger.log_metrics = log_and_die
 """
 
 
@@ -108,9 +108,7 @@ def test_training_goes_on_where_wandb_s_service_ends_or_stands_still(
 ):
     first = ITS_PLACE + KILL_ITS_SERVICE.replace("SIGNAL", end)
     if end == "SIGSTOP":
-        first += (
-            "\nfrom showattendtell.training.loggers import dashboard\ndashboard.SHOWING = dashboard.CLOSING = 5.0\n"
-        )
+        first += "\nfrom showattendtell.training import loggers\nloggers.SHOWING = loggers.CLOSING = 5.0\n"
     done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path}", **{**OFFLINE, "first": first}))
     assert done.err.count("warning: wandb is switched off for the rest of this run") == 1
     assert "Traceback" not in done.err

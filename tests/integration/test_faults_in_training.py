@@ -14,7 +14,7 @@ from runs import STEPWISE, Start, assert_done, assert_same_end, assert_told
 
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST
-from showattendtell.training.loggers.build import METRICS
+from showattendtell.training.loggers import METRICS
 
 Train = Callable[..., Any]
 
@@ -70,7 +70,9 @@ def test_a_process_that_reads_and_is_gone_ends_the_run(
     die = IN_BATCH.format(number=9, fault=f"import os; os.kill(os.getpid(), {number.value})")
     done = train(*STEPWISE, "data.num_workers=1", f"hydra.run.dir={name}", first=die)
     done = done._replace(err=done.err.rpartition("\0")[2])  # torch tells of SIGBUS too, and ends with a zero byte
-    assert_told(done, "a process that reads images has ended (", "what was saved before is whole", "resume=true")
+    assert_told(
+        done, "a process that reads images has ended (", "the checkpoints saved before are intact", "resume=true"
+    )
     assert_whole(folder / name)
     assert_done(train(f"resume={name}"))
     assert_same_end(undisturbed, folder / name)
@@ -161,7 +163,7 @@ def fill(disk: Path, room: int = 0) -> None:
 
 FULL_AT_THE_END = """
 import contextlib
-import showattendtell.training.callbacks.progress as progress
+import showattendtell.training.callbacks as progress
 draw = progress.draw_curves
 def draw_without_room(metrics, path):
     with contextlib.suppress(OSError), open(path.parents[1] / "others", "wb", buffering=0) as others:

@@ -37,7 +37,7 @@ def test_the_same_command_goes_on_after_kills_and_ends_as_if_there_had_been_none
     done = assert_done(start(*command).finish())
     run = own()
     assert run
-    assert f"{run.relative_to(folder)} goes on after step " in done.out
+    assert f"{run.relative_to(folder)} resumes after step " in done.out
     assert runs_of(folder) == [*known, run]
     assert_same_end(undisturbed, run)
 
@@ -105,7 +105,7 @@ FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000
 def test_a_full_disk_is_told_and_damages_nothing(run: Run, killed: Path):
     before = (killed / "last.ckpt").read_bytes()
     done = run("train", "resume=runs/killed", first=FULL_DISK)
-    assert_told(done, "runs/killed/last.ckpt cannot be written", "what was saved before is whole")
+    assert_told(done, "runs/killed/last.ckpt cannot be written", "the checkpoints saved before are intact")
     assert (killed / "last.ckpt").read_bytes() == before
     assert [file for file in killed.rglob("*") if ".tmp" in file.name] == []
 
@@ -151,7 +151,7 @@ def test_a_sweep_goes_on_where_it_was(start: Start, undisturbed: Path, folder: P
     assert len(begun) == 2
     done = assert_done(start(*command).finish())
     assert f"{begun[0].parent.relative_to(folder)} is finished" in done.out
-    assert done.out.count("to go on with; a new one begins in") + done.out.count("goes on after step") >= 2
+    assert done.out.count("to resume; a new one starts in") + done.out.count("resumes after step") >= 2
     assert len(jobs()) == 3
 
 

@@ -191,7 +191,7 @@ def test_a_training_of_slurm_goes_on_when_its_job_is_sent_again(tmp_path: Path):
         os.kill(int((commands / "process-0").read_text()), signal.SIGUSR1)
         training.result()
     assert (commands / "requeued").read_text() == f"{slurm.JOB}_0\n"
-    assert "sweep/0 goes on after step " in said(run)
+    assert "sweep/0 resumes after step " in said(run)
     assert [row.split(",")[0] for row in (run / "metrics.csv").read_text().splitlines()].count("39") >= 1
     assert "the best checkpoint is sweep/0/best.ckpt" in said(run)
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from runs import TINY, assert_told
 
-from showattendtell.training.loggers.build import METRICS
+from showattendtell.training.loggers import METRICS
 from showattendtell.visualization.figures import read_metrics
 
 TRAIN = ["-m", "showattendtell.train"]
@@ -146,10 +146,10 @@ def test_a_run_that_loses_a_process_ends_with_a_sentence_and_goes_on(folder: Pat
     wait_for_step(process, own)
     os.kill(children(process)[victim], signal.SIGKILL)
     done = finish(process)
-    assert_told(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true goes on from there")
+    assert_told(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues from there")
     done = run(folder, *command)
     assert_all_done(done)
-    assert "goes on after step" in done.out
+    assert "resumes after step" in done.out
     assert_same_weights(two, own)
     figures, others = (read_metrics(run / METRICS) for run in (two, own))
     assert figures.keys() == others.keys()
@@ -197,7 +197,10 @@ def test_under_torchrun_the_others_say_that_one_is_lost(folder: Path, prepared: 
     os.kill(int(workers[1]), signal.SIGKILL)
     done = finish(process)
     assert done.status == 1
-    assert "error: another process of this run has ended or does not answer; what was saved before is whole" in done.err
+    assert (
+        "error: another process of this run has ended or does not answer; the checkpoints saved before are intact"
+        in done.err
+    )
     assert torch.load(own / "last.ckpt", weights_only=True)["global_step"] > 0
 
 

@@ -41,7 +41,7 @@ def finished(run: Run, interrupted: str, folder: Path) -> str:
 
 def test_what_was_interrupted_goes_on_and_is_scored_when_it_is_finished(finished: str, folder: Path):
     assert begun(finished) == ["train", "evaluate", "evaluate", "caption"]
-    assert "goes on after step" in finished
+    assert "resumes after step" in finished
     content = json.loads((folder / "runs/paper-shapes/shapes.json").read_text())
     whole, narrower = content["blocks"]
     assert [row["model"] for row in whole["rows"]] == ["soft, beam 1", "soft, beam 3"]

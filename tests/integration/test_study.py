@@ -104,7 +104,7 @@ def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_
     started.finish()
     assert [trial.state.name for trial in trials(tmp_path, name="shapes")] == ["COMPLETE"] * 6 + ["RUNNING"]
     done = assert_done(run(*line))
-    assert "runs/shapes-study/6 goes on after step" in done.out
+    assert "runs/shapes-study/6 resumes after step" in done.out
     after = trials(tmp_path, name="shapes")
     assert_twelve_different(after)
     assert max(trial.value for trial in after) > default

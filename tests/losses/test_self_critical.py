@@ -68,7 +68,7 @@ def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
         paths = [torch.tensor(path).view(1, -1, 1) for path in itertools.product(range(L), repeat=LONGEST)]
     total = torch.zeros((), dtype=torch.float64)
     for row, weight in ((0, 2 / 3), (1, 1 / 3)):
-        worth = owner.judge.judge(captions, [int(BATCH.positions[row])] * len(captions)).reward.double()
+        worth = owner.judge.judge(captions, [int(BATCH.positions[row])] * len(captions))["reward"].double()
         p = torch.zeros(len(captions), dtype=torch.float64)
         for path in paths:
             # a path's steps behind a caption's end are no part of it, and are counted once for each location
@@ -87,7 +87,7 @@ class Estimate(NamedTuple):
 
 def estimate(captioner: Captioner, owner: SelfCriticalLoss, batches: int) -> Estimate:
     torch.manual_seed(2)
-    drawn = torch.stack([gradient(owner(captioner, REGIONS, BATCH).loss, captioner) for _ in range(batches)])
+    drawn = torch.stack([gradient(owner(captioner, REGIONS, BATCH).terms["reward"], captioner) for _ in range(batches)])
     return Estimate(drawn.mean(dim=0), drawn.std(dim=0) / batches**0.5)
 
 

@@ -1,8 +1,9 @@
-"""The group `callbacks`: which callbacks a run has, and the norms of its gradients."""
+"""The group `callbacks`: which callbacks a run has, the norms of its gradients, and how long its epochs took."""
 
 import csv
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from pytorch_lightning.callbacks import Callback
 from small import small_config, small_run
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.epoch_times import read_times
+from showattendtell.training import callbacks
+from showattendtell.training.callbacks import EpochTimes
 from showattendtell.training.trainer import build_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,3 +86,27 @@ def test_the_learning_rate_is_logged_by_its_option(tmp_path: Path):
 def test_what_lightning_refuses_names_the_callback(tmp_path: Path):
     with pytest.raises(UserError, match=r"callbacks\.early_stopping.*thresh"):
         build_trainer(small_config("++callbacks.early_stopping.stopping_threshold=bad"), tmp_path)
+
+
+def test_an_epoch_that_was_interrupted_has_the_seconds_of_the_parts_that_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    now = 1000.0
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now)
+    trainer: Any = SimpleNamespace(fast_dev_run=False, default_root_dir=tmp_path)
+    module: Any = None
+    killed = EpochTimes()
+    killed.on_train_start(trainer, module)
+    now = 1060.0
+    killed.on_train_epoch_end(trainer, module)
+    now = 1085.0
+    saved = killed.state_dict()
+    now = 1099.0  # what is done from here to the kill is done again
+
+    resumed = EpochTimes()
+    resumed.load_state_dict(saved)
+    now = 5000.0
+    resumed.on_train_start(trainer, module)
+    now = 5030.0
+    resumed.on_train_epoch_end(trainer, module)
+    assert read_times(tmp_path) == [60.0, 25.0 + 30.0]

@@ -11,7 +11,7 @@ from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
-from showattendtell.training.init_from import InitialCheckpoint, find_initial_checkpoint
+from showattendtell.training.resume import InitialCheckpoint, find_initial_checkpoint
 from showattendtell.types import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -16,14 +16,14 @@ from test_exact_resume import assert_ends_as, read
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LAST
-from showattendtell.training.callbacks.interruption import NOT_FINITE, SignalHandler, report_lost_workers, requeue
+from showattendtell.training.interruption import NOT_FINITE, SignalHandler, report_lost_workers, requeue
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("showattendtell.training.callbacks.progress.draw_curves", lambda *_: None)
+    monkeypatch.setattr("showattendtell.training.callbacks.draw_curves", lambda *_: None)
 
 
 class Sender(Callback):
@@ -57,7 +57,7 @@ def test_a_signal_stops_after_the_step_which_is_saved(
     assert stopped.value.code == status
     assert signal.getsignal(number) is before
     told = capfd.readouterr().err
-    assert "stopped after step 7, which is saved; go on with" in told
+    assert "stopped after step 7, which is saved; resume with" in told
     assert f"python -m showattendtell.train resume={run}" in told
     assert read(run / LAST)["global_step"] == 7
     small_run(config, run, run / LAST)
@@ -93,7 +93,7 @@ def test_a_second_interruption_does_not_wait_for_the_step(
         raise Gone(status)
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr("showattendtell.training.callbacks.interruption.ONE_KEY", -1)
+    monkeypatch.setattr("showattendtell.training.interruption.ONE_KEY", -1)
     twice = [Sender(signal.SIGINT, training=2), Sender(signal.SIGINT, training=2)]
     with pytest.raises(Gone, match="130"):
         small_run(small_config(), tmp_path, callbacks=twice)
@@ -202,7 +202,7 @@ def test_the_loss_of_a_gpu_is_looked_at_a_step_later_and_before_anything_is_save
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, steps: int
 ):
     waits: list[str] = []
-    monkeypatch.setattr("showattendtell.training.callbacks.interruption._send", lambda loss: (loss, Event(waits)))
+    monkeypatch.setattr("showattendtell.training.interruption._send", lambda loss: (loss, Event(waits)))
     trained: list[int] = []
 
     class Count(Callback):
@@ -245,7 +245,10 @@ def test_a_process_that_reads_and_is_gone_is_told(said: str, told: str):
     second = RuntimeError("unexpected pos 64 vs 0")
     second.__context__ = first
     for fault in (first, second):
-        with pytest.raises(UserError, match=rf"ended \({told}\), perhaps for lack of memory"), report_lost_workers():
+        with (
+            pytest.raises(UserError, match=rf"ended \({told}\), perhaps because memory ran out"),
+            report_lost_workers(),
+        ):
             raise fault
 
 

@@ -30,13 +30,13 @@ def test_people_are_mixed_in_by_their_weight_and_read_without_one_only_to_be_tol
     for module in (alone, mixed):
         module.loss.progress = 0.5
     people = mixed.loss(mixed.captioner, BATCH.images, BATCH.image_index, BATCH.tokens)
-    step = mixed._step(BATCH, WHOLE, people_told=False)
+    step = mixed._step(BATCH, WHOLE, log_nll=False)
     assert step.terms.keys() == {"likelihood", "attention", "reward"}
     for name, term in people.terms.items():
         torch.testing.assert_close(step.terms[name], 0.25 * term)
     torch.testing.assert_close(total(step.terms), 0.25 * total(people.terms) + step.terms["reward"])
     torch.testing.assert_close(step.nll, people.nll)
-    told, untold = (alone._step(BATCH, WHOLE, people_told=told) for told in (True, False))
+    told, untold = (alone._step(BATCH, WHOLE, log_nll=told) for told in (True, False))
     assert told.terms.keys() == untold.terms.keys() == {"reward"}
     assert told.nll is not None
     assert not told.nll.requires_grad

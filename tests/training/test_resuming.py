@@ -82,7 +82,7 @@ def test_the_newest_unfinished_run_of_the_same_settings_goes_on(
     small_run(small_config("seed=2", "trainer.max_epochs=1"), root / "other seed")
     start = find_start(resumed(True), new, root)
     assert (start.folder, start.checkpoint, start.finished) == (newest, newest / LAST, False)
-    assert capsys.readouterr().out.endswith(f"{newest} goes on after step 8, in epoch 2\n")
+    assert capsys.readouterr().out.endswith(f"{newest} resumes after step 8, in epoch 2\n")
     assert not new.exists()
 
 
@@ -104,7 +104,7 @@ def test_where_there_is_none_a_new_one_begins(trained: Path, root: Path, new: Pa
     (root / "strange").mkdir()
     (root / "strange" / LAST).write_text("no checkpoint")
     assert find_start(resumed(True, "optimizer.lr=0.5"), new, root) == ResumePoint(new)
-    assert f"{root} has no run of these settings to go on with; a new one begins in {new}" in capsys.readouterr().out
+    assert f"{root} has no run with these settings to resume; a new one starts in {new}" in capsys.readouterr().out
 
 
 def test_a_folder_that_the_user_names_is_the_only_one_that_is_looked_at(trained: Path, root: Path, new: Path):
@@ -222,7 +222,7 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     [
         (lambda folder: None, "is no folder; give the one that holds its last.ckpt"),
         (lambda folder: folder.write_text(""), "is no folder"),
-        (lambda folder: folder.mkdir(), "has no last.ckpt to go on from"),
+        (lambda folder: folder.mkdir(), "has no last.ckpt to resume from"),
     ],
     ids=["missing", "file", "empty"],
 )
@@ -237,7 +237,7 @@ def test_a_checkpoint_of_before_there_was_resume_is_told(trained: Path, root: Pa
     content = torch.load(killed / LAST, weights_only=True)
     del content["callbacks"]["LastCheckpoint"]
     torch.save(content, killed / LAST)
-    with pytest.raises(UserError, match="was written by a version that could not go on"):
+    with pytest.raises(UserError, match="was written by a version that could not resume"):
         find_start(resumed(str(killed)), new, root)
 
 
@@ -285,7 +285,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert (
         "previous.ckpt was written 1.5 minutes before it, and what was trained since then is trained again" in told.err
     )
-    assert f"{killed} goes on after step 7, in epoch 2" in told.out
+    assert f"{killed} resumes after step 7, in epoch 2" in told.out
     small_run(resumed(False), killed, start.checkpoint)
     assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
 

@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
-from showattendtell.training.loggers.build import METRICS
+from showattendtell.training.loggers import METRICS
 from showattendtell.visualization.figures import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -25,9 +25,6 @@ SUPPLIED = {
     "decoder": ("vocabulary_size", "region_dim"),
     "optimizer": ("params",),
     "callbacks.early_stopping": ("monitor", "mode"),
-    "callbacks.finite_loss": ("folder",),
-    "logger.wandb": ("folder", "config"),
-    "logger.tensorboard": ("folder", "config"),
     "trainer": (
         *("default_root_dir", "logger", "callbacks", "enable_progress_bar", "enable_model_summary"),
         *("use_distributed_sampler", "num_sanity_val_steps", "plugins"),

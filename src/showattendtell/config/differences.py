@@ -31,18 +31,18 @@ HARMLESS = {
 """Model settings that may differ when weights are loaded from another model."""
 
 
-def plain_settings(config: DictConfig) -> dict[str, Any]:
+def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a training configuration as plain data, without `resume` and `stages`."""
     return {name: value for name, value in plain(config).items() if name not in ("resume", "stages")}
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as plain data."""
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return settings
+    settings: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
+    return dict(settings)
 
 
-def find_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:
+def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return `setting=VALUE instead of VALUE` for each setting that differs between the configuration and the
     plain settings of another run, except settings that may change when a run is resumed."""
     ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", other))
@@ -54,7 +54,7 @@ def find_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def model_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:
+def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
     Defaults in the code count as settings."""
     ours, theirs = _of_the_model(plain_settings(config)), _of_the_model(other)

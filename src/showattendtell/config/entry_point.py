@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,7 +104,7 @@ def take_debug(arguments: list[str]) -> list[str]:
 
 
 @contextmanager
-def without_checks(config: DictConfig) -> Iterator[None]:
+def without_checks(config: Mapping[str, Any]) -> Iterator[None]:
     """Allow every `_target_` in the configuration, which the user wrote."""
     with execution_whitelist(list(find_targets(OmegaConf.to_container(config, resolve=True)))):
         yield
@@ -194,6 +194,23 @@ def read_choices() -> Choices:
         {group: option for group, option in choices.items() if not group.startswith("hydra") and group != SEARCH},
         [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))],
     )
+
+
+TAGS = ("dataset", "encoder", "attention", "decoder")
+"""Config groups whose options become tags of a run."""
+
+
+def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Return the name of the sweep that a run belongs to, if any, and the run's tags, from the files that Hydra wrote
+    to its folder."""
+    file = folder / "config/hydra.yaml"
+    if not file.is_file():
+        return None, ()
+    content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)  # interpolations stay unresolved
+    choices = content["hydra"]["runtime"]["choices"]
+    tags = [str(choices[group]) for group in TAGS if choices.get(group)]
+    is_sweep = content["hydra"]["mode"] == RunMode.MULTIRUN.name
+    return folder.absolute().parent.name if is_sweep else None, tuple(dict.fromkeys(tags))
 
 
 def as_argument(name: str, value: object) -> str:

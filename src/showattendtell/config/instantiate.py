@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.trust import trusted_targets
 from showattendtell.config.validation import TARGET
@@ -40,15 +40,23 @@ def build(node: DictConfig, **objects: Any) -> Any:
         raise UserError(f"{node._get_full_key('')}: {first_line(fault)}") from None
 
 
-def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -> Captioner:
+def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
+    """Return a copy of a configuration with these settings of Lightning's Trainer."""
+    changed: DictConfig = copy.deepcopy(config)  # type: ignore[assignment]
+    OmegaConf.set_struct(changed, False)
+    changed.trainer.update(trainer)
+    return changed
+
+
+def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:
     """Build the attention and decoder of a training configuration, with initial weights.
 
     This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
     make each step several times slower.
     """
     torch.set_flush_denormal(True)
-    decoder = build(config.decoder, vocabulary_size=vocabulary_size, region_dim=region_dim)
-    attention = build(config.attention, region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+    decoder = build(config["decoder"], vocabulary_size=vocabulary_size, region_dim=region_dim)
+    attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
         captioner = Captioner(attention, decoder)
     except ValueError as fault:

@@ -39,7 +39,7 @@ MODULES = {
     "decode.search": "decoding.beam_search",
     "encoder": "models.encoder",
     "launching": "training.launcher",
-    "loggers": "training.loggers.build",
+    "loggers": "training.loggers",
     "loss": "losses.caption",
     "model.attention": "models.attention",
     "model.baselines": "models.baselines",
@@ -49,6 +49,9 @@ MODULES = {
     "optimize": "training.optimizers",
     "self_critical": "losses.self_critical",
     "text.vocabulary": "data.vocabulary",
+    "training.callbacks.interruption": "training.interruption",
+    "training.callbacks.progress": "training.callbacks",
+    "training.loggers.build": "training.loggers",
 }
 """Old module of a `_target_` to its new one."""
 
@@ -57,6 +60,8 @@ CLASSES = {
     "config.search.Search": "config.search.StudySweeper",
     "config.sweeper.Sweep": "config.sweeper.GridSweeper",
     "datamodules.datamodule.CaptionData": "datamodules.datamodule.CaptionDataModule",
+    "training.loggers.tensorboard_logger": "training.loggers.TensorBoardDashboard",
+    "training.loggers.wandb_logger": "training.loggers.WandbDashboard",
 }
 """Old name of a class, in its new module, to its new name."""
 

@@ -1,7 +1,7 @@
 """Training losses of soft attention (Xu et al. 2015, Eq. 14) and hard attention (Sec. 4.1)."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import PAD
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
 from showattendtell.runtime.distributed import mean_over_processes
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
@@ -19,16 +18,16 @@ from showattendtell.types import BatchShard, CaptionerOutput
 class LossOutput(NamedTuple):
     """Loss of a training step.
 
-    nll      -log p(y), the mean over captions
+    nll      -log p(y) of the reference captions, the mean over captions; None if it was not computed
     terms    weighted loss terms, each a mean over captions; their sum is minimised
     figures  other values for logging
     trace    the captioner's output from which the loss was computed
     """
 
-    nll: Tensor
+    nll: Tensor | None
     terms: dict[str, Tensor]
     figures: dict[str, Tensor]
-    trace: CaptionerOutput
+    trace: CaptionerOutput | None = None
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
@@ -157,8 +156,8 @@ class HardLoss(SoftLoss):
         share: BatchShard | None = None,
     ) -> LossOutput:
         """Draw N samples per caption; the expected gradient is that of -L_s, except with gumbel_st."""
-        attention = captioner.attention
-        if not isinstance(attention, HardAttention):
+        attention: Any = captioner.attention
+        if not attention.stochastic:
             raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
         share = share or BatchShard(1.0, len(tokens))
         num_samples = attention.samples * share.whole
@@ -187,7 +186,7 @@ class HardLoss(SoftLoss):
         of = num_samples if released else 1
         return self._loss(trace, cost, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
 
-    def _advantage(self, reward: Tensor, attention: HardAttention) -> Tensor:
+    def _advantage(self, reward: Tensor, attention: Any) -> Tensor:
         """Return the advantage of each sample, its reward minus the baseline, (N * B,)."""
         if attention.estimator == "rloo":
             of_caption = reward.view(attention.samples, -1)

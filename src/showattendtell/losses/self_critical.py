@@ -14,7 +14,7 @@ from showattendtell.decoding.decoding import Constraints
 from showattendtell.decoding.ensemble import Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
-from showattendtell.losses.caption import negative_log_likelihood
+from showattendtell.losses.caption import LossOutput, negative_log_likelihood
 from showattendtell.metrics.cider import CiderD, DocumentFrequencies, Weighted, bleu4
 from showattendtell.metrics.diversity import EndingRates, judge_endings
 from showattendtell.metrics.tokenizers import Words
@@ -67,21 +67,6 @@ class RewardSamples(NamedTuple):
         return [[token for token in tokens if token != PAD] for tokens in self.tokens.tolist()]
 
 
-class RewardValues(NamedTuple):
-    """Rewards of captions, (K,) each: the weighted sum, and its unweighted terms."""
-
-    reward: Tensor
-    cider: Tensor
-    bleu4: Tensor
-
-
-class RewardOutput(NamedTuple):
-    """Loss of a batch whose minimisation maximises the expected reward, and values for logging."""
-
-    loss: Tensor
-    figures: dict[str, Tensor]
-
-
 class RewardFunction:
     """Score captions against the reference captions of their images; `<eos>` counts as a word in both.
 
@@ -99,14 +84,18 @@ class RewardFunction:
         """Return the statistics on which rewards depend, as plain data."""
         return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
 
-    def judge(self, captions: Sequence[Sequence[int]], images: Sequence[int]) -> RewardValues:
-        """Return the rewards of captions in tokens; `images` are their indices among the training images."""
-        people = {image: self._people(image) for image in set(images)}
-        scores = [self._score(tokens, *people[image]) for tokens, image in zip(captions, images, strict=True)]
-        cider, bleu = torch.tensor(scores).unbind(dim=1)
-        return RewardValues(self._reward.cider * cider + self._reward.bleu4 * bleu, cider, bleu)
+    def judge(self, captions: Sequence[Sequence[int]], images: Sequence[int]) -> dict[str, Tensor]:
+        """Return the `reward` of each caption in tokens (K,), and its unweighted terms `cider` and `bleu4`.
 
-    def _people(self, image: int) -> tuple[list[Counts[str]], list[Weighted]]:
+        Args:
+            images: indices of the captions' images among the training images.
+        """
+        references = {image: self._weigh(image) for image in set(images)}
+        scores = [self._score(tokens, *references[image]) for tokens, image in zip(captions, images, strict=True)]
+        cider, bleu = torch.tensor(scores).unbind(dim=1)
+        return {"reward": self._reward.cider * cider + self._reward.bleu4 * bleu, "cider": cider, "bleu4": bleu}
+
+    def _weigh(self, image: int) -> tuple[list[Counts[str]], list[Weighted]]:
         counts = [count_ngrams((*words, *self._end)) for words in self._references[image]]
         return counts, [self._cider.weigh(each) for each in counts]
 
@@ -140,18 +129,18 @@ class SelfCriticalLoss(nn.Module):
         self.judge = RewardFunction(reward, vocabulary, references)
         self._constraints = Constraints((), (), NEVER, min_length=0, max_length=reward.max_length, block_ngrams=0)
 
-    def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> RewardOutput:
+    def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""
         with eval_mode(captioner):
             samples = self._draw(captioner, regions)
             log_p = log_prob(captioner, regions, samples).view(len(regions), -1)  # (I, N)
-            worth = self._judge(samples.captions, batch.positions)
-            baseline = self._baseline(captioner, regions, batch.positions, worth.reward)
-        advantage = (worth.reward - baseline).to(log_p)
+            values = self._judge(samples.captions, batch.positions)
+            baseline = self._baseline(captioner, regions, batch.positions, values["reward"])
+        advantage = (values["reward"] - baseline).to(log_p)
         shares = torch.bincount(batch.image_index, minlength=len(regions)) / len(batch.image_index)  # (I,)
         loss = -(shares.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
-        figures = {f"sampled_{name}": part for name, part in self._figures(samples, worth, shares).items()}
-        return RewardOutput(loss, figures)
+        figures = {f"sampled_{name}": part for name, part in self._figures(samples, values, shares).items()}
+        return LossOutput(None, {"reward": loss}, figures)
 
     def _draw(self, captioner: Captioner, regions: Tensor) -> RewardSamples:
         sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)
@@ -160,10 +149,11 @@ class SelfCriticalLoss(nn.Module):
         behind = ends.cumsum(dim=1) > ends.long()
         return RewardSamples(draws.tokens.masked_fill(behind, PAD), draws.locations)
 
-    def _judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> RewardValues:
+    def _judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
         """Return the rewards of N consecutive captions per image, (I, N) each."""
         images = positions.repeat_interleave(len(captions) // len(positions))
-        return RewardValues(*(part.view(len(positions), -1) for part in self.judge.judge(captions, images.tolist())))
+        values = self.judge.judge(captions, images.tolist())
+        return {name: value.view(len(positions), -1) for name, value in values.items()}
 
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""
@@ -173,14 +163,14 @@ class SelfCriticalLoss(nn.Module):
             greedy = BeamSearch(max_length=self.reward.max_length).generate(
                 Ensemble([captioner]), [regions], self.vocabulary
             )
-        return self._judge([caption.tokens for [caption] in greedy], positions).reward
+        return self._judge([caption.tokens for [caption] in greedy], positions)["reward"]
 
-    def _figures(self, samples: RewardSamples, worth: RewardValues, shares: Tensor) -> dict[str, Tensor]:
+    def _figures(self, samples: RewardSamples, values: dict[str, Tensor], shares: Tensor) -> dict[str, Tensor]:
         """Return means over the batch's samples: the reward and its terms, and statistics of how captions end."""
         words = [self.vocabulary.decode(tokens) for tokens in samples.captions]
         endings = [judge_endings([said], [EOS in tokens]) for said, tokens in zip(words, samples.captions, strict=True)]
         each = torch.tensor(endings).T.reshape(3, len(shares), -1)
-        parts = {**worth._asdict(), **dict(zip(EndingRates._fields, each, strict=True))}
+        parts = {**values, **dict(zip(EndingRates._fields, each, strict=True))}
         return {name: shares.cpu() @ part.mean(dim=1) for name, part in parts.items()}
 
 

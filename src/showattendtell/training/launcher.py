@@ -1,39 +1,45 @@
-"""Data-parallel processes: how they start and end."""
+"""Start data-parallel processes before anything is built, and report how they end.
+
+Lightning's launcher starts them within `Trainer.fit`, when each has chosen a run to resume and a folder on its own; it
+forwards SIGTERM only, and a process that dies is reported by the others' traceback, if at all. Processes of torchrun
+and SLURM are used as they are. `tests/integration/test_launching.py` has a test for each of these points.
+"""
 
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from typing import Any, NoReturn
 
 import pytorch_lightning as lightning
 import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from showattendtell.config.differences import plain_settings
 from showattendtell.config.entry_point import without_checks
-from showattendtell.config.instantiate import build
+from showattendtell.config.instantiate import build, with_trainer
 from showattendtell.config.validation import FAULTS, TARGET, sentence
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import TIMEOUT, ReportedElsewhere, rank
-from showattendtell.training.callbacks.interruption import GO_ON
+from showattendtell.training.interruption import RESUME
 from showattendtell.training.trainer import report_refusals, silence_warnings
 
-Train = Callable[[DictConfig], float]
+Settings = Mapping[str, Any]
+Train = Callable[[Any], float]
 
 SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
 """Signals that are passed on to the child processes."""
 
-LAST_WISHES = 60
+GRACE_PERIOD = 60
 """Grace period in seconds for child processes to save and end."""
 
 
@@ -48,50 +54,44 @@ class LostProcessError(UserError):
     """Another process of the run is gone."""
 
 
-def launch(train: Train, config: DictConfig) -> float:
-    """Return what `train` returns: in this process, if torchrun or SLURM started it or it is the only one; otherwise in
-    one process per configured device, all started here."""
+def launch(train: Train, settings: Settings) -> float:
+    """Return what `train(settings)` returns: in this process, if torchrun or SLURM started it or it is the only one;
+    otherwise in one process per configured device, all started here."""
     silence_warnings()
     started = _started_elsewhere()
     if started and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out")
     if started:
         try:
-            return _take_part(train, _arranged(config, started))
+            return _take_part(train, _arranged(settings, *started))
         except ReportedElsewhere:
             sys.exit(2)
-    if config.trainer.get("num_nodes", 1) != 1:
+    trainer = plain_settings(settings)["trainer"]
+    if trainer.get("num_nodes", 1) != 1:
         raise UserError(
-            f"trainer.num_nodes={config.trainer.num_nodes} needs torchrun on each machine, or SLURM, which tell the "
-            "number themselves; docs/training.md has the commands"
+            f"trainer.num_nodes={trainer['num_nodes']} needs torchrun on each machine, or SLURM, which set the number "
+            "themselves; docs/training.md has the commands"
         )
-    number = _num_devices(config.trainer)
-    return train(config) if number == 1 else _start(train, _arranged(config, ProcessGroup(number, 1)))
+    number = _num_devices(trainer)
+    return train(settings) if number == 1 else _start(train, _arranged(settings, number, 1), number)
 
 
-class ProcessGroup(NamedTuple):
-    """The processes of a run: processes per machine, and machines."""
-
-    devices: int
-    nodes: int
-
-
-def _started_elsewhere() -> ProcessGroup | None:
-    """Return the group that torchrun started, or srun of SLURM as several tasks."""
+def _started_elsewhere() -> tuple[int, int] | None:
+    """Return the processes per machine and the machines, if torchrun started this process, or srun several tasks."""
     if TorchElasticEnvironment.detect():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        return ProcessGroup(devices, int(os.environ["WORLD_SIZE"]) // devices)
+        return devices, int(os.environ["WORLD_SIZE"]) // devices
     tasks = os.environ.get("SLURM_NTASKS", "1")
     if tasks == "1" or not SLURMEnvironment.detect():
         return None
     if "SLURM_NTASKS_PER_NODE" not in os.environ:
         raise UserError(f"SLURM was given --ntasks={tasks}; give it --nodes and --ntasks-per-node instead")
-    return ProcessGroup(int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"]))
+    return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"])
 
 
-def _num_devices(trainer: DictConfig) -> int:
+def _num_devices(trainer: Settings) -> int:
     """Count devices as Lightning does: a number, a list, `auto` or -1."""
-    devices = OmegaConf.to_container(trainer).get("devices", 1)  # type: ignore[union-attr]
+    devices = trainer.get("devices", 1)
     with report_refusals("trainer"):
         number = lightning.Trainer(
             accelerator=trainer.get("accelerator", "auto"),
@@ -106,55 +106,47 @@ def _num_devices(trainer: DictConfig) -> int:
     return number
 
 
-def _arranged(config: DictConfig, group: ProcessGroup) -> DictConfig:
-    """Return the configuration for a group of processes. Raises `UserError` if it asks for another group."""
-    config = config.copy()
-    OmegaConf.set_struct(config, False)
-    given = config.trainer.get("devices", 1)
-    asked = len(given) if isinstance(given, ListConfig) else given
-    if asked not in (1, "auto", -1, "-1", group.devices, str(group.devices)):
-        raise UserError(
-            f"trainer.devices={given}, and {group.devices} processes were started on this machine; leave it out"
-        )
-    if not isinstance(given, ListConfig):
-        config.trainer.devices = group.devices
-    config.trainer.num_nodes = group.nodes
-    if config.trainer.get("strategy", "auto") == "auto":
-        config.trainer.strategy = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
-    return config
+def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
+    """Return the settings for processes on some machines. Raises `UserError` if they ask for another number."""
+    trainer = plain_settings(settings)["trainer"]
+    given = trainer.get("devices", 1)
+    asked = len(given) if isinstance(given, list) else given
+    if asked not in (1, "auto", -1, "-1", devices, str(devices)):
+        raise UserError(f"trainer.devices={given}, and {devices} processes were started on this machine; leave it out")
+    changed = {"num_nodes": nodes, "devices": given if isinstance(given, list) else devices}
+    if trainer.get("strategy", "auto") == "auto":
+        changed["strategy"] = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
+    return with_trainer(settings, **changed)
 
 
-def _take_part(train: Train, config: DictConfig) -> float:
+def _take_part(train: Train, settings: Settings) -> float:
     """Run `train` in this process of a group, of which only the first prints, and return its result.
 
     Raises `LostProcessError` if another process is gone.
     """
     with report_refusals("trainer"):
-        strategy = build(config.trainer, logger=False, enable_progress_bar=False, enable_model_summary=False).strategy
-    with _noticing_losses():
+        strategy = build(
+            settings["trainer"], logger=False, enable_progress_bar=False, enable_model_summary=False
+        ).strategy
+    try:
         strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
-            result = train(config)
+            result = train(settings)
         if dist.is_initialized():
             dist.destroy_process_group()
-    return result
-
-
-@contextmanager
-def _noticing_losses() -> Iterator[None]:
-    try:
-        yield
+        return result
     except RuntimeError as fault:  # gloo has no error class of its own
         if not isinstance(fault, dist.DistError) and "gloo" not in str(fault):
             raise
-        raise LostProcessError(f"another process of this run has ended or does not answer; {GO_ON}") from None
+        raise LostProcessError(f"another process of this run has ended or does not answer; {RESUME}") from None
 
 
-def _start(train: Train, config: DictConfig) -> float:
+def _start(train: Train, settings: Settings, number: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
-    number = config.trainer.devices if isinstance(config.trainer.devices, int) else len(config.trainer.devices)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // number)))
-    _quieten_agent()
+    for name in logging.root.manager.loggerDict:  # each has its own level; failures are reported here
+        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -164,31 +156,24 @@ def _start(train: Train, config: DictConfig) -> float:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         signals_to_handle=SIGNALS,
-        shutdown_timeout=LAST_WISHES,
+        shutdown_timeout=GRACE_PERIOD,
     )
     try:
-        return float(elastic_launch(agent, _work)(train, config, HydraConfig.instance().cfg)[0])
+        return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])
     except SignalException as notice:
         sys.exit(128 + notice.sigval)
     except ChildFailedError as fault:
-        _tell(fault, number)
+        _report(fault, number)
 
 
-def _quieten_agent() -> None:
-    """Silence torch's loggers of process failures, each with its level: failures are reported here."""
-    for name in logging.root.manager.loggerDict:
-        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _work(train: Train, config: DictConfig, hydra: DictConfig) -> float:
+def _work(train: Train, settings: Settings, hydra: Any) -> float:
     """Run `train` in a process started here, with Hydra's state of the run; the parent process reports its errors."""
     setup_globals()
     HydraConfig.instance().set_config(hydra)
     silence_warnings()
     try:
-        with without_checks(config):
-            return _take_part(train, config)
+        with without_checks(settings):
+            return _take_part(train, settings)
     except LostProcessError:
         sys.exit(2)  # the parent knows which process failed, and why
     except ReportedElsewhere as reported:
@@ -197,12 +182,12 @@ def _work(train: Train, config: DictConfig, hydra: DictConfig) -> float:
         raise UserError(sentence(fault)) from None
 
 
-def _tell(fault: ChildFailedError, number: int) -> NoReturn:
+def _report(fault: ChildFailedError, number: int) -> NoReturn:
     """Raise the error of the process that ended first, or exit with its status."""
     place, failure = fault.get_first_failure()
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
-        raise UserError(f"process {place + 1} of {number} was ended by {name}; {GO_ON}") from None
+        raise UserError(f"process {place + 1} of {number} was ended by {name}; {RESUME}") from None
     message = failure.error_file_data["message"]
     if isinstance(message, str):  # the process raised no error
         sys.exit(failure.exitcode)

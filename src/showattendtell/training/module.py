@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytorch_lightning as lightning
 import torch
@@ -19,7 +19,7 @@ from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.losses.caption import HardLoss, LossOutput, SoftLoss, negative_log_likelihood, total
-from showattendtell.losses.self_critical import RewardOutput, SelfCriticalLoss
+from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_figures
 from showattendtell.metrics.modular import RunningMeans
@@ -35,18 +35,6 @@ from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
 from showattendtell.types import Batch, BatchShard, ShardedBatch
-
-
-class TrainingStepOutput(NamedTuple):
-    """The loss of a training step (the sum of its terms), and values for logging.
-
-    nll  -log p of the reference captions, mean over captions; None if it was not computed
-    """
-
-    terms: dict[str, Tensor]
-    figures: dict[str, Tensor]
-    nll: Tensor | None
-
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
@@ -187,37 +175,37 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         batch, share = part
         self.loss.progress = self.global_step / self._num_steps
         every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        step = self._step(batch, share, people_told=index % every == 0)
+        step = self._step(batch, share, log_nll=index % every == 0)
         if share.weight:
             self._watch(step, batch.tokens)
         if self.log_term_gradients and self.global_step % every == 0:
             self._watch_gradients(step, share.weight)
         return share.weight * total(step.terms)
 
-    def _step(self, batch: Batch, share: BatchShard, people_told: bool) -> TrainingStepOutput:
+    def _step(self, batch: Batch, share: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are read for logging only."""
         regions, critic = self.regions(batch.images), self.self_critical
         weight = 1.0 if critic is None else critic.reward.likelihood
-        step = TrainingStepOutput({}, {}, None)
-        if weight or people_told:
+        step = LossOutput(None, {}, {})
+        if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                people: LossOutput = self.loss(self.captioner, regions, batch.image_index, batch.tokens, share)
-            terms = {name: weight * term for name, term in people.terms.items()} if weight else {}
-            step = TrainingStepOutput(terms, dict(people.figures), people.nll)
+                references: LossOutput = self.loss(self.captioner, regions, batch.image_index, batch.tokens, share)
+            terms = {name: weight * term for name, term in references.terms.items()} if weight else {}
+            step = LossOutput(references.nll, terms, dict(references.figures))
         if critic is not None:
-            rewards: RewardOutput = critic(self.captioner, regions, batch)
-            step.terms["reward"] = rewards.loss
+            rewards: LossOutput = critic(self.captioner, regions, batch)
+            step.terms.update(rewards.terms)
             step.figures.update(rewards.figures)
         return step
 
-    def _watch(self, step: TrainingStepOutput, tokens: Tensor) -> None:
+    def _watch(self, step: LossOutput, tokens: Tensor) -> None:
         captions, words = len(tokens), (tokens != PAD).sum()
         self._trained.update({"loss": (total(step.terms), captions)})
         if step.nll is not None:
             self._trained.update({"nll_per_word": (step.nll * captions / words, words)})
         self._trained.update({name: (figure, captions) for name, figure in step.figures.items()})
 
-    def _watch_gradients(self, step: TrainingStepOutput, weight: float) -> None:
+    def _watch_gradients(self, step: LossOutput, weight: float) -> None:
         """Log the gradient norm of each loss term, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
         for name, term in step.terms.items():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,8 @@ from torch.optim.optimizer import ParamsT
 
 from showattendtell.settings import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-
-class Schedule(Protocol):
-    """Factor on the learning rate at a step out of `total` steps."""
-
-    def __call__(self, step: int, total: int) -> float: ...
+Schedule = Callable[[int, int], float]
+"""Factor on the learning rate at a step out of the total number of steps."""
 
 
 class Constant(NamedTuple):
@@ -84,14 +81,8 @@ class GravesRMSprop(Optimizer):
             params, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
         )
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update once; `closure` first computes the loss and its gradients, and its loss is returned."""
         loss = None
         if closure is not None:

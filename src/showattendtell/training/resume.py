@@ -1,4 +1,4 @@
-"""Choose the run to resume, and its checkpoint."""
+"""Where training starts: the run to resume with its checkpoint, or the checkpoint that initialises the weights."""
 
 import filecmp
 import json
@@ -10,21 +10,34 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
+from torch import Tensor
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.config.differences import find_differences
+from showattendtell.config.differences import (
+    MODEL,
+    find_differences,
+    model_differences,
+    plain_settings,
+    trained_with,
+)
 from showattendtell.config.entry_point import quoted
-from showattendtell.config.trust import LIMIT, check_recalled_command, recalled, stored_arguments
-from showattendtell.config.validation import sentence
+from showattendtell.config.signatures import SignatureError
+from showattendtell.config.trust import LIMIT, check_recalled_command, check_targets, recalled, stored_arguments
+from showattendtell.config.validation import find_targets, sentence
+from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import CARD, find_damage, load
+from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, find_model, load, read_checkpoint
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, lock_file
-from showattendtell.training.callbacks.checkpointing import BestCheckpoint, LastCheckpoint
-from showattendtell.training.callbacks.interruption import NOT_FINITE
-from showattendtell.training.loggers.build import METRICS
+from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
+from showattendtell.training.interruption import NOT_FINITE
+from showattendtell.training.loggers import METRICS
+
+DRAWN = ("project", "released")
+"""Values of `init_from` for which the initial weights are drawn at random."""
 
 STAGES = "stages.json"
 """File with the arguments of a run in stages, in its folder."""
@@ -43,14 +56,7 @@ class ResumePoint(NamedTuple):
     best: float | None = None
 
 
-class StoredCommand(NamedTuple):
-    """The file that stores a run's command, and its arguments, not yet checked."""
-
-    file: Path
-    arguments: list[str]
-
-
-def find_start(config: DictConfig, folder: Path, root: Path | None) -> ResumePoint:
+def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> ResumePoint:
     """Return the start that `resume` sets in the configuration; a requeued SLURM job resumes automatically.
 
     Args:
@@ -59,19 +65,19 @@ def find_start(config: DictConfig, folder: Path, root: Path | None) -> ResumePoi
 
     Raises `UserError` for a run that has no intact checkpoint, has other settings, or is being trained.
     """
-    if isinstance(config.resume, str):
-        return _go_on(Path(config.resume).expanduser(), config)
-    if not config.resume and "SLURM_RESTART_COUNT" not in os.environ:
+    if isinstance(settings["resume"], str):
+        return _resume(Path(settings["resume"]).expanduser(), settings)
+    if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
         return ResumePoint(folder)
     if checkpoints_in(folder):
-        return _go_on(folder, config)
-    same = [run for run in _runs(root) if not find_differences(config, run.card["config"])] if root else []
+        return _resume(folder, settings)
+    same = [run for run in _runs(root) if not find_differences(settings, run.card["config"])] if root else []
     found = next((run for run in same if not run.finished), same[0] if same else None)
     if found is None:
-        print(f"{root or folder} has no run of these settings to go on with; a new one begins in {folder}")
+        print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
         return ResumePoint(folder)
     discard(folder)
-    return _go_on(found.folder, config)
+    return _resume(found.folder, settings)
 
 
 def recall(arguments: list[str]) -> list[str]:
@@ -80,12 +86,12 @@ def recall(arguments: list[str]) -> list[str]:
     Raises `UserError` if the run's own arguments could run code outside this project that was not typed again.
     """
     given = [argument for argument in arguments if argument.startswith("resume=")]
-    config, _ = compose("train", check_command("train", given[-1:], complete=False))
-    if not isinstance(config.resume, str):
+    settings, _ = compose("train", check_command("train", given[-1:], complete=False))
+    if not isinstance(settings["resume"], str):
         return arguments
     if {"-m", "--multirun"} & set(arguments):
-        raise UserError("resume=FOLDER goes on with one run, and -m runs several; give one of them")
-    folder = Path(config.resume).expanduser()
+        raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
+    folder = Path(settings["resume"]).expanduser()
     file, stored = command_of(folder)
     places = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
     command = [*recalled(stored, arguments, file), *arguments, *places]
@@ -93,17 +99,20 @@ def recall(arguments: list[str]) -> list[str]:
     return command
 
 
-def command_of(folder: Path) -> StoredCommand:
-    """Return the stored command of the run in this folder. Raises `UserError` for a file without one."""
+def command_of(folder: Path) -> tuple[Path, list[str]]:
+    """Return the file that stores the command of the run in this folder, and its arguments, not yet checked.
+
+    Raises `UserError` for a file without one.
+    """
     file = folder / STAGES
     if not file.is_file():
         start = peek(folder)
         assert start.checkpoint
-        return StoredCommand(start.checkpoint, stored_arguments(start.card["arguments"], start.checkpoint))
+        return start.checkpoint, stored_arguments(start.card["arguments"], start.checkpoint)
     try:
         with file.open(encoding="utf-8") as stream:
             content = json.loads(stream.read(2 * LIMIT))
-        return StoredCommand(file, stored_arguments(content["arguments"], file))
+        return file, stored_arguments(content["arguments"], file)
     except (KeyError, RecursionError, TypeError, ValueError) as fault:
         raise UserError(
             f"{file} is damaged or was altered ({type(fault).__name__}); remove it and give the whole command"
@@ -119,19 +128,13 @@ def held(folder: Path) -> Iterator[None]:
     with ExitStack() as locks:
         with raise_together():
             if rank() == 0:
-                locks.enter_context(_locked(folder))
-        yield
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    file = lock_file(folder / LOCK)
-    if file is None:
-        raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
-    with file:
-        for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
-            for left in folder.glob(f"{name}{UNFINISHED}"):
-                left.unlink()
+                file = lock_file(folder / LOCK)
+                if file is None:
+                    raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
+                locks.enter_context(file)
+                for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
+                    for left in folder.glob(f"{name}{UNFINISHED}"):
+                        left.unlink()
         yield
 
 
@@ -143,34 +146,34 @@ def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
             raise UserError(f"{start.folder} was trained with {what}; give it what it had, or leave resume out")
 
 
-def _go_on(folder: Path, config: DictConfig) -> ResumePoint:
+def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
     stored = start.card["config"]
-    if epochs := _added_epochs(config, stored):
-        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": config.trainer.max_epochs}}
-    differences = find_differences(config, stored)
+    if epochs := _added_epochs(settings, stored):
+        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": settings["trainer"]["max_epochs"]}}
+    differences = find_differences(settings, stored)
     begun_with = stored.get("init_from")
-    if differences and _is_moved(config.init_from, begun_with):
-        differences = find_differences(config, {**stored, "init_from": config.init_from})
+    if differences and _is_moved(settings["init_from"], begun_with):
+        differences = find_differences(settings, {**stored, "init_from": settings["init_from"]})
         if not differences:
-            print(f"{folder} began with {begun_with}, which is now taken to be {config.init_from}")
+            print(f"{folder} began with {begun_with}, which is now taken to be {settings['init_from']}")
     if differences:
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
             "or leave resume out for a new run"
         )
     if epochs:
-        start = _extended(start, progress["epoch"], config.trainer.max_epochs - epochs)
-        print(f"{folder} is extended by {epochs} epochs, to {config.trainer.max_epochs}")
+        start = _extended(start, progress["epoch"], settings["trainer"]["max_epochs"] - epochs)
+        print(f"{folder} is extended by {epochs} epochs, to {settings['trainer']['max_epochs']}")
     if not start.finished:
-        print(f"{folder} goes on after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
+        print(f"{folder} resumes after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
     return start
 
 
-def _added_epochs(config: DictConfig, stored: Mapping[str, Any]) -> int:
+def _added_epochs(settings: Mapping[str, Any], stored: Mapping[str, Any]) -> int:
     """Return the number of epochs added to the stored configuration; 0 if none."""
-    epochs, before = config.trainer.get("max_epochs"), stored["trainer"].get("max_epochs")
+    epochs, before = settings["trainer"].get("max_epochs"), stored["trainer"].get("max_epochs")
     return max(0, epochs - before) if isinstance(epochs, int) and isinstance(before, int) and before > 0 else 0
 
 
@@ -237,7 +240,7 @@ def _existing(folder: Path) -> list[Path]:
         raise UserError(f"the run {folder} is no folder; give the one that holds its {LAST}")
     files = checkpoints_in(folder)
     if not files:
-        raise UserError(f"{folder} has no {LAST} to go on from; train again without resume")
+        raise UserError(f"{folder} has no {LAST} to resume from; train again without resume")
     return files
 
 
@@ -271,7 +274,7 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
     content = load(file, mmap=True)
     card, callbacks = content[CARD], content.get("callbacks", {})
     if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in card:
-        raise UserError(f"{file} was written by a version that could not go on; train again without resume")
+        raise UserError(f"{file} was written by a version that could not resume; train again without resume")
     try:
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
@@ -282,3 +285,60 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
         raise UserError(
             f"{file} was altered since it was written ({sentence(fault)}); train again without resume"
         ) from None
+
+
+class InitialCheckpoint(NamedTuple):
+    """A checkpoint: its file, its metadata, its weights, and the settings that it conflicts with.
+
+    differences  `setting=VALUE` for each setting that shapes the model and differs
+    """
+
+    file: Path
+    card: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    differences: list[str]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.card["vocabulary"])
+
+    def tune(self, encoder: Encoder) -> None:
+        """Load the checkpoint's encoder weights. Raises `UserError` if network, grid or size differ."""
+        ours, theirs = encoder.describe(), self.card["encoder"]
+        if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
+            raise self._misfit()
+        if own := self._of(ENCODER):
+            encoder.adopt(own)
+        elif ours["weights_sha256"] != theirs["weights_sha256"]:
+            raise self._misfit()
+
+    def teach(self, captioner: Captioner) -> None:
+        """Load the checkpoint's captioner weights. Raises `UserError` if kind or size differ."""
+        try:
+            captioner.load_state_dict(self._of("captioner."))
+        except RuntimeError:
+            raise self._misfit() from None
+
+    def _of(self, part: str) -> dict[str, Tensor]:
+        return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
+
+    def _misfit(self) -> UserError:
+        differing = trained_with(self.differences, self.card.get("choices", {}))
+        return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
+
+
+def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:
+    """Return the checkpoint that `init_from` names in a training configuration; None without one.
+
+    Raises `UserError` for a missing, damaged or foreign file, and for one that names targets outside this project.
+    """
+    if settings["init_from"] in DRAWN:
+        return None
+    file = find_model(settings["init_from"])
+    card, weights = read_checkpoint(file)
+    try:
+        parts = [card["config"][part] for part in MODEL]  # the source is compared for these parts only
+        check_targets(parts, file, list(find_targets(plain_settings(settings))))
+        return InitialCheckpoint(file, card, weights, model_differences(settings, card["config"]))
+    except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as fault:
+        raise UserError(f"{file} was altered since it was written ({sentence(fault)}); train again") from None

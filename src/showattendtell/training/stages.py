@@ -5,9 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-from omegaconf import DictConfig
+from typing import Any, NamedTuple
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import beside_a_command
@@ -29,12 +27,8 @@ class Stage(NamedTuple):
     folder: Path
     arguments: list[str]
 
-    @property
-    def is_finished(self) -> bool:
-        return is_trained(self.folder)
 
-
-def run_stages(config: DictConfig) -> float:
+def run_stages(settings: Mapping[str, Any]) -> float:
     """Train all stages and return the best metric of the last one. Each runs as a process
     `python -m showattendtell.train` in a folder `NUMBER-NAME` of the run; finished ones are skipped, others resume.
 
@@ -43,14 +37,18 @@ def run_stages(config: DictConfig) -> float:
     if "RANK" in os.environ:
         raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")
     given = read_choices().arguments
-    folder = _find_folder(config, given)
-    stages = list(plan_stages(config.stages, folder, given))
+    folder = _find_folder(settings, given)
+    stages = list(plan_stages(settings["stages"], folder, given))
     for stage in stages:
-        _check(stage)
+        try:
+            with beside_a_command():
+                check_command("train", stage.arguments)
+        except UserError as fault:
+            raise UserError(f"stage {stage.name}: {fault}") from None
     with atomic_write(folder / STAGES) as file:
         file.write(json.dumps({"arguments": given}, indent=2).encode())
     for number, stage in enumerate(stages, start=1):
-        done = stage.is_finished
+        done = is_trained(stage.folder)
         print(f"stage {number} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * done}", flush=True)
         if not done:
             _train(stage)
@@ -75,20 +73,24 @@ def plan_stages(stages: Mapping[str, Sequence[str]], folder: Path, given: Sequen
         begins = [f"init_from={quoted(str(place / BEST))}"]
 
 
-def _find_folder(config: DictConfig, given: Sequence[str]) -> Path:
+def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
     """Return the folder of the run that is resumed, or of a new one."""
     folder, root = run_folder(), search_root()
-    if not config.resume and "SLURM_RESTART_COUNT" not in os.environ:
+    if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
         if (folder / STAGES).exists():
-            raise UserError(f"{folder} has stages already; go on with them by resume=true, or take another folder")
+            raise UserError(f"{folder} has stages already; resume them with resume=true, or take another folder")
         return folder
-    if root is None or isinstance(config.resume, str):
-        if (folder / STAGES).is_file() and _telling(command_of(folder).arguments) != _telling(given):
+    if root is None or isinstance(settings["resume"], str):
+        if (folder / STAGES).is_file() and _affecting(command_of(folder)[1]) != _affecting(given):
             raise UserError(f"{folder} has the stages of another command; give its own, or take another folder")
         return folder
     files = sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True)
     same = [file.parent for file in files if _has_command(file.parent, given)]
-    unfinished = [run for run in same if not all(s.is_finished for s in plan_stages(config.stages, run, given))]
+    unfinished = [
+        run
+        for run in same
+        if not all(is_trained(stage.folder) for stage in plan_stages(settings["stages"], run, given))
+    ]
     found = next(iter([*unfinished, *same]), folder)
     if found != folder:
         discard(folder)
@@ -98,33 +100,27 @@ def _find_folder(config: DictConfig, given: Sequence[str]) -> Path:
 def _has_command(folder: Path, given: Sequence[str]) -> bool:
     """Return whether the stages in a folder have these arguments; damaged files are ignored."""
     try:
-        return _telling(command_of(folder).arguments) == _telling(given)
+        return _affecting(command_of(folder)[1]) == _affecting(given)
     except UserError:
         return False
 
 
-def _telling(arguments: Sequence[str]) -> list[str]:
+def _affecting(arguments: Sequence[str]) -> list[str]:
     """Return the arguments that affect the result, sorted: a command has repeated settings at its end."""
     return sorted(line for line in arguments if not may_differ(line.partition("=")[0].lstrip("+")))
-
-
-def _check(stage: Stage) -> None:
-    try:
-        with beside_a_command():
-            check_command("train", stage.arguments)
-    except UserError as fault:
-        raise UserError(f"stage {stage.name}: {fault}") from None
 
 
 def _train(stage: Stage) -> None:
     """Train a stage. Raises `SystemExit` with the status of a training that a signal stopped, and `UserError` if it
     failed or left no best checkpoint."""
-    goes_on = ["resume=true"] if checkpoints_in(stage.folder) else []
+    resuming = ["resume=true"] if checkpoints_in(stage.folder) else []
     with Subcommands() as commands:
-        status = commands.status_of("train", *stage.arguments, *goes_on)
+        status = commands.status_of("train", *stage.arguments, *resuming)
     if status > SIGNALLED:
         sys.exit(status)
     if status:
-        raise UserError(f"stage {stage.name} failed as told above; when that is mended, resume=true goes on from there")
+        raise UserError(
+            f"stage {stage.name} failed with the error above; when that is fixed, resume=true continues from there"
+        )
     if not (stage.folder / BEST).is_file():
         raise UserError(f"stage {stage.name} has left no {BEST} for the next; let it validate after an epoch at least")

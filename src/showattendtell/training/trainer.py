@@ -3,45 +3,31 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as lightning
 import torch
-from omegaconf import DictConfig
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, LambdaCallback
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich.console import Console
 
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import CARD
 from showattendtell.losses.self_critical import Reward, SelfCriticalLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
-from showattendtell.training.callbacks.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from showattendtell.training.callbacks.dashboards import DashboardCallback
-from showattendtell.training.callbacks.interruption import (
-    TERMINATED,
-    SignalHandler,
-    WorkerShutdown,
-    report_lost_workers,
-)
-from showattendtell.training.callbacks.progress import (
-    EpochReport,
-    EpochTimes,
-    MonitoredMetrics,
-    TrainingFigures,
-    build_monitor,
-)
-from showattendtell.training.callbacks.trial import trial_callbacks
-from showattendtell.training.loggers.build import MetricsFile, chosen_loggers
+from showattendtell.training.callbacks import build_monitor
+from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from showattendtell.training.interruption import TERMINATED, SignalHandler, report_lost_workers
+from showattendtell.training.loggers import MetricsFile
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import Example
 
@@ -66,22 +52,30 @@ def silence_warnings() -> None:
 
 
 def build_module(
-    config: DictConfig, encoder: Encoder, vocabulary: Vocabulary, card: dict[str, Any], examples: Sequence[Example] = ()
+    settings: Mapping[str, Any],
+    encoder: Encoder,
+    vocabulary: Vocabulary,
+    card: dict[str, Any],
+    examples: Sequence[Example] = (),
 ) -> CaptioningModule:
     """Build the model of a training configuration, with fresh weights.
 
     Args:
         examples: training examples, whose captions give the document frequencies of the reward.
     """
-    captioner, loss = build_captioner(config, encoder.region_dim, len(vocabulary)), build(config.loss)
+    captioner = build_captioner(settings, encoder.region_dim, len(vocabulary))
+    loss = build(settings["loss"])
     if captioner.attention.stochastic != loss.stochastic:
-        raise UserError("attention=hard learns by loss=hard, and no other attention does; leave loss=... out")
+        raise UserError(
+            f"{type(captioner.attention).__name__} cannot be trained with {type(loss).__name__}: attention that "
+            "samples locations needs HardLoss, other attention SoftLoss; leave loss._target_ out"
+        )
     words_dropped = getattr(captioner.decoder, "word_dropout", None)
     if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
         raise UserError(
             "attention.estimator=exact tries regions behind the same words; leave words out of decoder.dropout_places"
         )
-    self_critical = build_self_critical(config, captioner, vocabulary, examples)
+    self_critical = build_self_critical(build(settings["reward"]), captioner, vocabulary, examples)
     if self_critical:
         card[CARD]["rewards"] = self_critical.judge.describe()
     return CaptioningModule(
@@ -89,38 +83,37 @@ def build_module(
         captioner=captioner,
         vocabulary=vocabulary,
         loss=loss,
-        decoding=build(config.decoding),
-        optimizer=lambda groups: build(config.optimizer, params=groups),
-        schedule=build(config.schedule),
+        decoding=build(settings["decoding"]),
+        optimizer=lambda groups: build(settings["optimizer"], params=groups),
+        schedule=build(settings["schedule"]),
         metadata=card,
         self_critical=self_critical,
     )
 
 
 def build_self_critical(
-    config: DictConfig, captioner: Captioner, vocabulary: Vocabulary, examples: Sequence[Example]
+    reward: Reward, captioner: Captioner, vocabulary: Vocabulary, examples: Sequence[Example]
 ) -> SelfCriticalLoss | None:
-    """Build the loss that rewards the model's captions of the examples, if the configuration has a reward.
+    """Build the loss that rewards the model's captions of the examples, if there is a reward.
 
     Raises `UserError` for hard attention that does not sample during generation, and so cannot learn from it.
     """
-    reward: Reward = build(config.reward)
     if not reward.is_given:
         return None
     if captioner.attention.inference_mode == "argmax":
         raise UserError(
             "attention.inference_mode=argmax draws nothing that a reward could teach; take sample or expectation"
         )
-    people = [[caption.words for caption in example.captions] for example in examples]
-    return SelfCriticalLoss(reward, vocabulary, people)
+    references = [[caption.words for caption in example.captions] for example in examples]
+    return SelfCriticalLoss(reward, vocabulary, references)
 
 
-def validate_combination(settings: DictConfig) -> None:
+def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
     if settings.get("limit_val_batches") == 0:
         raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
     if settings.get("overfit_batches"):
-        raise UserError("trainer.overfit_batches: each epoch draws its batches anew; take trainer.limit_train_batches")
+        raise UserError("trainer.overfit_batches: each epoch draws its batches again; take trainer.limit_train_batches")
     if settings.get("log_every_n_steps") == 0:
         raise UserError("trainer.log_every_n_steps=0 is no number of steps; take 1 or more")
     if str(precision := settings.get("precision")) in ("bf16-true", "16-true", "64-true"):
@@ -129,51 +122,35 @@ def validate_combination(settings: DictConfig) -> None:
         )
 
 
-def build_trainer(config: DictConfig, folder: Path) -> tuple[lightning.Trainer, ModelCheckpoint]:
+def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[lightning.Trainer, BestCheckpoint]:
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
-    validate_combination(config.trainer)
-    csv, monitor, dashboards = MetricsFile(folder), build_monitor(config), chosen_loggers(config, folder)
-    best = BestCheckpoint(folder, Path(BEST).stem, monitor.metric, mode=monitor.mode, enable_version_counter=False)
-    console = Console(stderr=True)
-    callbacks: list[Callback] = [
-        TrainingFigures(),
-        *build_callbacks(config, folder, monitor, console.is_terminal),
-        WorkerShutdown(),
-        *trial_callbacks(monitor),
-        EpochTimes(folder),
-        EpochReport(csv, monitor),
-        DashboardCallback(dashboards, csv, best),
-        LastCheckpoint(folder, config.checkpoint_interval_minutes, SignalHandler()),
-        best,
-    ]
+    validate_combination(settings["trainer"])
+    _, metric, mode = build_monitor(settings["monitor"], settings["brevity_penalty"])
+    best = BestCheckpoint(folder, Path(BEST).stem, metric, mode=mode, enable_version_counter=False)
+    last = LastCheckpoint(folder, settings["checkpoint_interval_minutes"], SignalHandler())
+    is_terminal = Console(stderr=True).is_terminal
+    callbacks: list[Callback] = []
+    for name, callback in settings["callbacks"].items():
+        with report_refusals(f"callbacks.{name}"):
+            if callback and name == "early_stopping":
+                callbacks.append(build(settings["callbacks"]["early_stopping"], monitor=metric, mode=mode))
+            elif callback and (is_terminal or name != "progress_bar"):
+                callbacks.append(build(callback))
+    loggers = [build(node) for node in (settings.get("logger") or {}).values() if node]
     with report_refusals("trainer"):
         trainer = build(
-            config.trainer,
+            settings["trainer"],
             default_root_dir=folder,
-            logger=[csv, *dashboards],
-            callbacks=callbacks,
+            logger=[MetricsFile(folder), *loggers],
+            callbacks=[*callbacks, last, best],
             plugins=[AtomicCheckpointIO()],
-            enable_progress_bar=console.is_terminal,
+            enable_progress_bar=is_terminal,
             enable_model_summary=False,
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
         )
     return trainer, best
-
-
-def build_callbacks(config: DictConfig, folder: Path, monitor: MonitoredMetrics, is_terminal: bool) -> list[Callback]:
-    """Return the callbacks of the group `callbacks`; a progress bar only on a terminal."""
-    callbacks = []
-    for name, callback in {str(name): callback for name, callback in config.callbacks.items() if callback}.items():
-        with report_refusals(f"callbacks.{name}"):
-            if name == "early_stopping":
-                callbacks.append(build(config.callbacks.early_stopping, monitor=monitor.metric, mode=monitor.mode))
-            elif name == "finite_loss":
-                callbacks.append(build(config.callbacks.finite_loss, folder=folder))
-            elif is_terminal or name != "progress_bar":
-                callbacks.append(build(callback))
-    return callbacks
 
 
 @contextmanager
@@ -192,31 +169,14 @@ def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionDataM
     """
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
-    begun = TrainingStarted()
-    trainer.callbacks.append(begun)  # type: ignore[attr-defined]
+    begun: list[lightning.Trainer] = []
+    trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: begun.append(own)))  # type: ignore[attr-defined]
     try:
         with report_lost_workers():
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
     except (MisconfigurationException, ValueError) as fault:
-        if begun and isinstance(fault, ValueError):
+        if begun and isinstance(fault, ValueError):  # Lightning refuses settings before the first step
             raise
         raise UserError(f"trainer: {first_line(fault)}") from None
-
-
-class TrainingStarted(Callback):
-    """Records whether training reached its first step: Lightning raises configuration errors before it."""
-
-    def __init__(self) -> None:
-        self._has_begun = False
-
-    def on_train_start(self, *_: Any) -> None:
-        self._has_begun = True
-
-    def __bool__(self) -> bool:
-        return self._has_begun
-
-
-def first_line(fault: Exception) -> str:
-    return str(fault).strip().splitlines()[0]

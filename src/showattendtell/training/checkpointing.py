@@ -18,7 +18,7 @@ from showattendtell.inference.checkpoints import save, upgrade_checkpoint
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 from showattendtell.runtime.random_states import random_states, set_random_states
-from showattendtell.training.callbacks.interruption import SignalHandler
+from showattendtell.training.interruption import SignalHandler
 from showattendtell.training.lightning_internals import is_accumulating, is_between_steps, mark_validation_as_begun
 
 
@@ -42,8 +42,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             save(checkpoint, file, (storage_options or {}).get("keep"))
         except OSError as fault:
             raise UserError(
-                f"{file} cannot be written ({fault.strerror}); what was saved before is whole, and with room the run "
-                "goes on from there with resume=true"
+                f"{file} cannot be written ({fault.strerror}); the checkpoints saved before are intact: free some "
+                "space, and continue from there with resume=true"
             ) from None
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -82,26 +82,25 @@ class LastCheckpoint(Callback):
         self._folder, self._seconds, self._notice = folder, 60 * minutes, notice
         self._written = time.monotonic()
         self._random: dict[str, dict[str, Any]] = {}
-        self._figures: dict[str, Tensor] = {}
+        self._metrics: dict[str, Tensor] = {}
         self._finished = self._is_kept = False
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         follow_schedule(trainer)
         self._written = time.monotonic()
         self._notice.listen()
-        trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._figures.items()})
+        trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._metrics.items()})
         if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._remove_useless(trainer.ckpt_path)
 
     def on_train_epoch_start(self, *_: Any) -> None:
-        """Restore the random states before batches are drawn, if the checkpoint ends an epoch."""
-        self._draw_on()
+        self._restore_random_states()  # before batches are drawn, if the checkpoint ends an epoch
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self._draw_on()
+        self._restore_random_states()
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        self._is_kept = self._draw_on()
+        self._is_kept = self._restore_random_states()
         if not self._is_kept and not is_accumulating(trainer):
             self._write(trainer)
             self._is_kept = True
@@ -137,14 +136,14 @@ class LastCheckpoint(Callback):
     def _write(self, trainer: lightning.Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        self._figures = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
+        self._metrics = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
         trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
         self._written = time.monotonic()
 
     def _stop(self, trainer: lightning.Trainer) -> None:
         if rank() == 0:
             print(
-                f"stopped after step {trainer.global_step}, which is saved; go on with\n"
+                f"stopped after step {trainer.global_step}, which is saved; resume with\n"
                 f"  python -m showattendtell.train {as_argument('resume', self._folder)}",
                 file=sys.stderr,
             )
@@ -158,12 +157,12 @@ class LastCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         states = gather({str(rank()): random_states()})
-        return {"finished": self._finished, "random": states, "figures": self._figures}
+        return {"finished": self._finished, "random": states, "figures": self._metrics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._random, self._figures = state["random"], state["figures"]
+        self._random, self._metrics = state["random"], state["figures"]
 
-    def _draw_on(self) -> bool:
+    def _restore_random_states(self) -> bool:
         """Restore the checkpoint's random states, if the run has just resumed from one."""
         states, self._random = self._random, {}
         if str(rank()) in states:

@@ -42,7 +42,7 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 
 NOT_FINITE = "not-finite.json"
 
-GO_ON = "what was saved before is whole, and the same command with resume=true goes on from there"
+RESUME = "the checkpoints saved before are intact; the same command with resume=true continues from there"
 
 LOST_WORKER = re.compile(r"DataLoader worker \(pid[^.]*?\d\) (?:is )?([^.]+)")
 """Matches torch's message about a lost data loader worker, with or without its signal."""
@@ -74,15 +74,11 @@ class SignalHandler:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
         self.signal, self._came = signal.Signals(number), time.monotonic()
 
-    @property
-    def status(self) -> int:
-        return INTERRUPTED if self.signal == signal.SIGINT else TERMINATED
-
     def obey(self) -> None:
         """End the process; under SLURM, which sends SIGUSR1 on request, requeue the job."""
         if self.signal == REQUEUE and SLURMEnvironment.detect() and rank() == 0:
             requeue()
-        sys.exit(self.status)
+        sys.exit(INTERRUPTED if self.signal == signal.SIGINT else TERMINATED)
 
 
 def requeue() -> None:
@@ -108,13 +104,9 @@ class FiniteLoss(Callback):
     used for captions.
 
     It does not wait for a GPU: the loss is checked in the next step, and before anything is saved.
-
-    Args:
-        folder: the run's folder.
     """
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    def __init__(self) -> None:
         self._watched: PendingLoss | None = None
 
     def on_train_batch_end(
@@ -163,7 +155,7 @@ class FiniteLoss(Callback):
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
         place = {"epoch": watched.epoch + 1, "batch": watched.batch + 1, "step": watched.step}
         content = {**place, "loss": str(watched.loss.item()), "images": images, "captions": captions}
-        file = self._folder / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
+        file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
         with atomic_write(file) as stream:
             stream.write(json.dumps(content, indent=1).encode())
         return UserError(
@@ -219,8 +211,8 @@ def report_lost_workers() -> Iterator[None]:
             raise
         end_workers()
         raise UserError(
-            f"a process that reads images has ended ({lost}), perhaps for lack of memory; {GO_ON}, if need be with "
-            "fewer data.num_workers"
+            f"a process that reads images has ended ({lost}), perhaps because memory ran out; {RESUME}, "
+            "if necessary with a smaller data.num_workers"
         ) from None
 
 

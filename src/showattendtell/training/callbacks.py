@@ -1,0 +1,379 @@
+"""Callbacks of a run: training metrics, progress reports, dashboards, and pruning of poor trials.
+
+They find the run's folder, its loggers and its best checkpoint in the trainer.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.callbacks import Callback
+from rich.console import Console
+from torch import Tensor
+from torch.optim import Optimizer
+
+from showattendtell.config.search import is_trial
+from showattendtell.data.images import open_image
+from showattendtell.data.vocabulary import PAD
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.datamodules.datasets import CaptionDataset
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.predictions import measure_attention
+from showattendtell.metrics.attention import STILL, entropies
+from showattendtell.runtime.distributed import any_rank, rank
+from showattendtell.runtime.epoch_times import write_times
+from showattendtell.runtime.files import BEST
+from showattendtell.runtime.random_states import random_states, set_random_states
+from showattendtell.training.checkpointing import BestCheckpoint
+from showattendtell.training.lightning_internals import logged_step
+from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, figures_in
+from showattendtell.training.module import CaptioningModule
+from showattendtell.types import CaptionOutput, Example
+from showattendtell.visualization.figures import draw_curves, read_metrics
+from showattendtell.visualization.heatmaps import draw_panel
+
+if TYPE_CHECKING:
+    from showattendtell.config.trial import CurrentTrial
+
+NLL = "val/nll_per_word"
+CIDER = "val/cider"
+MOVEMENT = "val/attention_movement"
+BINS = 64
+
+
+class MonitoredMetrics(NamedTuple):
+    """Names of validation metrics: the reported BLEU-4, and the one for best.ckpt and early stopping."""
+
+    bleu4: str
+    metric: str
+    mode: Literal["max", "min"]
+
+
+def build_monitor(monitor: str, brevity_penalty: bool) -> MonitoredMetrics:
+    bleu4 = "val/bleu4_with_penalty" if brevity_penalty else "val/bleu4"
+    metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[monitor]
+    return MonitoredMetrics(bleu4, metric, "min" if metric == NLL else "max")
+
+
+def best_of(trainer: lightning.Trainer) -> BestCheckpoint:
+    return next(callback for callback in trainer.checkpoint_callbacks if isinstance(callback, BestCheckpoint))
+
+
+def metrics_file(trainer: lightning.Trainer) -> MetricsFile:
+    """Return the trainer's `MetricsFile`; an empty one in `fast_dev_run`, which has no loggers."""
+    own = (logger for logger in trainer.loggers if isinstance(logger, MetricsFile))
+    return next(own, MetricsFile(Path(trainer.default_root_dir)))
+
+
+def logs_now(trainer: lightning.Trainer) -> bool:
+    """Return whether Lightning logs the metrics of this step."""
+    return trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+
+
+class TrainingFigures(Callback):
+    """Logs the epoch's training metrics, for the callbacks that follow."""
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if isinstance(module, CaptioningModule):
+            module.log_training()
+
+
+class AttentionEvaluation(Callback):
+    """After each validation, scores attention on the words of reference captions, if the data set has boxes."""
+
+    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        data = getattr(trainer, "datamodule", None)
+        if not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
+            return
+        scores = measure_attention(module, data.val_images.images, data.val_images.examples)
+        if scores:
+            module.log("val/pointing_game", 100 * scores.model.hit_rate)
+            module.log("val/attention_correctness", 100 * scores.model.correctness)
+
+
+class GradientNorm(Callback):
+    """Logs `train/gradient_norm`: the norm of all gradients before clipping, mean over the epoch.
+
+    It is computed at every `trainer.log_every_n_steps`-th step. Steps that mixed precision skips do not count.
+
+    Args:
+        terms: also log the norm of each loss term's gradient, `train/gradient_norm_TERM`; needs one more backward pass
+            per term at these steps.
+    """
+
+    def __init__(self, terms: bool = False):
+        self._terms = terms
+        self._norms: list[Tensor] = []
+
+    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+        if isinstance(module, CaptioningModule):
+            module.log_term_gradients = self._terms
+
+    def on_before_optimizer_step(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, optimizer: Optimizer
+    ) -> None:
+        if logs_now(trainer):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            self._norms.append(torch.nn.utils.get_total_norm(gradients))
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if norms := self._finite():
+            module.log("train/gradient_norm", sum(norms) / len(norms))
+        self._norms = []
+
+    def _finite(self) -> list[float]:
+        return [norm for norm in map(float, self._norms) if math.isfinite(norm)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"norms": self._finite()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._norms = list(map(torch.tensor, state["norms"]))
+
+
+class EpochTimes(Callback):
+    """Writes the seconds of every epoch, validation included, to `times.csv`; for an interrupted epoch, the parts that
+    count."""
+
+    def __init__(self) -> None:
+        self._seconds, self._before = list[float](), 0.0
+        self._started = time.monotonic()
+
+    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._started = time.monotonic() - self._before
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        now = time.monotonic()
+        self._seconds.append(now - self._started)
+        self._started = now
+        if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            with suppress(OSError):  # reported with the metrics file, and written again after the next epoch
+                write_times(self._seconds, Path(trainer.default_root_dir))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self._seconds, "running": time.monotonic() - self._started}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seconds, self._before = list(state["seconds"]), state["running"]
+
+
+class EpochReport(Callback):
+    """Prints one line per epoch, and draws the learning curve at the end.
+
+    Args:
+        brevity_penalty: whether the reported BLEU-4 has the brevity penalty.
+    """
+
+    def __init__(self, brevity_penalty: bool = False):
+        self._bleu4 = build_monitor("bleu4", brevity_penalty).bleu4
+        self._best: float | None = None
+        self._started = time.monotonic()
+        self._console = Console(highlight=False)
+
+    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+        self._log = metrics_file(trainer)
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        self._started = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        monitor = str(best_of(trainer).monitor)
+        if monitor not in values:
+            return
+        better = max if best_of(trainer).mode == "max" else min
+        self._best = values[monitor] if self._best is None else better(self._best, values[monitor])
+
+        def shown(metric: str, digits: int) -> str:
+            best = f" (best {self._best:.{digits}f})" if metric == monitor else ""
+            return f"{values[metric]:.{digits}f}{best}"
+
+        self._console.print(
+            f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
+            f"{shown(NLL, 3)} in validation; BLEU-4 {shown(self._bleu4, 1)}, CIDEr {shown(CIDER, 1)}, "
+            f"{values['val/distinct_captions']:.0f} distinct captions; {time.monotonic() - self._started:.0f} s",
+            soft_wrap=True,
+        )
+        if values.get(MOVEMENT, 1.0) < STILL and getattr(module, "selective", False):
+            self._console.print(
+                f"warning: the attention maps stand still: from word to word {100 * values[MOVEMENT]:.1f} % of alpha "
+                "moves; a smaller loss.attention_weight, a larger optimizer.lr or another attention/score may help",
+                style="yellow",
+                soft_wrap=True,
+            )
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if self._log.rows and self._log.path.is_file():
+            draw_curves(read_metrics(self._log.path), self._log.path.with_name("learning_curve.png"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "rows": self._log.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Drop rows that were logged after the checkpoint: they will be logged again."""
+        self._best, self._log.rows = state["best"], list(state["rows"])
+        self._log.save()
+
+
+class TrialPruning(Callback):
+    """In a trial, reports each validation metric to the study, and stops training if the study's pruner says so.
+
+    Only the first process has access to the study.
+    """
+
+    def __init__(self) -> None:
+        self._trial: CurrentTrial | None = None
+
+    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+        if is_trial() and rank() == 0:
+            from showattendtell.config.trial import current_trial
+
+            self._trial = current_trial()
+
+    def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        hopeless = False
+        if self._trial:
+            metric = trainer.callback_metrics[str(best_of(trainer).monitor)]
+            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
+            self._trial.report(float(metric), int(batches // trainer.val_check_batch))  # type: ignore[operator]
+            hopeless = self._trial.is_hopeless()
+        if is_trial() and any_rank(hopeless):
+            trainer.should_stop = True
+            if rank() == 0:
+                print("the study's other trials were better by now; this one ends")
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        if self._trial:
+            self._trial.keep_time()
+
+
+class DashboardCallback(Callback):
+    """Opens the dashboards, shows captions and attention maps of a few images after each validation, and the best
+    checkpoint at the end.
+
+    The images are the first of the validation split by name, so all runs on one data set show the same ones. Drawing
+    them does not change the run's random numbers. Only the first process has dashboards.
+    """
+
+    def __init__(self) -> None:
+        self._dashboards: Sequence[Dashboard] = ()
+        self._ids: dict[str, str] = {}
+        self._shown: set[tuple[int, str]] = set()
+        self._gradients: dict[str, Histogram] = {}
+
+    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+        """Read what dashboards have before the log is cut back to the checkpoint: dashboards cannot be cut back."""
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
+        if trainer.ckpt_path:
+            self._shown = figures_in(metrics_file(trainer).path)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._ids = dict(state["ids"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ids": {**self._ids, **{board.kind: board.id for board in self._dashboards}}}
+
+    def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        states = random_states()
+        for dashboard in self._dashboards:
+            dashboard.id = self._ids.get(dashboard.kind, "")
+            settings = module.card.get(CARD, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
+            dashboard.open(Path(trainer.default_root_dir), settings, self._shown)
+        set_random_states(states)
+
+    def on_before_optimizer_step(
+        self, trainer: lightning.Trainer, module: lightning.LightningModule, optimizer: Optimizer
+    ) -> None:
+        wanted = rank() == 0 and any(dashboard.histograms for dashboard in self._dashboards)
+        if wanted and logs_now(trainer) and isinstance(module, CaptioningModule):
+            named = ((name, parameter.grad) for name, parameter in module.captioner.named_parameters())
+            gradients = {name: gradient for name, gradient in named if gradient is not None}
+            self._gradients = {f"gradients/{name}": histogram(gradient) for name, gradient in gradients.items()}
+
+    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        step = logged_step(trainer)
+        awaiting = [dashboard for dashboard in self._dashboards if dashboard.awaits(step)]
+        data = getattr(trainer, "datamodule", None)
+        if not awaiting or not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
+            return
+        chosen = first_by_name(data, max(dashboard.images for dashboard in awaiting))
+        states = random_states()
+        panels = caption_panels(module, data, chosen) if chosen else []
+        histograms = self._gradients
+        if any(dashboard.histograms for dashboard in awaiting):
+            entropy = entropy_histogram(module, data, chosen or first_by_name(data, 1))
+            histograms = {**histograms, "attention/entropy": entropy}
+        set_random_states(states)
+        for dashboard in awaiting:
+            dashboard.log_panels(panels, step)
+            dashboard.log_histograms(histograms, step)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        log, best = metrics_file(trainer), best_of(trainer)
+        files = [log.path.with_name(name) for name in (BEST, METRICS, "learning_curve.png")]
+        if rank() or best.best_model_score is None or not files[0].is_file():
+            return
+        choose = max if best.mode == "max" else min
+        rows = [row for row in log.rows if best.monitor in row]
+        for dashboard in self._dashboards:
+            dashboard.log_best([file for file in files if file.is_file()], choose(rows, key=lambda r: r[best.monitor]))
+
+
+def first_by_name(data: CaptionDataModule, number: int) -> list[int]:
+    """Return the indices of the first validation images by name."""
+    examples = data.val_images.examples
+    return sorted(range(len(examples)), key=lambda index: examples[index].image)[:number]
+
+
+@torch.no_grad()
+def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: Sequence[int]) -> list[ImagePanel]:
+    """Caption validation images, with the attention map of each word."""
+    images = data.val_images.images(indices).to(module.device)
+    panels = []
+    for index, (best, *_) in zip(indices, module.generate(images), strict=True):
+        example, words = data.val_images.examples[index], module.vocabulary.decode(best.tokens)
+        references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
+        panels.append(ImagePanel(example.image, " ".join(words), references, _draw(module, example, words, best)))
+    return panels
+
+
+def _draw(module: CaptioningModule, example: Example, words: Sequence[str], output: CaptionOutput[Tensor]) -> Any:
+    """Draw the attention maps of a caption; None if the image file is missing (training needs only its grid)."""
+    try:
+        photograph = open_image(Path(example.path))
+    except UserError:
+        return None
+    maps = output.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
+    seen = module.encoder.preprocessing.crop_box(*photograph.size)
+    return draw_panel(photograph, words, maps, output.gates.float().cpu().numpy(), seen)
+
+
+@torch.no_grad()
+def entropy_histogram(module: CaptioningModule, data: CaptionDataModule, indices: Sequence[int]) -> Histogram:
+    """Return the distribution of attention entropies over the words of validation images' reference captions."""
+    examples = [data.val_images.examples[index] for index in indices]
+    captions = CaptionDataset(
+        examples, module.vocabulary, lambda own: data.val_images.images([indices[n] for n in own])
+    )
+    batch = captions[list(range(len(captions)))]
+    tokens = batch.tokens.to(module.device)
+    trace = module.trace(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
+    return histogram(entropies(trace)[tokens != PAD])
+
+
+def histogram(values: Tensor) -> Histogram:
+    """Return a histogram of the finite values, in `BINS` equal bins from the smallest to the largest."""
+    finite = values.detach()[values.isfinite()].float()
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counts = torch.histc(finite, BINS, low, high)
+    return Histogram(counts.cpu().long().numpy(), torch.linspace(low, high, BINS + 1, dtype=torch.float64).numpy())

@@ -1,0 +1,445 @@
+"""Loggers of a run: `metrics.csv`, and dashboards that never abort or block the run."""
+
+import csv
+import io
+import json
+import netrc
+import os
+import subprocess
+import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlparse
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.utilities import rank_zero_only
+from rich.console import Console
+
+import showattendtell
+from showattendtell.config.entry_point import read_origin
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import atomic_write
+from showattendtell.settings import NonNegativeInt, Text
+
+Item = TypeVar("Item")
+
+METRICS = "metrics.csv"
+
+OPENING, SHOWING, CLOSING = 90.0, 30.0, 360.0
+"""Time limits in seconds for a dashboard to open, to accept data, and to upload the rest at the end."""
+
+ANSWERING = 20.0
+"""Seconds that wandb's server has to answer when a run begins."""
+
+COLUMNS = ("image", "caption", "references", "attention")
+
+
+class MetricsFile(Logger):
+    """A run's `metrics.csv`: one row per call, one column per metric.
+
+    Lightning's CSVLogger removes the existing file when a run resumes. When a column is added it overwrites the file,
+    which a kill or a full disk then truncates.
+    """
+
+    name, version = "", ""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.path = folder / METRICS
+        self.rows: list[dict[str, Any]] = []
+        self._has_warned = False
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append({**metrics, "step": step})
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the run's configuration is already in the same folder."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write all rows; a failure is reported once, and the next call writes these rows too."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, sorted({name for row in self.rows for name in row}))
+        writer.writeheader()
+        writer.writerows(self.rows)
+        try:
+            with atomic_write(self.path) as stream:
+                stream.write(text.getvalue().encode())
+        except OSError as fault:
+            if not self._has_warned:
+                print(
+                    f"warning: {self.path} cannot be written ({fault.strerror}); the run continues, and the missing "
+                    "rows are written with the next ones",
+                    file=sys.stderr,
+                )
+            self._has_warned = True
+
+
+def figures_in(file: Path) -> set[tuple[int, str]]:
+    """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file."""
+    if not file.is_file():
+        return set()
+    with file.open(encoding="utf-8", newline="") as rows:
+        return {(int(row["step"]), name) for row in csv.DictReader(rows) for name, value in row.items() if value}
+
+
+class ImagePanel(NamedTuple):
+    """An image, its generated caption, its reference captions, and a picture of the attention at each word if the image
+    file is there."""
+
+    image: str
+    caption: str
+    references: tuple[str, ...]
+    picture: Image.Image | None
+
+
+class Histogram(NamedTuple):
+    """Counts of values (N,) between edges (N + 1,)."""
+
+    counts: NDArray[np.int64]
+    edges: NDArray[np.float64]
+
+
+class Dashboard(Logger):
+    """One of Lightning's loggers, from which it protects the run: theirs raise or wait when a server or a disk fails.
+
+    A call that raises or does not return in time is reported in one sentence and disables the dashboard for the rest of
+    the run. A resumed run does not send data twice. The methods of a subclass may raise, or never return.
+
+    Args:
+        images: number of validation images that it shows.
+        histograms: whether it shows distributions.
+    """
+
+    name, version = "", ""
+    kind: str
+    """Name of the dashboard in messages and in checkpoints."""
+
+    def __init__(self, images: int = 0, histograms: bool = False):
+        super().__init__()
+        self.images, self.histograms = images, histograms
+        self.id = ""
+        self._logger: Any = None
+        self._shown: set[tuple[int, str]] = set()
+
+    @abstractmethod
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        """Return Lightning's logger of a new run, or of the run `id`, with the settings of training; set `id`."""
+
+    @abstractmethod
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        """Show generated captions of some images."""
+
+    @abstractmethod
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        """Show distributions by name."""
+
+    @abstractmethod
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        """Upload the best checkpoint with its files, and the metrics of its validation."""
+
+    @abstractmethod
+    def close(self, succeeded: bool) -> str:
+        """Wait for pending uploads; return a message for the user."""
+
+    def abandon(self) -> None:
+        """Drop everything that would delay the end of this process."""
+
+    @property
+    def experiment(self) -> Any:
+        """The run of the dashboard's own library; None while the dashboard is closed or disabled."""
+        return self._logger and self._logger.experiment
+
+    @rank_zero_only
+    def open(self, folder: Path, settings: Mapping[str, Any], shown: set[tuple[int, str]]) -> None:
+        """Open the dashboard, or reopen it for the run `id`.
+
+        Args:
+            shown: steps and names of the metrics that it already has.
+        """
+        self._shown = shown
+        self._logger = self._within(OPENING, lambda: self.start(folder, settings))
+
+    def awaits(self, step: int) -> bool:
+        """Return whether the dashboard takes entries of this step and has not passed it yet."""
+        return self._logger is not None and all(shown < step for shown, _ in self._shown)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        figures = {name: value for name, value in metrics.items() if (step, name) not in self._shown}
+        if figures:
+            self._show(lambda: self._logger.log_metrics(figures, step))
+
+    def log_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        """Show the first `images` panels."""
+        if panels[: self.images]:
+            self._show(lambda: self.show_panels(panels[: self.images], step))
+
+    def log_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        if self.histograms and histograms:
+            self._show(lambda: self.show_histograms(histograms, step))
+
+    def log_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        self._show(lambda: self.show_best(files, figures))
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the dashboard receives the configuration when it is opened."""
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        message = self._show(lambda: self.close(status == "success"), CLOSING)
+        self._logger = None
+        if message:
+            print(message)
+
+    def _show(self, call: Callable[[], Item], seconds: float | None = None) -> Item | None:
+        return self._within(seconds or SHOWING, call) if self._logger else None
+
+    def _within(self, seconds: float, call: Callable[[], Item]) -> Item | None:
+        """Return the result of the call; None if it raises or exceeds the time limit."""
+        try:
+            return within(seconds, call)
+        except Exception as fault:
+            reason = f"{type(fault).__name__}: {fault}".strip(": ").splitlines()[0]
+            if isinstance(fault, TimeoutError):
+                reason = f"no answer in {seconds:.0f} seconds"
+            Console(file=sys.stderr, highlight=False).print(
+                f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, "
+                "and metrics.csv has all figures",
+                style="yellow",
+                markup=False,
+                soft_wrap=True,
+            )
+            opened, self._logger = self._logger, None
+            if opened:
+                with suppress(Exception):
+                    within(SHOWING, self.abandon)
+            return None
+
+
+def within(seconds: float, call: Callable[[], Item]) -> Item:
+    """Return or raise the result of the call; a `TimeoutError`, with the call abandoned, after the time limit."""
+    outcome: Future[Item] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as fault:
+            outcome.set_exception(fault)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result(seconds)
+
+
+class TensorBoardDashboard(Dashboard):
+    """Log the run to TensorBoard event files in its own folder; a resumed run gets a further file.
+
+    Args:
+        images: number of validation images that are shown with their captions, the first by name.
+        histograms: also show the distributions of gradients and attention entropies.
+    """
+
+    kind = "TensorBoard"
+
+    def __init__(self, images: NonNegativeInt = 8, histograms: bool = False):
+        super().__init__(images, histograms)
+        if find_spec("tensorboard") is None:
+            raise UserError(
+                "logger=tensorboard needs the package tensorboard; run pip install 'showattendtell[tensorboard]'"
+            )
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        logger = TensorBoardLogger(folder, name="", version="tensorboard", flush_secs=1)
+        logger.experiment.add_text("config", _as_code(settings))
+        return logger
+
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        for panel in panels:
+            text = "\n".join([f"**{panel.caption}**", "", *(f"- {reference}" for reference in panel.references)])
+            name = f"val/captions/{panel.image}"
+            self.experiment.add_text(name, text, step)
+            if panel.picture:
+                self.experiment.add_image(name, np.asarray(panel.picture), step, dataformats="HWC")
+
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        for name, (counts, edges) in histograms.items():
+            middles = (edges[:-1] + edges[1:]) / 2
+            self.experiment.add_histogram_raw(
+                name,
+                min=edges[0],
+                max=edges[-1],
+                num=counts.sum(),
+                sum=counts @ middles,
+                sum_squares=counts @ middles**2,
+                bucket_limits=edges[1:].tolist(),
+                bucket_counts=counts.tolist(),
+                global_step=step,
+            )
+
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        self.experiment.add_text("best", _as_code(figures))
+
+    def close(self, succeeded: bool) -> str:
+        self.experiment.close()
+        return f"TensorBoard shows the run with\n  tensorboard --logdir {self._logger.save_dir}"
+
+
+def _as_code(content: Mapping[str, Any]) -> str:
+    """Format a mapping so that Markdown leaves it unchanged."""
+    return "\n".join(f"    {line}" for line in json.dumps(dict(content), indent=1).splitlines())
+
+
+class WandbDashboard(Dashboard):
+    """Log the run on wandb; without an account or a reachable server, it is kept in its own folder and the upload
+    command is printed.
+
+    Args:
+        project: the project on wandb.
+        name: the run's name; by default that of its folder.
+        group: the group of the run; by default the one of its sweep.
+        tags: words to find the run by, in addition to the chosen data, encoder, attention and decoder.
+        images: number of validation images that are shown with their captions, the first by name.
+        histograms: also show the distributions of gradients and attention entropies.
+    """
+
+    kind = "wandb"
+
+    def __init__(
+        self,
+        project: Text = "showattendtell",
+        name: Text | None = None,
+        group: Text | None = None,
+        tags: Sequence[Text] = (),
+        images: NonNegativeInt = 8,
+        histograms: bool = False,
+    ):
+        super().__init__(images, histograms)
+        self._label: dict[str, Any] = {"project": project, "name": name, "group": group, "tags": list(tags)}
+        self._folder = Path()
+
+    def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        from wandb.errors import CommError, UsageError
+
+        self._folder = Path(os.environ.get("WANDB_DIR", folder))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        group, tags = read_origin(folder)
+        label = {**self._label, "tags": [*tags, *self._label["tags"]], "group": self._label["group"] or group}
+        label["name"] = self._label["name"] or "/".join(folder.absolute().parts[-2:])
+        if "WANDB_MODE" not in os.environ and not has_account():
+            return self._begin(label, settings, "offline")
+        try:
+            return self._begin(label, settings, None)
+        except (CommError, UsageError, TimeoutError) as fault:
+            print(f"wandb cannot be reached ({str(fault).splitlines()[0]}); this run is kept offline")
+            return self._begin(label, settings, "offline")
+
+    def _begin(self, label: Mapping[str, Any], settings: Mapping[str, Any], mode: Any) -> WandbLogger:
+        """Begin a run; `WandbLogger` itself would continue another one of this process, and cannot time out."""
+        import wandb
+
+        run = wandb.init(
+            **label,
+            id=self.id or None,
+            resume="allow" if self.id else None,
+            config={**settings, "code": code()},
+            dir=self._folder,
+            mode=mode,
+            reinit="create_new",
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_job_creation=True,
+                init_timeout=ANSWERING,
+                finish_timeout=CLOSING - 60,
+                finish_timeout_raises=True,
+            ),
+        )
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        self.id = run.id
+        return WandbLogger(experiment=run)
+
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
+        import wandb
+
+        def picture_of(panel: ImagePanel) -> Any:
+            return panel.picture and wandb.Image(panel.picture, caption=panel.caption, file_type="jpg")
+
+        rows = [[panel.image, panel.caption, "\n".join(panel.references), picture_of(panel)] for panel in panels]
+        with self._staging():
+            self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
+
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
+        import wandb
+
+        self._logger.log_metrics(
+            {name: wandb.Histogram(np_histogram=(it.counts, it.edges)) for name, it in histograms.items()}, step
+        )
+
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(f"best-{self.id}", type="model", metadata=dict(figures))
+        with self._staging():
+            for file in files:
+                artifact.add_file(str(file.absolute()), file.name, skip_cache=True, policy="immutable")
+            self.experiment.log_artifact(artifact, aliases=["best"])
+        self.experiment.summary.update({f"best/{name}": value for name, value in figures.items()})
+
+    def close(self, succeeded: bool) -> str:
+        run = self.experiment
+        address = None if run.offline else run.url
+        run.finish(exit_code=0 if succeeded else 1)
+        if address:
+            return f"the run is at {address}"
+        parts = sorted((self._folder / "wandb").glob(f"offline-run-*-{self.id}"))
+        return f"the wandb run is kept offline; upload it with\n  wandb sync {' '.join(map(str, parts))}"
+
+    def abandon(self) -> None:
+        import wandb
+
+        wandb.teardown()
+
+    @contextmanager
+    def _staging(self) -> Iterator[None]:
+        """Stage uploads in the run's folder instead of the user's home."""
+        former = os.environ.get("WANDB_DATA_DIR")
+        os.environ.setdefault("WANDB_DATA_DIR", str(self._folder / "wandb"))
+        try:
+            yield
+        finally:
+            if former is None:
+                del os.environ["WANDB_DATA_DIR"]
+
+
+def code() -> dict[str, str]:
+    """Return this project's version, and the commit if it runs from a checkout."""
+    version, root = {"version": showattendtell.__version__}, Path(showattendtell.__file__).parents[2]
+    if not (root / ".git").exists():
+        return version
+    describe = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        output = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return version
+    return {**version, "commit": output.strip()}
+
+
+def has_account() -> bool:
+    """Return whether a key for wandb's server is in the environment or in ~/.netrc (written by `wandb login`)."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc().authenticators(host) is not None
+    except (FileNotFoundError, netrc.NetrcParseError):
+        return False
