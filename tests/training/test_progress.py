@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from showattendtell.runtime.epoch_times import read_times
+from showattendtell.runtime.files import read_times
 from showattendtell.training.callbacks import progress
 from showattendtell.training.callbacks.progress import EpochTimes
 

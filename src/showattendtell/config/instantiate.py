@@ -9,6 +9,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
 from showattendtell.config.validation import TARGET
 from showattendtell.data.checks import drop_unreadable
@@ -29,11 +30,11 @@ def build(node: DictConfig, **objects: Any) -> Any:
     passes, and for a value that the target rejects.
     """
     for name in objects.keys() & node.keys():
-        raise UserError(f"{node._get_full_key(name)} is set by the code; leave it out")
+        raise UserError(f"{full_key(node, name)} is set by the code; leave it out")
     try:
         return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
     except (InstantiationException, ValueError) as fault:
-        raise UserError(f"{node._get_full_key('')}: {first_line(fault)}") from None
+        raise UserError(f"{full_key(node)}: {first_line(fault)}") from None
 
 
 def build_captioner(config: DictConfig, region_dim: int, vocabulary_size: int) -> Captioner:

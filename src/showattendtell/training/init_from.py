@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 from torch import Tensor
 
-from showattendtell.config.differences import MODEL, model_differences, plain_settings, trained_with
+from showattendtell.config.compose import MODEL, model_differences, plain_settings, trained_with
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose
-from showattendtell.config.differences import find_differences
+from showattendtell.config.compose import compose, find_differences
 from showattendtell.config.entry_point import quoted
 from showattendtell.config.trust import LIMIT, check_recalled_command, recalled, stored_arguments
 from showattendtell.config.validation import sentence

@@ -18,7 +18,7 @@ from rich.console import Console
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import CARD
 from showattendtell.losses.self_critical import Reward, SelfCriticalLoss
 from showattendtell.models.captioner import Captioner
@@ -216,7 +216,3 @@ class TrainingStarted(Callback):
 
     def __bool__(self) -> bool:
         return self._has_begun
-
-
-def first_line(fault: Exception) -> str:
-    return str(fault).strip().splitlines()[0]

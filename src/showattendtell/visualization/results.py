@@ -11,8 +11,7 @@ from typing import Any
 
 from showattendtell.errors import UserError
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
-from showattendtell.runtime.epoch_times import read_times
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import atomic_write, read_times
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 

@@ -19,7 +19,7 @@ from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention_statistics import STILL
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.epoch_times import write_times
+from showattendtell.runtime.files import write_times
 from showattendtell.training.loggers.build import MetricsFile
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.curves import draw_curves, read_metrics

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import pytorch_lightning as lightning
 from pytorch_lightning.callbacks import Callback
 
-from showattendtell.config.search import is_trial
+from showattendtell.config.sweeper import is_trial
 from showattendtell.runtime.distributed import any_rank, rank
 from showattendtell.training.callbacks.progress import MonitoredMetrics
 
 if TYPE_CHECKING:
-    from showattendtell.config.trial import CurrentTrial
+    from showattendtell.config.study import CurrentTrial
 
 
 class TrialPruning(Callback):
@@ -50,6 +50,6 @@ def trial_callbacks(monitor: MonitoredMetrics) -> list[Callback]:
     """Return the callbacks of a trial; none for a run that is not a trial."""
     if not is_trial():
         return []
-    from showattendtell.config.trial import current_trial
+    from showattendtell.config.study import current_trial
 
     return [TrialPruning(current_trial() if rank() == 0 else None, monitor)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlparse
 
 import showattendtell
+from showattendtell.errors import first_line
 from showattendtell.training.loggers.dashboard import CLOSING, DashboardBackend, Histogram, ImagePanel
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def open_wandb(folder: Path, label: RunLabel, config: Mapping[str, Any], run_id:
     try:
         return _begin(folder, label, config, run_id, None)
     except (CommError, UsageError, TimeoutError) as fault:
-        print(f"wandb cannot be reached ({str(fault).splitlines()[0]}); this run is kept offline")
+        print(f"wandb cannot be reached ({first_line(fault)}); this run is kept offline")
         return _begin(folder, label, config, run_id, "offline")
 
 
