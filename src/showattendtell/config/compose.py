@@ -171,11 +171,13 @@ def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
 
 def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: value for part in MODEL for name, value in leaves(part, {**_defaults(settings[part]), **settings[part]})
+        name: value
+        for part in MODEL
+        for name, value in leaves(part, {**_literal_defaults(settings[part]), **settings[part]})
     }
 
 
-def _defaults(part: Mapping[str, Any]) -> dict[str, Any]:
+def _literal_defaults(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of the part's class that are literals."""
     values = {}
     for name, parameter in read_signature(part["_target_"]).parameters.items():
