@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.compose import LAUNCHER, SEARCH, compose
+from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
 from showattendtell.config.renames import renamed_settings
 from showattendtell.config.signatures import SignatureError, read_signature
@@ -209,9 +209,7 @@ def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) 
         config, _ = compose(name, [*choices, *spelled])
     except UserError as fault:
         return Problems(unstated, misplaced, [str(fault)])
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    return Problems(unstated, misplaced, validate(config, complete))
+    return Problems(unstated, misplaced, validate(without_hydra(config), complete))
 
 
 def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:

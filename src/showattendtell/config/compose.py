@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import format_value, leaves
+from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
 from showattendtell.settings import may_differ
 
@@ -72,6 +72,38 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
     """
     config, groups = _compose(command_folder(name), name, tuple(overrides))
     return copy.deepcopy(config), dict(groups)
+
+
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Remove Hydra's own settings from a composed configuration, and return it."""
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    return config
+
+
+def to_plain(config: DictConfig, resolve: bool = True) -> dict[str, Any]:
+    """Return a configuration as plain data, by default with its interpolations resolved."""
+    settings: Any = OmegaConf.to_container(config, resolve=resolve)
+    return settings
+
+
+def load_plain(file: Path) -> dict[str, Any]:
+    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
+    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    return settings
+
+
+def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
+    """Return a stored configuration with the changes that are not null."""
+    merged = copy.deepcopy(config)
+    for name, change in changes.items():
+        if isinstance(change, DictConfig):
+            merged[name] = with_overrides(
+                merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
+            )
+        elif change is not None:
+            merged[name] = change
+    return merged
 
 
 @lru_cache(maxsize=64)
@@ -138,8 +170,7 @@ def _subfolders(group: str) -> list[str]:
 
 def plain_settings(config: DictConfig) -> dict[str, Any]:
     """Return a training configuration as plain data, without `resume` and `stages`."""
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return {name: value for name, value in settings.items() if name not in ("resume", "stages")}
+    return {name: value for name, value in to_plain(config).items() if name not in ("resume", "stages")}
 
 
 def find_differences(config: DictConfig, other: Mapping[str, Any]) -> list[str]:

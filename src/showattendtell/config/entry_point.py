@@ -17,10 +17,10 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import SEARCH, command_folder, compose
+from showattendtell.config.compose import SEARCH, command_folder, compose, to_plain
 from showattendtell.config.help import help_page
 from showattendtell.config.hydra_internals import is_flag, parse_arguments
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
@@ -105,7 +105,7 @@ def take_debug(arguments: list[str]) -> list[str]:
 @contextmanager
 def without_checks(config: DictConfig) -> Iterator[None]:
     """Allow every `_target_` in the configuration, which the user wrote."""
-    with execution_whitelist(list(find_targets(OmegaConf.to_container(config, resolve=True)))):
+    with execution_whitelist(list(find_targets(to_plain(config)))):
         yield
 
 

@@ -1,6 +1,5 @@
 """Build objects from the nodes of a checked configuration."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from omegaconf import DictConfig
 
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
-from showattendtell.config.validation import TARGET
 from showattendtell.data.checks import drop_unreadable
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
@@ -77,19 +75,6 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
     if encoder.trainable or not is_finished(feature_path(_feature_folder(config), dataset, encoder, extraction)):
         return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
     return open_source(dataset, encoder, _feature_folder(config), extraction, None, config.seed, skips)
-
-
-def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
-    """Return a stored configuration with the changes that are not null."""
-    merged = copy.deepcopy(config)
-    for name, change in changes.items():
-        if isinstance(change, DictConfig):
-            merged[name] = with_overrides(
-                merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
-            )
-        elif change is not None:
-            merged[name] = change
-    return merged
 
 
 def _feature_folder(config: DictConfig) -> Path:

@@ -13,10 +13,10 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose, config_folder
+from showattendtell.config.compose import compose, config_folder, to_plain, without_hydra
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError
@@ -120,9 +120,7 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
         arguments: the whole command of `train`, the typed arguments included.
     """
     config, _ = compose("train", check_command("train", arguments, complete=False))
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    settings: Any = OmegaConf.to_container(config, resolve=True)
+    settings = to_plain(without_hydra(config))
     own = set(chain.from_iterable(_texts(override.value()) for override in _overrides(typed)))
     check_targets(settings, file, own)
     for argument in chain.from_iterable((settings["stages"] or {}).values()):

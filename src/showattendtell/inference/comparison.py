@@ -8,7 +8,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
-from showattendtell.config.instantiate import build, with_overrides
+from showattendtell.config.compose import with_overrides
+from showattendtell.config.instantiate import build
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.instantiate import build, find_source, with_overrides
+from showattendtell.config.compose import with_overrides
+from showattendtell.config.instantiate import build, find_source
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError

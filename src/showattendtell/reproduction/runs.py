@@ -3,12 +3,20 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose, find_differences, plain_settings
+from showattendtell.config.compose import (
+    compose,
+    find_differences,
+    load_plain,
+    plain_settings,
+    to_plain,
+    with_overrides,
+    without_hydra,
+)
 from showattendtell.config.entry_point import as_value
 from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.trust import literal
@@ -149,8 +157,7 @@ def _make_runs(
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
             before = tuple(runs[needed, seed] for needed in recipe.needs)
             own = {"seed": seed, **({"init_from": str(before[0].folder / BEST)} if recipe.init_from else {})}
-            whole = OmegaConf.merge(settings, own)
-            assert isinstance(whole, DictConfig)
+            whole = with_overrides(settings, **own)
             given = (f"{key}={as_value(str(value))}" for key, value in own.items())
             runs[name, seed] = TableRun(
                 name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.average_of)
@@ -213,9 +220,7 @@ def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
 def _compose(arguments: Sequence[str]) -> DictConfig:
     with outside_of_command():
         config, _ = compose("train", check_command("train", arguments))
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    return config
+    return without_hydra(config)
 
 
 def find_other_settings(run: TableRun) -> list[str]:
@@ -240,15 +245,9 @@ def _differences(run: TableRun) -> list[str]:
     file = run.folder / "config/config.yaml"
     if not file.is_file():
         return []
-    theirs = _unresolved(OmegaConf.load(file))
+    theirs = literal(load_plain(file))  # nothing is resolved: interpolations of a file are untrusted
     beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
-    return find_differences(_unresolved(run.config), {**plain_settings(theirs), **beginning})
-
-
-def _unresolved(config: Any) -> DictConfig:
-    """Return the configuration with unresolved interpolations, since those of a file are untrusted."""
-    settings: Any = OmegaConf.to_container(config, resolve=False)
-    return literal(settings)
+    return find_differences(literal(to_plain(run.config, resolve=False)), {**plain_settings(theirs), **beginning})
 
 
 def _made_of_others(run: TableRun) -> list[TableRun]:
