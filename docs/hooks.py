@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from reference import reference_pages
 
-from showattendtell.config.trial import find_study
+from showattendtell.config.study import find_study
 from showattendtell.visualization.study_page import PAGE, render, summarize_study
 
 FONT = "STIXTwoMath-Regular.ttf"

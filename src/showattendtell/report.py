@@ -16,8 +16,8 @@ def run(config: DictConfig) -> None:
             else "runs is not set; give it as runs=..., or the folder of a search as study=..."
         )
     if config.study:
-        from showattendtell.config.search import report
-        from showattendtell.config.trial import find_study
+        from showattendtell.config.study import find_study
+        from showattendtell.config.sweeper import report
 
         return report(find_study(Path(config.study), config.storage), Path(config.study))
 

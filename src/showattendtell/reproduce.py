@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.config.schemas import quote_settings
+from showattendtell.reproduction.tables import quote_settings
 
 
 def run(config: DictConfig) -> None:

@@ -10,10 +10,9 @@ import pytest
 from omegaconf import OmegaConf
 
 import showattendtell
-from showattendtell.config.command_line import SUPPLIED, check_command
+from showattendtell.config.command_line import EXTRAS, SUPPLIED, check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.sweeper import EXTRAS
 from showattendtell.errors import UserError
 
 
@@ -211,7 +210,7 @@ def test_a_search_is_spelled_with_its_space_less_what_is_given():
 
 
 def test_a_search_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("showattendtell.config.sweeper._is_found", lambda module: False)
+    monkeypatch.setattr("showattendtell.config.command_line._is_found", lambda module: False)
     with pytest.raises(
         UserError, match=r"needs the package hydra-optuna-sweeper; run pip install 'showattendtell\[sweeps\]'"
     ):

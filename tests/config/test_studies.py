@@ -16,8 +16,16 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from showattendtell.config.study import ClaimedTrial, Study
-from showattendtell.config.trial import CARD, FILE, CurrentTrial, find_study, open_storage, write_card
+from showattendtell.config.study import (
+    CARD,
+    FILE,
+    ClaimedTrial,
+    CurrentTrial,
+    Study,
+    find_study,
+    open_storage,
+    write_card,
+)
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, lock_file
 

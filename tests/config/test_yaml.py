@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.command_line import check_command
+from showattendtell.config.command_line import EXTRAS, check_command
 from showattendtell.config.compose import LAUNCHER, OF_SEARCHES, compose, config_folder
-from showattendtell.config.sweeper import EXTRAS
 from showattendtell.config.validation import validate
 from showattendtell.visualization.comparison import TABLE_1
 

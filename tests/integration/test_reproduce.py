@@ -29,7 +29,7 @@ def interrupted(start: Start, folder: Path) -> str:
     done = kill(running, signal.SIGTERM)
     assert done.status == 143
     assert begun(done.out) == ["prepare", "train"]
-    assert "the same command goes on from here" in done.err
+    assert "the same command resumes from here" in done.err
     assert not list((folder / "runs/paper-shapes").rglob("results-*.json"))
     return done.out
 

@@ -15,9 +15,8 @@ from omegaconf import OmegaConf
 from runs import TINY, Run, assert_done, assert_told
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose
-from showattendtell.config.differences import plain_settings
-from showattendtell.config.trial import CARD, FILE, find_study, open_storage
+from showattendtell.config.compose import compose, plain_settings
+from showattendtell.config.study import CARD, FILE, find_study, open_storage
 from showattendtell.errors import UserError
 
 SECRET = "a-password-in-the-environment"

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from runs import Run, assert_done, assert_told
 from test_launchers import start, sweep, wait_until
 
-from showattendtell.config.trial import FILE, open_storage
+from showattendtell.config.study import FILE, open_storage
 from showattendtell.visualization.figures import read_metrics
 
 SPACE = ["sweep=own", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]

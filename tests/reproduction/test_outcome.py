@@ -7,10 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 from results import result, write
 
-from showattendtell.config.schemas import PaperTableConfig, RecipeConfig
 from showattendtell.reproduction import outcome
 from showattendtell.reproduction.runs import TableRun
-from showattendtell.reproduction.scoring import ScoringPlan
+from showattendtell.reproduction.tables import PaperTableConfig, RecipeConfig, ScoringPlan
 from showattendtell.visualization.comparison import TABLE_1
 from showattendtell.visualization.results_table import ResultsTable, TableInterval, TableValue
 

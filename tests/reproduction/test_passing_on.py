@@ -53,7 +53,7 @@ def test_a_signal_ends_the_present_command_in_its_own_way_and_begins_no_other(nu
     wait_for(log, "begun\nsaved\n")
     if number == "TERM":
         assert process.returncode == 143
-        assert told == "\nstopped; the same command goes on from here\n"
+        assert told == "\nstopped; the same command resumes from here\n"
 
 
 WAITING = """
@@ -76,7 +76,7 @@ def test_a_signal_ends_a_worker_that_waits_for_another(tmp_path: Path):
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told == "\nstopped; the same command goes on from here\n"
+    assert told == "\nstopped; the same command resumes from here\n"
     assert (tmp_path / "log").read_text() == "begun\n"
 
 

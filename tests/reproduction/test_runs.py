@@ -10,7 +10,6 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from small_table import TABLE, begin, configured, finish, hash_of, write_results, written
 
-from showattendtell.config.schemas import RecipeConfig, quote_settings
 from showattendtell.errors import UserError
 from showattendtell.reproduction.runs import (
     BEGINNING,
@@ -22,8 +21,8 @@ from showattendtell.reproduction.runs import (
     note_beginning,
     runs_with_other_settings,
 )
-from showattendtell.reproduction.scoring import setting_of, title_of
-from showattendtell.runtime.epoch_times import write_times
+from showattendtell.reproduction.tables import RecipeConfig, quote_settings, setting_of, title_of
+from showattendtell.runtime.files import write_times
 
 
 def test_each_recipe_is_run_with_each_seed_in_a_folder_of_its_own(made: Any, tmp_path: Path):

@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import Callback
 from small import small_config, small_run
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.epoch_times import read_times
+from showattendtell.runtime.files import read_times
 from showattendtell.training import callbacks
 from showattendtell.training.callbacks import EpochTimes
 from showattendtell.training.trainer import build_trainer

@@ -9,7 +9,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from showattendtell.runtime.epoch_times import duration
+from showattendtell.runtime.files import duration
 from showattendtell.visualization.study_page import print_study, seconds, summarize_study, train_command, write_page
 
 SPACE = {

@@ -1,18 +1,18 @@
 """Check a command line before anything runs, and convert it to the form that Hydra accepts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.compose import LAUNCHER, SEARCH, compose
+from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
+from showattendtell.config.hydra_internals import parse_arguments, raw_node
 from showattendtell.config.renames import renamed_settings
 from showattendtell.config.signatures import SignatureError, read_signature
-from showattendtell.config.sweeper import EXTRAS, lacking_package
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
 
@@ -31,6 +31,9 @@ SUPPLIED = {
     ),
 }
 """Arguments of a part that the code passes; they are not settings."""
+
+EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
+"""Launchers that need another package, each with the extra of this project that installs it."""
 
 
 class Problem(NamedTuple):
@@ -62,7 +65,7 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     is given twice, the last value counts. In a sweep every value is checked together with the first values of the
     other settings.
     """
-    parsed = get_args_parser().parse_intermixed_args(list(arguments))
+    parsed = parse_arguments(arguments)
     if parsed.multirun and parsed.cfg:
         raise UserError("-m runs several values and --cfg shows the settings of one run; give one of them")
     default, groups = compose(name, [])
@@ -134,8 +137,24 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
     for option in (option for line in _lines(override, groups) for option in _options(line)):
         if option not in groups[group] and (option != "null" or default is not None):
             yield Problem(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
-        elif lack := lacking_package(group, option):
+        elif lack := _lacking_package(group, option):
             yield Problem(group, lack)
+
+
+def _lacking_package(group: str, option: str) -> str:
+    """Return an error message if the package of a launcher or search space is not installed, else an empty text."""
+    kind, extra = ("optuna", "sweeps") if group == SEARCH else (option.partition("_")[0], EXTRAS.get(option))
+    part = "sweeper" if group == SEARCH else "launcher"
+    if group not in (SEARCH, LAUNCHER) or not extra or _is_found(f"hydra_plugins.hydra_{kind}_{part}"):
+        return ""
+    return f"{group}={option} needs the package hydra-{kind}-{part}; run pip install 'showattendtell[{extra}]'"
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
 
 
 def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
@@ -187,9 +206,7 @@ def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) 
         config, _ = compose(name, [*choices, *spelled])
     except UserError as fault:
         return Problems(unstated, misplaced, [str(fault)])
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    return Problems(unstated, misplaced, validate(config, complete))
+    return Problems(unstated, misplaced, validate(without_hydra(config), complete))
 
 
 def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -245,13 +262,13 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
         names = _names(node, ".".join(path[:depth]))
         if part not in names or part not in node:
             return f"there is no setting {key}{did_you_mean(part, names)}"
-        node = node._get_node(part)
+        node = raw_node(node, part)
     names = _names(node, ".".join(path))
     if last in SUPPLIED.get(".".join(path), ()):
         return f"{key} is set by the code; leave it out"
     if last not in names and "**" not in names and not (path and last == TARGET and _is_stated(config, key)):
         return f"there is no setting {key}{did_you_mean(last, names)}"
-    inner = node._get_node(last) if last in node else None
+    inner = raw_node(node, last) if last in node else None
     can_be_removed = isinstance(inner, DictConfig) and (TARGET not in inner or list(path) == ["callbacks"])
     is_removed = _value(line) == "null" and can_be_removed
     if isinstance(inner, DictConfig) and not _value(line).startswith("{") and not is_removed:
@@ -296,5 +313,5 @@ def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Pr
 def _spell(arguments: Sequence[str], overrides: Mapping[str, Override], unstated: set[str]) -> list[str]:
     """Return the arguments with the prefixes that Hydra needs, without settings that a later argument overrides."""
     lines = {str(o.input_line): f"++{_bare(o)}" if key in unstated else _bare(o) for key, o in overrides.items()}
-    given = set(get_args_parser().parse_intermixed_args(list(arguments)).overrides)
+    given = set(parse_arguments(arguments).overrides)
     return [lines.get(argument, argument) for argument in arguments if argument in lines or argument not in given]

@@ -1,9 +1,10 @@
-"""Find conf/, compose the configuration of a command, and list the options of its config groups."""
+"""Compose the configurations of commands from conf/, list the options of config groups, and compare configurations."""
 
+import ast
 import copy
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.singleton import Singleton
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.errors import UserError, first_line
+from showattendtell.config.signatures import read_signature
+from showattendtell.config.validation import TARGET, format_value, leaves
+from showattendtell.errors import UserError, first_line, listed
+from showattendtell.settings import may_differ
 
 LAUNCHER = "hydra/launcher"
 """The config group of launchers, which run the runs of a sweep."""
@@ -28,13 +31,32 @@ OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")
 """The config groups of samplers, which propose trials, and of pruners, which stop hopeless ones."""
 
 
+DEFAULT = "its default"
+"""The value that is shown for a setting that a configuration does not contain."""
+
+MODEL = ("encoder", "attention", "decoder")
+"""The groups of settings that shape the model."""
+
+HARMLESS = {
+    "weights",
+    "trainable",
+    "frozen_stride",
+    "learning_rate",
+    "recompute",
+    "_target_",
+    "dropout",
+    "dropout_places",
+}
+"""Model settings that may differ when weights are loaded from another model."""
+
+
 def config_folder() -> str:
     """Return the path of `conf/`: inside the package if installed as a wheel, else at the top of the checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "conf", package.parents[1] / "conf"):
         if (folder / "train.yaml").is_file():
             return str(folder)
-    raise UserError(f"the folder conf/ is missing beside {package}; reinstall showattendtell")
+    raise UserError(f"the folder conf/ is missing next to {package}; reinstall showattendtell")
 
 
 def command_folder(name: str) -> str:
@@ -52,6 +74,38 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
     return copy.deepcopy(config), dict(groups)
 
 
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Remove Hydra's own settings from a composed configuration, and return it."""
+    OmegaConf.set_struct(config, False)
+    config.pop("hydra")
+    return config
+
+
+def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
+    """Return a configuration as plain data, by default with its interpolations resolved."""
+    settings: Any = OmegaConf.to_container(config, resolve=resolve) if isinstance(config, DictConfig) else config
+    return dict(settings)
+
+
+def load_plain(file: Path) -> dict[str, Any]:
+    """Return the settings of a YAML file as plain data, without resolving any interpolation."""
+    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    return settings
+
+
+def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
+    """Return a stored configuration with the changes that are not null."""
+    merged = copy.deepcopy(config)
+    for name, change in changes.items():
+        if isinstance(change, Mapping):
+            merged[name] = with_overrides(
+                merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
+            )
+        elif change is not None:
+            merged[name] = change
+    return merged
+
+
 @lru_cache(maxsize=64)
 def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, list[str]]]:
     """Cached `compose`: the check of a command line repeats calls, and each takes a tenth of a second."""
@@ -63,20 +117,6 @@ def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictCo
         except (HydraException, OmegaConfBaseException) as fault:
             raise UserError(first_line(fault)) from None
         return config, _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
-
-
-@contextmanager
-def beside_a_command() -> Iterator[None]:
-    """Allow `compose` while a command runs, by setting the command's own Hydra state aside."""
-    if not GlobalHydra.instance().is_initialized():
-        yield
-        return
-    of_the_command = Singleton.get_state()
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        Singleton.set_state(of_the_command)
 
 
 def _mismatch(fault: MissingConfigException) -> str | None:
@@ -126,3 +166,53 @@ def _files(group: str) -> list[str]:
 
 def _subfolders(group: str) -> list[str]:
     return GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.GROUP)
+
+
+def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training configuration as plain data, without `resume` and `stages`."""
+    return {name: value for name, value in to_plain(config).items() if name not in ("resume", "stages")}
+
+
+def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return `setting=VALUE instead of VALUE` for each setting that differs between the configuration and the
+    plain settings of another run, except settings that may change when a run is resumed."""
+    ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", other))
+    names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
+    return [
+        f"{name}={format_value(ours.get(name, DEFAULT))} instead of {format_value(theirs.get(name, DEFAULT))}"
+        for name in names
+        if not may_differ(name)
+    ]
+
+
+def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
+    Defaults in the code count as settings."""
+    ours, theirs = _of_the_model(plain_settings(config)), _of_the_model(other)
+    names = [name for name in theirs if name in ours and name.rpartition(".")[2] not in HARMLESS]
+    return [f"{name}={format_value(theirs[name])}" for name in names if ours[name] != theirs[name]]
+
+
+def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
+    """Describe what an incompatible model was trained with: the settings that differ, or else the options of its config
+    groups."""
+    groups = [f"{group}={option}" for group, option in choices.items() if group.partition("/")[0] in MODEL]
+    return listed(list(differences) or groups, shown=6) or "another encoder"
+
+
+def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for part in MODEL
+        for name, value in leaves(part, {**_literal_defaults(settings[part]), **settings[part]})
+    }
+
+
+def _literal_defaults(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the part's class that are literals."""
+    values = {}
+    for name, parameter in read_signature(part["_target_"]).parameters.items():
+        if parameter.default is not None:
+            with suppress(ValueError):
+                values[name] = ast.literal_eval(parameter.default)
+    return values

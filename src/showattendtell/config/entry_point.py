@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import SEARCH, command_folder, compose
+from showattendtell.config.compose import SEARCH, command_folder, compose, load_plain, to_plain
 from showattendtell.config.help import help_page
-from showattendtell.config.search import StudySweeper, is_trial
-from showattendtell.config.sweeper import GridSweeper, format_override, run_in_sweep
+from showattendtell.config.hydra_internals import is_flag, parse_arguments
+from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
 from showattendtell.config.trust import escaped
 from showattendtell.config.validation import (
     DEBUG,
@@ -106,7 +105,7 @@ def take_debug(arguments: list[str]) -> list[str]:
 @contextmanager
 def without_checks(config: Mapping[str, Any]) -> Iterator[None]:
     """Allow every `_target_` in the configuration, which the user wrote."""
-    with execution_whitelist(list(find_targets(OmegaConf.to_container(config, resolve=True)))):
+    with execution_whitelist(list(find_targets(to_plain(config)))):
         yield
 
 
@@ -126,11 +125,11 @@ def expand_home(argument: str) -> str:
 
 def without_dashes(arguments: Iterable[str]) -> list[str]:
     """Return the arguments with `--name value` and `--name=value` as `name=value`, unless it is an option of Hydra."""
-    known, settings = get_args_parser()._option_string_actions, []
+    settings: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or f"--{name}" in known:
+        if not argument.startswith("--") or is_flag(f"--{name}"):
             settings.append(argument)
             continue
         given = value if equals else next(rest, None)
@@ -146,7 +145,7 @@ def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
 
     Raises `UserError` if the setting is given by name as well.
     """
-    given = get_args_parser().parse_intermixed_args(list(arguments)).overrides
+    given = parse_arguments(arguments).overrides
     places = [argument for argument in given if "=" not in argument or os.path.exists(argument)]
     rest = [argument for argument in arguments if argument not in places]
     named = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
@@ -206,7 +205,7 @@ def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
     file = folder / "config/hydra.yaml"
     if not file.is_file():
         return None, ()
-    content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)  # interpolations stay unresolved
+    content = load_plain(file)
     choices = content["hydra"]["runtime"]["choices"]
     tags = [str(choices[group]) for group in TAGS if choices.get(group)]
     is_sweep = content["hydra"]["mode"] == RunMode.MULTIRUN.name

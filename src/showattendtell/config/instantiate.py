@@ -10,8 +10,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
-from showattendtell.config.validation import TARGET
 from showattendtell.data.checks import drop_unreadable
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
@@ -33,11 +33,11 @@ def build(node: DictConfig, **objects: Any) -> Any:
     passes, and for a value that the target rejects.
     """
     for name in objects.keys() & node.keys():
-        raise UserError(f"{node._get_full_key(name)} is set by the code; leave it out")
+        raise UserError(f"{full_key(node, name)} is set by the code; leave it out")
     try:
         return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
     except (InstantiationException, ValueError) as fault:
-        raise UserError(f"{node._get_full_key('')}: {first_line(fault)}") from None
+        raise UserError(f"{full_key(node)}: {first_line(fault)}") from None
 
 
 def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
@@ -88,19 +88,6 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
     if encoder.trainable or not is_finished(feature_path(_feature_folder(config), dataset, encoder, extraction)):
         return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
     return open_source(dataset, encoder, _feature_folder(config), extraction, None, config.seed, skips)
-
-
-def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
-    """Return a stored configuration with the changes that are not null."""
-    merged = copy.deepcopy(config)
-    for name, change in changes.items():
-        if isinstance(change, Mapping):
-            merged[name] = with_overrides(
-                merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
-            )
-        elif change is not None:
-            merged[name] = change
-    return merged
 
 
 def _feature_folder(config: DictConfig) -> Path:

@@ -32,6 +32,7 @@ MOVED = {"early_stopping": "callbacks.early_stopping"}
 MODULES = {
     "batches": "datamodules.datamodule",
     "config.commands": "config.schemas",
+    "config.search": "config.sweeper",
     "config.sweep": "config.sweeper",
     "data.augment": "data.augmentation",
     "decode.consensus": "decoding.consensus",
@@ -57,7 +58,7 @@ MODULES = {
 
 CLASSES = {
     "config.schemas.Train": "config.schemas.TrainConfig",
-    "config.search.Search": "config.search.StudySweeper",
+    "config.sweeper.Search": "config.sweeper.StudySweeper",
     "config.sweeper.Sweep": "config.sweeper.GridSweeper",
     "datamodules.datamodule.CaptionData": "datamodules.datamodule.CaptionDataModule",
     "training.loggers.tensorboard_logger": "training.loggers.TensorBoardDashboard",

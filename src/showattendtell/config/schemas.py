@@ -5,13 +5,11 @@ Each class has the settings of one command; `--help` shows its docstring. Shared
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.config.entry_point import quoted
-from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Text
+from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 
 Split = Literal["train", "val", "test"]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
@@ -300,58 +298,6 @@ class ReportConfig:
     storage: Text | None
 
 
-class RecipeConfig(NamedTuple):
-    """A row of a table: a training, or the weight average of others.
-
-    settings: arguments of train, without the seed.
-    paper: the corresponding model in the paper's Table 1, if there is one.
-    minutes: approximate training time with one seed on one core; null if it was not measured.
-    init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
-    average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
-    """
-
-    settings: Sequence[Text] = ()
-    paper: Text | None = None
-    minutes: PositiveFloat | None = None
-    init_from: Text | None = None
-    average_of: Sequence[Text] = ()
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Return the recipes that have to be trained before this one."""
-        return (*([self.init_from] if self.init_from else []), *self.average_of)
-
-
-class PaperTableConfig(NamedTuple):
-    """Recipes that are rows of one table.
-
-    name: the name of the table and of its files.
-    folder: folder of the runs, runs/paper-FOLDER; tables may share it, and recipes of the same name are trained once.
-    recipes: the recipes by name, in the order of the rows.
-    base: the recipe that the others are compared with.
-    pages: the recipes that are shown side by side on the page of photographs.
-    seeds: the seeds of each recipe.
-    decodings: how the test images are captioned: a number is a beam size, a word an option of the group decoding.
-    decoding: the one of decodings with which recipes are compared.
-    ensembles: rows for ensembles of all seeds of a recipe, or of several recipes, by name.
-    """
-
-    name: Text
-    folder: Text
-    recipes: Mapping[str, RecipeConfig]
-    base: Text
-    pages: Sequence[Text]
-    seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] = (1, 2, 3)
-    decodings: Annotated[Sequence[PositiveInt | Text], Field(min_length=1)] = (1, 3, 5, "consensus")
-    decoding: PositiveInt | Text = 3
-    ensembles: Mapping[str, Text | Sequence[Text]] = MappingProxyType({})
-
-    def members(self, ensemble: str) -> list[str]:
-        """Return the recipes whose models form an ensemble."""
-        named = self.ensembles[ensemble]
-        return [named] if isinstance(named, str) else list(named)
-
-
 @dataclass
 class ReproduceConfig:
     """
@@ -369,38 +315,3 @@ class ReproduceConfig:
     settings: Text | Sequence[Text]
     plan: bool
     output: Text | None
-
-
-QUOTES = "\"'"
-
-
-def quote_settings(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires."""
-    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
-
-
-def _quote_each(argument: str) -> str:
-    name, _, value = argument.partition("=")
-    if value == "null":
-        return argument
-    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-    settings = [setting for setting in map(str.strip, _split(inner)) if setting]
-    return f"{name}=[{','.join(setting if setting[0] in QUOTES else quoted(setting) for setting in settings)}]"
-
-
-def _split(text: str) -> list[str]:
-    """Split a text at the commas outside of brackets and quotes."""
-    parts, depth, quote, before = [""], 0, "", ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote and before != "\\" else quote
-        elif character in QUOTES:
-            quote = character
-        else:
-            depth += (character in "[{(") - (character in "]})")
-        if character == "," and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += character
-        before = character
-    return parts

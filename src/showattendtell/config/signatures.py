@@ -1,5 +1,5 @@
 """Read the signature of a class or function from its source, without importing it: importing torch takes seconds, too
-long for an error message about a setting."""
+long for an error message about a setting. griffe parses the modules; names are followed from one to the next here."""
 
 import ast
 import builtins
@@ -11,7 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import griffe
+
 from showattendtell import settings
+
+VARIADIC = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
 
 
 class Parameter(NamedTuple):
@@ -40,194 +44,158 @@ def read_signature(target: str) -> Signature:
 
     Raises `SignatureError` if it does not exist.
     """
-    path, names = _find_module(target)
-    module, node = _definition(path, names)
-    if isinstance(node, ast.ClassDef):
-        return _class_signature(module, node)
-    static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
-    return _function_signature(module, node, ast.get_docstring(node) or "", bound=len(names) > 1 and not static)
+    node = _definition(*_find_module(target))
+    return _class_signature(node) if isinstance(node, griffe.Class) else _function_signature(node, _doc(node))
 
 
-def _find_module(target: str) -> tuple[Path, list[str]]:
-    """Return the source file of the longest prefix that is a module, and the remaining names."""
-    parts = target.split(".")
+def _find_module(target: str) -> tuple[griffe.Module, list[str]]:
+    """Return the longest prefix that is a module, and the remaining names."""
+    first, *names = target.split(".")
     try:
-        spec = importlib.util.find_spec(parts[0])
+        spec = importlib.util.find_spec(first)
     except ValueError:
         spec = None
     if spec is None or spec.origin is None:
-        raise SignatureError(f"there is no package {parts[0] or target}")
+        raise SignatureError(f"there is no package {first or target}")
     if not spec.origin.endswith(".py"):
-        raise SignatureError(f"{parts[0]} has no Python source, and may not be called")
-    path, names = Path(spec.origin), parts[1:]
+        raise SignatureError(f"{first} has no Python source, and may not be called")
+    path, parents = Path(spec.origin), [first]
     while names and path.name == "__init__.py":
         below = path.parent / names[0]
-        candidates = [below.with_suffix(".py"), below / "__init__.py"]
-        found = [candidate for candidate in candidates if candidate.is_file()]
+        found = [file for file in (below.with_suffix(".py"), below / "__init__.py") if file.is_file()]
         if not found:
             break
-        path, names = found[0], names[1:]
+        path, parents, names = found[0], [*parents, names[0]], names[1:]
     if not names:
         raise SignatureError(f"{target} is a module, a class or function is needed")
-    return path, names
+    return _parse(path, tuple(parents)), names
 
 
 @cache
-def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _parse(path: Path, names: tuple[str, ...]) -> griffe.Module:
+    parent, depth = None, len(names) - (path.name != "__init__.py")
+    for number, name in enumerate(names[:-1]):  # empty parents, by which griffe resolves relative imports
+        folder = path.parents[depth - number - 1]
+        parent = griffe.Module(name, filepath=folder / "__init__.py", parent=parent)
+    return griffe.visit(names[-1], path, path.read_text(encoding="utf-8"), parent=parent)
 
 
 def _definition(
-    path: Path, names: list[str], passed: frozenset[Path] = frozenset()
-) -> tuple[Path, ast.ClassDef | ast.FunctionDef]:
-    """Return the file and the definition that `names` refer to, also through re-exports of other modules.
+    module: griffe.Module, names: list[str], passed: frozenset[str] = frozenset()
+) -> griffe.Class | griffe.Function:
+    """Return the definition that `names` refer to, also through re-exports of other modules.
 
     passed: modules whose `import *` was already followed.
     """
-    for node in ast.walk(_parse(path)) if len(names) == 1 else _parse(path).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == names[0]:
-            return path, _member(node, names[1:])
-    imports = [node for node in _parse(path).body if isinstance(node, ast.ImportFrom)]
-    for node in imports:
-        for alias in node.names:
-            if (alias.asname or alias.name) == names[0]:
-                module, rest = _find_module(f"{_absolute(path, node)}.{alias.name}")
-                return _definition(module, rest + names[1:])
-    for node in imports:
-        if node.names[0].name == "*" and path not in passed and not names[0].startswith("_"):
+    member = module.members.get(names[0])
+    if isinstance(member, griffe.Alias):
+        found, rest = _find_module(member.target_path)
+        return _definition(found, rest + names[1:])
+    if member:
+        return _member(member, names)
+    for other in module.members.values():
+        if isinstance(other, griffe.Alias) and other.wildcard and module.path not in passed and names[0][0] != "_":
             with suppress(SignatureError):
-                module, rest = _find_module(f"{_absolute(path, node)}.{names[0]}")
-                return _definition(module, rest + names[1:], passed | {path})
-    raise SignatureError(f"{path.stem} has no {names[0]}")
+                found, rest = _find_module(f"{other.target_path}.{names[0]}")
+                return _definition(found, rest + names[1:], passed | {module.path})
+    raise SignatureError(f"{module.name} has no {names[0]}")
 
 
-def _member(node: ast.ClassDef | ast.FunctionDef, names: list[str]) -> ast.ClassDef | ast.FunctionDef:
-    for name in names:
-        inner = [n for n in node.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
-        if not inner:
+def _member(node: Any, names: list[str]) -> griffe.Class | griffe.Function:
+    for name in names[1:]:
+        if name not in node.members:
             raise SignatureError(f"{node.name} has no {name}")
-        node = inner[0]
+        node = node.members[name]
+    if not isinstance(node, griffe.Class | griffe.Function):
+        raise SignatureError(f"{node.parent.name} has no {node.name}")
     return node
 
 
-def _absolute(path: Path, node: ast.ImportFrom) -> str:
-    """Return the absolute name of an imported module."""
-    if not node.level:
-        return node.module or ""
-    parts = _packages(path)
-    parts = parts[: len(parts) - node.level + 1]
-    return ".".join([*parts, node.module] if node.module else parts)
-
-
-def _packages(path: Path) -> list[str]:
-    """Return the packages that contain a module, the outermost first."""
-    package = path.parent
-    parts = [package.name]
-    while (package.parent / "__init__.py").is_file():
-        package = package.parent
-        parts.insert(0, package.name)
-    return parts
-
-
-def _class_signature(path: Path, node: ast.ClassDef) -> Signature:
+def _class_signature(node: griffe.Class) -> Signature:
     """Return the signature of `__init__`, of the fields of a NamedTuple or dataclass, or of the first base with either.
 
     A dataclass inherits the fields of its base.
     """
-    doc = ast.get_docstring(node) or ""
-    for member in node.body:
-        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-            return _function_signature(path, member, doc, bound=True)
-    fields = [member for member in node.body if isinstance(member, ast.AnnAssign) and _is_field(member)]
-    inherited = None if fields and not _is_dataclass(node) else _base_signature(path, node)
+    doc, constructor = _doc(node), node.members.get("__init__")
+    if isinstance(constructor, griffe.Function):
+        return _function_signature(constructor, doc)
+    fields = [member for member in node.members.values() if _is_field(member)]
+    is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
+    inherited = _base_signature(node) if is_dataclass or not fields else None
     if inherited and not fields:
         return inherited._replace(doc=_first_paragraph(doc))
     described = _described(doc)
     parameters = dict(inherited.parameters) if inherited else {}
     for field in fields:
-        name, default = ast.unparse(field.target), ast.unparse(field.value) if field.value else None
-        parameters[name] = Parameter(_evaluate(path, field.annotation), default, described.get(name, ""))
+        parameters[field.name] = _parameter(node.module, field.annotation, field.value, described.get(field.name, ""))
     return Signature(parameters, False, _first_paragraph(doc))
 
 
-def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+def _is_field(member: Any) -> bool:
+    """Return whether a member of a class is an annotated attribute, but no ClassVar."""
+    return isinstance(member, griffe.Attribute) and bool(member.annotation) and "instance-attribute" in member.labels
 
 
-def _is_field(member: ast.AnnAssign) -> bool:
-    return isinstance(member.target, ast.Name) and not ast.unparse(member.annotation).startswith("ClassVar")
-
-
-def _base_signature(path: Path, node: ast.ClassDef) -> Signature | None:
+def _base_signature(node: griffe.Class) -> Signature | None:
     for base in node.bases:
-        try:
-            module, definition = _definition(path, ast.unparse(base).split("."))
-        except SignatureError:
-            continue
-        if isinstance(definition, ast.ClassDef):
-            return _class_signature(module, definition)
+        with suppress(SignatureError):
+            definition = _definition(node.module, str(base).split("."))
+            if isinstance(definition, griffe.Class):
+                return _class_signature(definition)
     return None
 
 
-def _function_signature(path: Path, node: ast.FunctionDef, doc: str, bound: bool) -> Signature:
+def _function_signature(node: griffe.Function, doc: str) -> Signature:
+    is_bound = isinstance(node.parent, griffe.Class) and "staticmethod" not in node.labels
     described = _described(doc)
-    positional = [*node.args.posonlyargs, *node.args.args][1 if bound else 0 :]
-    without_default = [None] * (len(positional) - len(node.args.defaults))
-    defaults: list[ast.expr | None] = [*without_default, *node.args.defaults]
-    pairs = [*zip(positional, defaults, strict=True), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
     parameters = {
-        argument.arg: Parameter(
-            _evaluate(path, argument.annotation),
-            ast.unparse(default) if default is not None else None,
-            described.get(argument.arg, ""),
-        )
-        for argument, default in pairs
+        argument.name: _parameter(node.module, argument.annotation, argument.default, described.get(argument.name, ""))
+        for argument in list(node.parameters)[is_bound:]
+        if argument.kind not in VARIADIC
     }
-    return Signature(parameters, node.args.kwarg is not None, _first_paragraph(doc))
+    is_open = any(argument.kind == griffe.ParameterKind.var_keyword for argument in node.parameters)
+    return Signature(parameters, is_open, _first_paragraph(doc))
 
 
-def _evaluate(path: Path, annotation: ast.expr | None, passed: frozenset[tuple[Path, str]] = frozenset()) -> Any:
+def _parameter(module: griffe.Module, annotation: Any, default: Any, doc: str) -> Parameter:
+    kind = None if annotation is None else _evaluate(module, str(annotation), frozenset())
+    return Parameter(kind, None if default is None else str(default), doc)
+
+
+def _evaluate(module: griffe.Module, source: str, passed: frozenset[tuple[str, str]]) -> Any:
     """Return the type of an annotation. None if it uses more than builtins, `typing`, `settings`, package aliases."""
-    if annotation is None:
-        return None
     known = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(settings)}
-    for name in {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)} - known.keys():
-        known[name] = _alias(path, name, passed)
+    for name in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} - known.keys():
+        known[name] = _alias(module, name, passed)
         if known[name] is None:
             return None
     try:
-        return eval(compile(ast.Expression(annotation), str(path), "eval"), known)
+        return eval(source, known)
     except (NameError, TypeError, AttributeError, ValueError):
         return None
 
 
-def _alias(path: Path, name: str, passed: frozenset[tuple[Path, str]]) -> Any:
-    """Return the type that a module assigns to a name, or imports under it from another module of its package.
+def _alias(module: griffe.Module, name: str, passed: frozenset[tuple[str, str]]) -> Any:
+    """Return the type that a module assigns to a name, or imports from another module of its package; None if that is
+    an `__init__.py`, which may be long.
 
     passed: modules and names that were already followed.
     """
-    if (path, name) in passed:
+    member = module.members.get(name)
+    if (module.path, name) in passed:
         return None
-    passed |= {(path, name)}
-    for node in _parse(path).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
-            return _evaluate(path, node.value, passed)
-        if isinstance(node, ast.ImportFrom):
-            for origin in [alias.name for alias in node.names if (alias.asname or alias.name) == name]:
-                return _imported_alias(path, node, origin, passed)
+    passed |= {(module.path, name)}
+    if isinstance(member, griffe.Attribute) and member.value is not None:
+        return _evaluate(module, str(member.value), passed)
+    if isinstance(member, griffe.Alias) and member.target_path.split(".")[0] == module.path.split(".")[0]:
+        with suppress(SignatureError):
+            found, names = _find_module(member.target_path)
+            return None if found.is_init_module else _alias(found, names[0], passed)
     return None
 
 
-def _imported_alias(path: Path, node: ast.ImportFrom, name: str, passed: frozenset[tuple[Path, str]]) -> Any:
-    """Return an imported type; None if it is from another package or from an `__init__.py`, which may be long."""
-    source = _absolute(path, node)
-    if source.split(".")[0] != _packages(path)[0]:
-        return None
-    try:
-        module, names = _find_module(f"{source}.{name}")
-    except SignatureError:
-        return None
-    return _alias(module, names[0], passed) if names and module.name != "__init__.py" else None
+def _doc(node: griffe.Class | griffe.Function) -> str:
+    return node.docstring.value if node.docstring else ""
 
 
 def _first_paragraph(doc: str) -> str:

@@ -1,4 +1,5 @@
-"""Sweeps: several runs by one command, in sequence or in parallel, here or on a cluster. One failure stops no other."""
+"""Sweeps: several runs by one command, over a grid or as trials of an Optuna study, in sequence or in parallel, here or
+on a cluster. A failed run does not stop the others."""
 
 import os
 import signal
@@ -6,22 +7,30 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, read_write
+from omegaconf import DictConfig, OmegaConf, read_write
 
-from showattendtell.config.compose import LAUNCHER, SEARCH
+from showattendtell.config.compose import SEARCH
+from showattendtell.config.hydra_internals import BasicSweeper, failure_of
 from showattendtell.config.subprocesses import in_own_process
-from showattendtell.config.validation import FAULTS, full_traceback, is_debugging, sentence
+from showattendtell.config.validation import FAULTS, full_traceback, is_debugging, raise_errors, sentence, validate
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import LOCK, file_lock
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text
+
+if TYPE_CHECKING:
+    import optuna
+
+    from showattendtell.config.study import ClaimedTrial, Study
 
 IN_TURN = "basic"
 """Hydra's own launcher, which runs one job after the other in this process."""
@@ -29,24 +38,8 @@ IN_TURN = "basic"
 POOLED = ("joblib", "ray")
 """Launchers whose processes are shared by several runs: if one were killed, other runs would fail too."""
 
-EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
-"""Launchers that need another package, each with the extra of this project that installs it."""
-
-
-def lacking_package(group: str, option: str) -> str:
-    """Return an error message if the package of a launcher or search space is not installed, else an empty text."""
-    kind, extra = ("optuna", "sweeps") if group == SEARCH else (option.partition("_")[0], EXTRAS.get(option))
-    part = "sweeper" if group == SEARCH else "launcher"
-    if group not in (SEARCH, LAUNCHER) or not extra or _is_found(f"hydra_plugins.hydra_{kind}_{part}"):
-        return ""
-    return f"{group}={option} needs the package hydra-{kind}-{part}; run pip install 'showattendtell[{extra}]'"
-
-
-def _is_found(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False
+HOPELESS = 3
+"""A command stops after this many trials if all of them failed."""
 
 
 def run_in_sweep(run: Callable[[], Any]) -> Any:
@@ -59,7 +52,7 @@ def run_in_sweep(run: Callable[[], Any]) -> Any:
     log = Path(config.runtime.output_dir, f"{config.job.name}.log")
     launcher = config.runtime.choices["hydra/launcher"]
 
-    def telling() -> Any:
+    def logged() -> Any:
         try:
             return run()
         except Exception as fault:
@@ -72,7 +65,7 @@ def run_in_sweep(run: Callable[[], Any]) -> Any:
             raise
 
     with chdir(config.runtime.cwd), nullcontext() if launcher == IN_TURN else _printing_into(log):
-        return in_own_process(telling) if launcher in POOLED else telling()
+        return in_own_process(logged) if launcher in POOLED else logged()
 
 
 @contextmanager
@@ -110,12 +103,12 @@ class GridSweeper(BasicSweeper):
         settle_folder(config)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         assert self.launcher
-        self._witness = RecordingLauncher(self.launcher, config)
-        self.launcher = self._witness
+        self._recorder = RecordingLauncher(self.launcher, config)
+        self.launcher = self._recorder
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         returned: list[Sequence[JobReturn]] = super().sweep(arguments)
-        self._witness.tell()
+        self._recorder.report()
         return returned
 
 
@@ -159,13 +152,13 @@ class RecordingLauncher(Launcher):
                 flush=True,
             )
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the runs
-            with self._telling_breakdown(name):
+            with self._reporting_breakdown(name):
                 ended = self._launcher.launch(job_overrides, initial_job_idx)
         self.ended += ended
         return [run for run in ended if run.status == JobStatus.COMPLETED]
 
     @contextmanager
-    def _telling_breakdown(self, name: str) -> Iterator[None]:
+    def _reporting_breakdown(self, name: str) -> Iterator[None]:
         """Raise any exception of a launcher as a `UserError`, and log its traceback."""
         try:
             yield
@@ -177,7 +170,7 @@ class RecordingLauncher(Launcher):
                 f"hydra/launcher={name}: {message or type(fault).__name__}; {format_override(log)} has more"
             ) from fault
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Print a line for each successful run.
 
         Raises `UserError` with a line for each failed run.
@@ -191,7 +184,7 @@ class RecordingLauncher(Launcher):
             if run.status == JobStatus.COMPLETED:
                 print(f"{where}  {run.return_value:.4g}" if isinstance(run.return_value, float) else where)
             else:
-                failed.append(f"{where}: {sentence(run._return_value)}")
+                failed.append(f"{where}: {sentence(failure_of(run))}")
         if failed:
             raise UserError("\n  ".join([f"{len(failed)} of {len(self.ended)} runs failed:", *failed]))
 
@@ -200,3 +193,89 @@ def format_override(folder: str | Path) -> Path:
     """Return a path as the user would type it: relative to the working folder if it is inside."""
     path, here = Path(folder), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def is_trial() -> bool:
+    """Return whether this run is a trial of a study."""
+    return HydraConfig.initialized() and bool(HydraConfig.get().runtime.choices.get(SEARCH))
+
+
+class StudySweeper(Sweeper):
+    """Run trials of an Optuna study until it has `n_trials`, including those of earlier commands and other workers.
+
+    Optuna's Hydra plugin would add `n_trials` to a resumed study, overwrite the folders of its first trials, and not
+    pass the trial to its run. Only its parser of search spaces is used here.
+
+    study_name: the study's name in its storage.
+    storage: the storage of the study: a database, as postgresql://USER@HOST/NAME, or an Optuna journal file; by default
+        study.db in the sweep's folder.
+    n_trials: total number of trials of the study. Failed trials count; interrupted ones are resumed.
+    n_jobs: number of trials that are launched at a time.
+    seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
+    sampler, pruner: the sampler proposes trials, the pruner stops hopeless ones.
+    params: settings of all trials, each with its value, or the values or range to search.
+    """
+
+    def __init__(
+        self,
+        study_name: Text,
+        sampler: Any,
+        pruner: Any,
+        storage: Text | None = None,
+        n_trials: PositiveInt = 20,
+        n_jobs: PositiveInt = 1,
+        seed: NonNegativeInt | None = None,
+        params: Any = None,  # the check of the command line adds them to the arguments
+    ):
+        self._study_name, self._storage = study_name, storage
+        self._sampler, self._pruner, self._seed = sampler, pruner, seed
+        self._n_trials, self._n_jobs = n_trials, n_jobs
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        own = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
+        raise_errors(validate(OmegaConf.create({"hydra": {"sweeper": own}})))
+        settle_folder(config)
+        self._folder = format_override(config.hydra.sweep.dir)
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        self._recorder = RecordingLauncher(launcher, config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the trials and report the study. Raises `UserError` if all trials fail."""
+        from showattendtell.config.study import Study
+
+        study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)
+        while taken := study.take(self._n_jobs, self._n_trials):
+            self._run(study, taken)
+            self._refuse_hopeless()
+        report(study.study, self._folder)
+
+    def _run(self, study: "Study", taken: "list[ClaimedTrial]") -> None:
+        self._recorder.launch([trial.overrides for trial in taken], taken[0].number)
+        for trial, run in zip(taken, self._recorder.ended[-len(taken) :], strict=True):
+            if run.status == JobStatus.COMPLETED:
+                study.end(trial.number, run.return_value)
+            else:
+                study.fail(trial.number, sentence(failure_of(run)))
+
+    def _refuse_hopeless(self) -> None:
+        faults = [_fault(run) for run in self._recorder.ended if run.status == JobStatus.FAILED]
+        if len(faults) == len(self._recorder.ended) >= HOPELESS:
+            raise UserError("\n  ".join([f"all {len(faults)} trials failed, and there will be no more:", *faults]))
+
+
+def report(study: "optuna.Study", folder: Path) -> None:
+    """Print the results of a study, and write its page."""
+    from showattendtell.visualization.study_page import PAGE, print_study, summarize_study, write_page
+
+    summary = summarize_study(study, folder)
+    print_study(summary)
+    with file_lock(folder / LOCK):  # workers end at the same time
+        write_page(summary, folder / PAGE)
+    print(f"{folder / PAGE} has more")
+
+
+def _fault(run: JobReturn) -> str:
+    assert run.hydra_cfg
+    return f"{format_override(run.hydra_cfg.hydra.runtime.output_dir)}: {sentence(failure_of(run))}"

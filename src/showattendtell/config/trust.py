@@ -10,16 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, grammar_parser
-from omegaconf.errors import OmegaConfBaseException
-from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose, config_folder
+from showattendtell.config.compose import compose, config_folder, to_plain, without_hydra
+from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError
 
@@ -122,9 +120,7 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
         arguments: the whole command of `train`, the typed arguments included.
     """
     config, _ = compose("train", check_command("train", arguments, complete=False))
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    settings: Any = OmegaConf.to_container(config, resolve=True)
+    settings = to_plain(without_hydra(config))
     own = set(chain.from_iterable(_texts(override.value()) for override in _overrides(typed)))
     check_targets(settings, file, own)
     for argument in chain.from_iterable((settings["stages"] or {}).values()):
@@ -134,7 +130,7 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
 
 def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
     """Yield the overrides of a command line. The check of the command line reports those that cannot be parsed."""
-    for line in get_args_parser().parse_intermixed_args(list(arguments)).overrides:
+    for line in parse_arguments(arguments).overrides:
         try:
             yield OverridesParser.create().parse_override(line)
         except HydraException:
@@ -162,7 +158,7 @@ def _refuse_code(override: Override, file: Path) -> None:
     node, path = override.value(), re.split(r"[./\[\]]+", override.key_or_group)
     if path[0] == "hydra":
         raise refusal("and settings of Hydra are not recalled; if you need it, type it again")
-    if any(map(_has_resolver, _texts(node))):
+    if any(map(has_resolver, _texts(node))):
         raise refusal("and ${...} in it is not resolved; if you need it, type it again")
     for name in filter(None, reversed(path)):
         node = {name: node}
@@ -182,20 +178,6 @@ def _texts(value: Any) -> Iterator[str]:
     """Yield every text in the value of a setting."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     yield from [value] if isinstance(value, str) else chain.from_iterable(map(_texts, inner))
-
-
-def _has_resolver(text: str) -> bool:
-    """Return whether OmegaConf calls a resolver, as in `${oc.env:HOME}`; `${cache}` refers to another setting."""
-    try:
-        nodes = [grammar_parser.parse(text)] if "${" in text else []
-    except OmegaConfBaseException:  # neither a text nor an interpolation
-        return True
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, OmegaConfGrammarParser.InterpolationResolverContext):
-            return True
-        nodes += getattr(node, "children", None) or []
-    return False
 
 
 def _package(target: str) -> str:

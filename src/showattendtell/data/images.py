@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 from showattendtell.types import Box
 
 PIXELS = 2
@@ -110,8 +110,8 @@ def _telling(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
     except UnidentifiedImageError:
         raise _unreadable(name, _what_it_is(head())) from None
     except Exception as fault:  # Pillow's readers have no common error for damaged files
-        reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-        raise _unreadable(name, reason.removesuffix(".").splitlines()[0]) from None
+        reason = getattr(fault, "strerror", None) or first_line(fault)
+        raise _unreadable(name, reason.removesuffix(".")) from None
 
 
 def _unreadable(name: str | Path, reason: str) -> UserError:

@@ -18,9 +18,9 @@ from safetensors.torch import save as safetensors
 from torch import Tensor
 
 from showattendtell import __version__
-from showattendtell.config.differences import plain_settings
+from showattendtell.config.compose import plain_settings, with_overrides
 from showattendtell.config.entry_point import Choices
-from showattendtell.config.instantiate import Config, build, build_captioner, with_overrides
+from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate

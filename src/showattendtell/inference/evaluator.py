@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from showattendtell.config.differences import plain
-from showattendtell.config.instantiate import Config, build, find_source, with_overrides
+from showattendtell.config.compose import to_plain, with_overrides
+from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
@@ -65,7 +65,7 @@ class EvaluationRun(NamedTuple):
             "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),
             "choices": self._each([model.choices for model in self.models]),
-            "config": self._each([plain(model.config) for model in self.models]),
+            "config": self._each([to_plain(model.config) for model in self.models]),
             "versions": versions(),
         }
 

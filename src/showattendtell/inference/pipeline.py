@@ -13,7 +13,8 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
-from showattendtell.config.instantiate import Config, build, with_overrides
+from showattendtell.config.compose import with_overrides
+from showattendtell.config.instantiate import Config, build
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.decoding.beam_search import BeamSearch

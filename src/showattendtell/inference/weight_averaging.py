@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.config.differences import model_differences, trained_with
+from showattendtell.config.compose import model_differences, trained_with
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD, LoadedModel, find_model, load_model, weights_file

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from showattendtell.data.images import open_image
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 from showattendtell.metrics.bootstrap import Array
 
 
@@ -81,7 +81,7 @@ def load_clip(name: str) -> Clip:
             raise ValueError(f"it lacks {sorted(found['missing_keys'])[0]}")
         processor = transformers.CLIPProcessor.from_pretrained(name)
     except Exception as fault:  # transformers has no common error for loading failures
-        reason = (str(fault).strip() or type(fault).__name__).splitlines()[0].removesuffix(".")
+        reason = first_line(fault).removesuffix(".")
         raise UserError(
             f"the CLIP model {name} cannot be loaded ({reason}); give the folder of one, or its name on the hub"
         ) from None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from showattendtell.data.images import PIXELS, CropMode, Preprocessing
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -251,7 +251,7 @@ def _stages(layers: nn.Sequential) -> list[nn.Sequential]:
 
 
 def _unsuited(size: int, network: str, fault: Exception) -> UserError:
-    reason = (str(fault).strip().splitlines() or [type(fault).__name__])[0].removesuffix(".")
+    reason = first_line(fault).removesuffix(".")
     return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); take another")
 
 

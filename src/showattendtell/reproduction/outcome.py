@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from showattendtell.config.schemas import PaperTableConfig
 from showattendtell.data.formats import read_all
 from showattendtell.inference.matching import in_words, match
 from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
 from showattendtell.reproduction.runs import TableRun
-from showattendtell.reproduction.scoring import ScoringPlan, title_of
+from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_figures, paper_rows
 from showattendtell.visualization.result_files import Result, read_result, write_text
@@ -57,7 +56,9 @@ def make_table(
     rows = [TableRow(one.label, mean_figures(one.results, COLUMNS), one.results) for one in series]
     published = paper_rows(dataset) if any(recipe.paper for recipe in table.recipes.values()) else {}
     shown = DATASETS.get(dataset, dataset)
-    blocks = [TableBlock(shown, tuple(_beside(rows, [_model_in_paper(table, one) for one in series], published)))]
+    blocks = [
+        TableBlock(shown, tuple(_next_to_paper(rows, [_model_in_paper(table, one) for one in series], published)))
+    ]
     remarks = [
         *([ORIGIN] if published else []),
         *find_notes(rows, COLUMNS),
@@ -73,7 +74,7 @@ def make_table(
         remarks += [f"no differences in {metric}: {reason}" for metric, reason in missing.items()]
         remarks.append(
             f"differences: of the means over seeds, and the interval of 95 % of {RESAMPLES:,} resamples of the images "
-            "(paired bootstrap); what another seed would give is told by the standard deviations alone"
+            "(paired bootstrap); what another seed would give is shown by the standard deviations alone"
         )
     columns = tuple(column for column in COLUMNS if any(column in row.figures for row in rows))
     return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
@@ -116,7 +117,7 @@ def _model_in_paper(table: PaperTableConfig, series: RecipeResults) -> str | Non
     return recipe.paper if recipe else None
 
 
-def _beside(
+def _next_to_paper(
     rows: Sequence[TableRow], models: Sequence[str | None], published: Mapping[str, TableRow]
 ) -> Iterator[TableRow]:
     """Yield the paper's rows of other models, then each row below the paper's row of its model, if there is one."""

@@ -1,24 +1,36 @@
 """The runs of a table: the training settings of each, and its progress."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import beside_a_command, compose
-from showattendtell.config.differences import find_differences, plain_settings
+from showattendtell.config.compose import (
+    compose,
+    find_differences,
+    load_plain,
+    plain_settings,
+    to_plain,
+    with_overrides,
+    without_hydra,
+)
 from showattendtell.config.entry_point import as_value
-from showattendtell.config.schemas import PaperTableConfig, RecipeConfig
+from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.trust import literal
 from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
-from showattendtell.reproduction.scoring import ScoringPlan, setting_of, sha256_of
-from showattendtell.runtime.epoch_times import read_times
-from showattendtell.runtime.files import BEST, LAST, PREVIOUS
+from showattendtell.reproduction.tables import (
+    PaperTableConfig,
+    ScoringPlan,
+    check_table,
+    recipe_settings,
+    sha256_of,
+    with_beginnings,
+)
+from showattendtell.runtime.files import BEST, LAST, PREVIOUS, read_times
 from showattendtell.settings import may_differ
 
 BEGINNING = "init_from.sha256"
@@ -97,7 +109,7 @@ def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
     with unknown names, settings that train does not accept, and a folder that holds a run
     with other settings.
     """
-    _check(table)
+    check_table(table)
     runs = _make_runs(table, config, folder, _chosen(table, config), config.seeds or table.seeds)
     check_settings(runs)
     return runs
@@ -120,7 +132,7 @@ def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
     faults = []
     for recipe in table.recipes:
         try:
-            made = _make_runs(table, config, folder, dict.fromkeys(_with_beginnings(table.recipes, recipe)), seeds)
+            made = _make_runs(table, config, folder, dict.fromkeys(with_beginnings(table.recipes, recipe)), seeds)
         except UserError as fault:
             faults.append(str(fault))
         else:
@@ -138,15 +150,14 @@ def _make_runs(
     runs: dict[tuple[str, int], TableRun] = {}
     for name in recipes:
         recipe = table.recipes[name]
-        arguments = (*_settings(table.recipes, name), *common)
+        arguments = (*recipe_settings(table.recipes, name), *common)
         settings = _compose(arguments)
         for seed in seeds:
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
             before = tuple(runs[needed, seed] for needed in recipe.needs)
             own = {"seed": seed, **({"init_from": str(before[0].folder / BEST)} if recipe.init_from else {})}
-            whole = OmegaConf.merge(settings, own)
-            assert isinstance(whole, DictConfig)
+            whole = with_overrides(settings, **own)
             given = (f"{key}={as_value(str(value))}" for key, value in own.items())
             runs[name, seed] = TableRun(
                 name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.average_of)
@@ -154,50 +165,9 @@ def _make_runs(
     return list(runs.values())
 
 
-def _settings(recipes: Mapping[str, RecipeConfig], name: str) -> Sequence[str]:
-    """Return the settings of train; for a mean, those of its first part, as in its checkpoint."""
-    recipe = recipes[name]
-    return _settings(recipes, recipe.average_of[0]) if recipe.average_of else recipe.settings
-
-
 def check_settings(runs: Iterable[TableRun]) -> None:
     """Raise `UserError` if a run's folder holds one with other settings or with other initial weights."""
     raise_errors([fault for run in runs for fault in find_other_settings(run)][:1])
-
-
-def _check(table: PaperTableConfig) -> None:
-    """Raise `UserError` unless everything that the table names exists, before hours are spent on it."""
-    beginnings = (name for recipe in table.recipes.values() for name in recipe.needs)
-    members = (recipe for name in table.ensembles for recipe in table.members(name))
-    for name in [table.base, *table.pages, *members, *beginnings]:
-        if name not in table.recipes:
-            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    _check_means(table)
-    if table.decoding not in table.decodings:
-        ways = ",".join(map(str, table.decodings))
-        raise UserError(
-            f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
-        )
-    with beside_a_command():
-        for decoding in table.decodings:
-            check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
-
-
-def _check_means(table: PaperTableConfig) -> None:
-    """Check that each recipe is either a training or a mean of several, and that there are no cycles."""
-    for name, recipe in table.recipes.items():
-        if len(recipe.average_of) == 1 or bool(recipe.settings) == bool(recipe.average_of):
-            raise UserError(
-                f"table={table.name}: {name} needs settings of train, or average_of with two recipes or more"
-            )
-        if recipe.average_of and recipe.init_from:
-            raise UserError(
-                f"table={table.name}: {name} is the mean of others, and begins with nothing; leave that out"
-            )
-    try:
-        TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
-    except CycleError as fault:
-        raise UserError(f"table={table.name}: {' needs '.join(reversed(fault.args[1]))}, which has no end") from None
 
 
 def _chosen(table: PaperTableConfig, config: DictConfig) -> list[str]:
@@ -207,13 +177,7 @@ def _chosen(table: PaperTableConfig, config: DictConfig) -> list[str]:
     for name in asked:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    return list(dict.fromkeys(name for one in asked for name in _with_beginnings(table.recipes, one)))
-
-
-def _with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[str]:
-    for first in recipes[name].needs:
-        yield from _with_beginnings(recipes, first)
-    yield name
+    return list(dict.fromkeys(name for one in asked for name in with_beginnings(table.recipes, one)))
 
 
 def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> dict[str, ScoringPlan]:
@@ -254,11 +218,9 @@ def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
 
 
 def _compose(arguments: Sequence[str]) -> DictConfig:
-    with beside_a_command():
+    with outside_of_command():
         config, _ = compose("train", check_command("train", arguments))
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra")
-    return config
+    return without_hydra(config)
 
 
 def find_other_settings(run: TableRun) -> list[str]:
@@ -275,7 +237,7 @@ def find_other_settings(run: TableRun) -> list[str]:
         return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
     others = [other.title for other in _made_of_others(run)]
     if others:
-        return [f"{run.folder} was made of other weights than {others[0]} has now; delete it to make it anew"]
+        return [f"{run.folder} was made of other weights than {others[0]} has now; delete it to make it again"]
     return []
 
 
@@ -283,15 +245,9 @@ def _differences(run: TableRun) -> list[str]:
     file = run.folder / "config/config.yaml"
     if not file.is_file():
         return []
-    theirs = _unresolved(OmegaConf.load(file))
+    theirs = literal(load_plain(file))  # nothing is resolved: interpolations of a file are untrusted
     beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
-    return find_differences(_unresolved(run.config), {**plain_settings(theirs), **beginning})
-
-
-def _unresolved(config: Any) -> DictConfig:
-    """Return the configuration with unresolved interpolations, since those of a file are untrusted."""
-    settings: Any = OmegaConf.to_container(config, resolve=False)
-    return literal(settings)
+    return find_differences(literal(to_plain(run.config, resolve=False)), {**plain_settings(theirs), **beginning})
 
 
 def _made_of_others(run: TableRun) -> list[TableRun]:
@@ -316,7 +272,7 @@ def note_beginning(run: TableRun) -> None:
     gone = [before for before in run.before if not (before.folder / BEST).is_file()]
     if gone:
         raise UserError(
-            f"{gone[0].folder} has no {BEST} any more, of which {run.title} is made; delete it to train it anew"
+            f"{gone[0].folder} has no {BEST} any more, of which {run.title} is made; delete it to train it again"
         )
     if run.before:
         run.folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from showattendtell.config.entry_point import as_value
-from showattendtell.config.schemas import PaperTableConfig
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError
 from showattendtell.reproduction.outcome import make_table, write
@@ -29,9 +28,8 @@ from showattendtell.reproduction.runs import (
     note_beginning,
     runs_with_other_settings,
 )
-from showattendtell.reproduction.scoring import ScoringPlan, setting_of
-from showattendtell.runtime.epoch_times import duration, read_times
-from showattendtell.runtime.files import BEST, LOCK, file_lock, lock_file
+from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, setting_of
+from showattendtell.runtime.files import BEST, LOCK, duration, file_lock, lock_file, read_times
 
 
 class CommandRunner(Subcommands):
@@ -40,7 +38,7 @@ class CommandRunner(Subcommands):
     def __exit__(self, *about: object) -> None:
         super().__exit__(*about)
         if self.came:
-            print("\nstopped; the same command goes on from here", file=sys.stderr)
+            print("\nstopped; the same command resumes from here", file=sys.stderr)
 
     def run(self, command: str, *settings: str) -> None:
         """Print the command and run it.
@@ -53,7 +51,7 @@ class CommandRunner(Subcommands):
         if self.came:
             sys.exit(128 + self.came)
         if status:
-            raise UserError(f"{command} ended with status {status}; what it said stands above, behind $ {line}")
+            raise UserError(f"{command} ended with status {status}; its output is above, after $ {line}")
 
 
 def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
@@ -66,7 +64,7 @@ def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictCo
     for run in runs:
         minutes = None if budget(config) else table.recipes[run.recipe].minutes
         left.append(expected_seconds(run, runs, minutes))
-        shown.add_row(run.recipe, str(run.seed), _state(run), _told(left[-1]))
+        shown.add_row(run.recipe, str(run.seed), _state(run), _format_left(left[-1]))
     console = Console(highlight=False)
     console.print(shown)
     todo, unknown, known = sum(not run.is_finished for run in runs), left.count(None), sum(filter(None, left))
@@ -93,7 +91,7 @@ def _state(run: TableRun) -> str:
     return "to be trained"
 
 
-def _told(seconds: float | None) -> str:
+def _format_left(seconds: float | None) -> str:
     return "?" if seconds is None else duration(seconds) if seconds else ""
 
 

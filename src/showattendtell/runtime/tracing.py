@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from showattendtell.errors import first_line
+
 
 @contextmanager
 def quietly() -> Iterator[None]:
@@ -64,4 +66,4 @@ def open_session(model: bytes | Path) -> Any:
 
 def reason_of(fault: Exception) -> str:
     """Return the type and first line of an error; exporters and runtimes raise many types."""
-    return f"{type(fault).__name__}: {(str(fault).strip().splitlines() or [''])[0]}"
+    return f"{type(fault).__name__}: {first_line(fault)}"

@@ -17,7 +17,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.optim import Optimizer
 
-from showattendtell.config.search import is_trial
+from showattendtell.config.sweeper import is_trial
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -27,8 +27,7 @@ from showattendtell.inference.checkpoints import CARD
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import STILL, entropies
 from showattendtell.runtime.distributed import any_rank, rank
-from showattendtell.runtime.epoch_times import write_times
-from showattendtell.runtime.files import BEST
+from showattendtell.runtime.files import BEST, write_times
 from showattendtell.runtime.random_states import random_states, set_random_states
 from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.lightning_internals import logged_step
@@ -39,7 +38,7 @@ from showattendtell.visualization.figures import draw_curves, read_metrics
 from showattendtell.visualization.heatmaps import draw_panel
 
 if TYPE_CHECKING:
-    from showattendtell.config.trial import CurrentTrial
+    from showattendtell.config.study import CurrentTrial
 
 NLL = "val/nll_per_word"
 CIDER = "val/cider"
@@ -233,7 +232,7 @@ class TrialPruning(Callback):
 
     def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
         if is_trial() and rank() == 0:
-            from showattendtell.config.trial import current_trial
+            from showattendtell.config.study import current_trial
 
             self._trial = current_trial()
 

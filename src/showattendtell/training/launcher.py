@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from showattendtell.config.differences import plain_settings
+from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import build, with_trainer
 from showattendtell.config.validation import FAULTS, TARGET, sentence

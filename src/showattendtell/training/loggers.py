@@ -26,7 +26,7 @@ from rich.console import Console
 
 import showattendtell
 from showattendtell.config.entry_point import read_origin
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import atomic_write
 from showattendtell.settings import NonNegativeInt, Text
 
@@ -340,7 +340,7 @@ class WandbDashboard(Dashboard):
         try:
             return self._begin(label, settings, None)
         except (CommError, UsageError, TimeoutError) as fault:
-            print(f"wandb cannot be reached ({str(fault).splitlines()[0]}); this run is kept offline")
+            print(f"wandb cannot be reached ({first_line(fault)}); this run is kept offline")
             return self._begin(label, settings, "offline")
 
     def _begin(self, label: Mapping[str, Any], settings: Mapping[str, Any], mode: Any) -> WandbLogger:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose
-from showattendtell.config.differences import (
+from showattendtell.config.compose import (
     MODEL,
+    compose,
     find_differences,
     model_differences,
     plain_settings,

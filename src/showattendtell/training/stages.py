@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import beside_a_command
 from showattendtell.config.entry_point import quoted, read_choices, run_folder, search_root
+from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import BEST, atomic_write
@@ -41,7 +41,7 @@ def run_stages(settings: Mapping[str, Any]) -> float:
     stages = list(plan_stages(settings["stages"], folder, given))
     for stage in stages:
         try:
-            with beside_a_command():
+            with outside_of_command():
                 check_command("train", stage.arguments)
         except UserError as fault:
             raise UserError(f"stage {stage.name}: {fault}") from None

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.epoch_times import read_times
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import atomic_write, read_times
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 

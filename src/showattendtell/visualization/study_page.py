@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from showattendtell.runtime.epoch_times import duration
-from showattendtell.runtime.files import atomic_write
+from showattendtell.runtime.files import atomic_write, duration
 from showattendtell.visualization.rendering import fill
 
 PAGE = "report.html"

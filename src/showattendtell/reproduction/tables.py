@@ -1,0 +1,257 @@
+"""Tables of recipes, the command-line settings of their rows, and which of their test results exist."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
+from showattendtell.config.entry_point import quoted
+from showattendtell.config.hydra_internals import outside_of_command
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.runtime.files import sha256
+from showattendtell.settings import NonNegativeInt, PositiveFloat, PositiveInt, Text
+
+BOXED = "pointing_game"
+"""The figure that a result has if the data set has ground-truth boxes."""
+
+QUOTES = "\"'"
+
+
+class RecipeConfig(NamedTuple):
+    """A row of a table: a training, or the weight average of others.
+
+    settings: arguments of train, without the seed.
+    paper: the corresponding model in the paper's Table 1, if there is one.
+    minutes: approximate training time with one seed on one core; null if it was not measured.
+    init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
+    average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
+    """
+
+    settings: Sequence[Text] = ()
+    paper: Text | None = None
+    minutes: PositiveFloat | None = None
+    init_from: Text | None = None
+    average_of: Sequence[Text] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the recipes that have to be trained before this one."""
+        return (*([self.init_from] if self.init_from else []), *self.average_of)
+
+
+class PaperTableConfig(NamedTuple):
+    """Recipes that are rows of one table.
+
+    name: the name of the table and of its files.
+    folder: folder of the runs, runs/paper-FOLDER; tables may share it, and recipes of the same name are trained once.
+    recipes: the recipes by name, in the order of the rows.
+    base: the recipe that the others are compared with.
+    pages: the recipes that are shown side by side on the page of photographs.
+    seeds: the seeds of each recipe.
+    decodings: how the test images are captioned: a number is a beam size, a word an option of the group decoding.
+    decoding: the one of decodings with which recipes are compared.
+    ensembles: rows for ensembles of all seeds of a recipe, or of several recipes, by name.
+    """
+
+    name: Text
+    folder: Text
+    recipes: Mapping[str, RecipeConfig]
+    base: Text
+    pages: Sequence[Text]
+    seeds: Annotated[Sequence[NonNegativeInt], Field(min_length=1)] = (1, 2, 3)
+    decodings: Annotated[Sequence[PositiveInt | Text], Field(min_length=1)] = (1, 3, 5, "consensus")
+    decoding: PositiveInt | Text = 3
+    ensembles: Mapping[str, Text | Sequence[Text]] = MappingProxyType({})
+
+    def members(self, ensemble: str) -> list[str]:
+        """Return the recipes whose models form an ensemble."""
+        named = self.ensembles[ensemble]
+        return [named] if isinstance(named, str) else list(named)
+
+
+def check_table(table: PaperTableConfig) -> None:
+    """Raise `UserError` unless everything that the table names exists, before hours are spent on it."""
+    beginnings = (name for recipe in table.recipes.values() for name in recipe.needs)
+    members = (recipe for name in table.ensembles for recipe in table.members(name))
+    for name in [table.base, *table.pages, *members, *beginnings]:
+        if name not in table.recipes:
+            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
+    _check_means(table)
+    if table.decoding not in table.decodings:
+        ways = ",".join(map(str, table.decodings))
+        raise UserError(
+            f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
+        )
+    with outside_of_command():
+        for decoding in table.decodings:
+            check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+
+
+def _check_means(table: PaperTableConfig) -> None:
+    """Check that each recipe is either a training or a mean of several, and that there are no cycles."""
+    for name, recipe in table.recipes.items():
+        if len(recipe.average_of) == 1 or bool(recipe.settings) == bool(recipe.average_of):
+            raise UserError(
+                f"table={table.name}: {name} needs settings of train, or average_of with two recipes or more"
+            )
+        if recipe.average_of and recipe.init_from:
+            raise UserError(
+                f"table={table.name}: {name} is the mean of others, and begins with nothing; leave that out"
+            )
+    try:
+        TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
+    except CycleError as fault:
+        raise UserError(f"table={table.name}: {' needs '.join(reversed(fault.args[1]))}, which has no end") from None
+
+
+def with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[str]:
+    for first in recipes[name].needs:
+        yield from with_beginnings(recipes, first)
+    yield name
+
+
+def recipe_settings(recipes: Mapping[str, RecipeConfig], name: str) -> Sequence[str]:
+    """Return the settings of train; for a mean, those of its first part, as in its checkpoint."""
+    recipe = recipes[name]
+    return recipe_settings(recipes, recipe.average_of[0]) if recipe.average_of else recipe.settings
+
+
+def quote_settings(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires."""
+    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
+
+
+def _quote_each(argument: str) -> str:
+    name, _, value = argument.partition("=")
+    if value == "null":
+        return argument
+    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    settings = [setting for setting in map(str.strip, _split(inner)) if setting]
+    return f"{name}=[{','.join(setting if setting[0] in QUOTES else quoted(setting) for setting in settings)}]"
+
+
+def _split(text: str) -> list[str]:
+    """Split a text at the commas outside of brackets and quotes."""
+    parts, depth, quote, before = [""], 0, "", ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote and before != "\\" else quote
+        elif character in QUOTES:
+            quote = character
+        else:
+            depth += (character in "[{(") - (character in "]})")
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+        before = character
+    return parts
+
+
+def title_of(decoding: int | str) -> str:
+    """Return the title of a table's decoding."""
+    return f"beam {decoding}" if isinstance(decoding, int) else decoding
+
+
+def setting_of(decoding: int | str) -> str:
+    """Return the command-line setting of a table's decoding."""
+    return f"decoding.beam_size={decoding}" if isinstance(decoding, int) else f"decoding={decoding}"
+
+
+class ScoringPlan(NamedTuple):
+    """A model or an ensemble, and the test results that it needs.
+
+    title      its name
+    folder     of the results
+    models     the checkpoints
+    decodings  one result for each
+    boxed      whether the results need attention scores, which use ground-truth boxes
+    """
+
+    title: str
+    folder: Path
+    models: tuple[Path, ...]
+    decodings: tuple[int | str, ...]
+    boxed: bool
+
+    @property
+    def is_finished(self) -> bool:
+        return all(map(self.is_scored, self.decodings))
+
+    @property
+    def results(self) -> list[Path]:
+        """Existing results, including those of other decodings and other weights."""
+        return sorted(self.folder.glob("results-test-*.json"))
+
+    @property
+    def was_scored(self) -> bool:
+        """Whether any result belongs to the present weights, which means that training was complete."""
+        return all(model.is_file() for model in self.models) and any(map(self._is_of_these, self.results))
+
+    def result_file(self, decoding: int | str) -> Path:
+        return self.folder / f"results-test-{title_of(decoding).replace(' ', '')}.json"
+
+    def is_scored(self, decoding: int | str) -> bool:
+        """Whether there is a result of these models with the present settings of this decoding.
+
+        A deleted checkpoint is assumed to be the one that was scored.
+        """
+        file = self.result_file(decoding)
+        if not file.is_file() or not self._is_of_these(file):
+            return False
+        result = _read(file, _stamp(file))
+        return _is_written_so(result, decoding) and (not self.boxed or BOXED in result)
+
+    def _is_of_these(self, file: Path) -> bool:
+        scored = _read(file, _stamp(file))["checkpoint_sha256"]
+        hashes = [scored] if isinstance(scored, str) else scored
+        return len(hashes) == len(self.models) and all(map(_is_of, self.models, hashes))
+
+
+def _is_written_so(result: dict[str, Any], decoding: int | str) -> bool:
+    """Whether a result has the present settings; those that it lacks are newer, and by default change no caption."""
+    tokenizer, settings = _settings_of(decoding)
+    decoding_used = result["decoding"]
+    return result["tokenizer"] == tokenizer and all(decoding_used[name] == settings.get(name) for name in decoding_used)
+
+
+@cache
+def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
+    """Return the present tokenizer and decoding settings of evaluate, in the form of a result file."""
+    from showattendtell.config.instantiate import build
+
+    with outside_of_command():
+        config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+    return config.tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
+
+
+def _is_of(checkpoint: Path, sha256: str) -> bool:
+    return not checkpoint.is_file() or sha256_of(checkpoint) == sha256
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return modification time and size of a file, as cache key."""
+    about = file.stat()
+    return about.st_mtime_ns, about.st_size
+
+
+def sha256_of(checkpoint: Path) -> str:
+    return _hash(checkpoint, _stamp(checkpoint))
+
+
+@cache
+def _hash(checkpoint: Path, stamp: tuple[int, int]) -> str:
+    return sha256(checkpoint)
+
+
+@cache
+def _read(file: Path, stamp: tuple[int, int]) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_bytes())
+    return content
