@@ -135,7 +135,7 @@ def test_a_fault_met_while_reading_ahead_is_raised_in_its_turn():
 def test_grids_that_are_held_are_read_once_and_are_the_same():
     asked: list[int] = []
 
-    def read(positions: list[int]) -> torch.Tensor:
+    def read(positions: list[int], draw: tuple[int, int] = (0, 0)) -> torch.Tensor:
         asked.extend(positions)
         return numbered(positions)
 
@@ -155,6 +155,8 @@ def test_training_holds_its_grids_when_it_is_told_to(tmp_path: Path):
 
 
 def test_pixels_are_not_held():
-    captions = CaptionDataset(examples_of(), vocabulary(), lambda positions: torch.zeros(len(positions), 3, 4, 4))
+    captions = CaptionDataset(
+        examples_of(), vocabulary(), lambda positions, draw=(0, 0): torch.zeros(len(positions), 3, 4, 4)
+    )
     with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps the grids of a frozen encoder"):
         captions.hold(torch.device("cpu"))

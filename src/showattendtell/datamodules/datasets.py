@@ -1,7 +1,7 @@
 """Captions and images of a split in batches, and image sources."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from showattendtell.data.augmentation import Augmentation, AugmentedFiles, menti
 from showattendtell.data.checks import drop_unreadable
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
+from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
@@ -22,8 +23,14 @@ from showattendtell.features.views import MIRRORED, draw_views
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Batch, Dataset, Example, ShardedBatch
 
-ImageSource = Callable[[Sequence[int]], Tensor]
-"""Maps positions in a split to model inputs: (I, L, D) regions or (I, 3, H, W) pixels."""
+
+class ImageSource(Protocol):
+    """Maps positions in a split to model inputs: (I, L, D) regions or (I, 3, H, W) pixels.
+
+    draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
+    """
+
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor: ...
 
 
 View = Literal["plain", "mirrored", "drawn"]
@@ -41,14 +48,15 @@ def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "
     """Return a source of regions from the feature store; the seed decides which stored view of an image is drawn."""
     rows = store.rows([example.image for example in examples])
     if view == "mirrored":
-        return lambda positions: store.read(rows[torch.as_tensor(positions)], torch.full((len(positions),), MIRRORED))
+        views = torch.full((len(rows),), MIRRORED)
+        return lambda positions, draw=(0, 0): store.read(rows[list(positions)], views[list(positions)])
     if view == "plain" or store.views == 1:
-        return lambda positions: store[rows[torch.as_tensor(positions)]]
+        return lambda positions, draw=(0, 0): store[rows[list(positions)]]
     sided = np.array([mentions_sides(example) for example in examples])
 
-    def read(positions: Sequence[int]) -> Tensor:
-        views = draw_views(store.views, positions, sided[positions], seed)
-        return store.read(rows[torch.as_tensor(positions)], views)
+    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        views = draw_views(store.views, sided, seed, draw)
+        return store.read(rows[list(positions)], views[list(positions)])
 
     return read
 
@@ -74,7 +82,7 @@ def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int 
     for start in range(0, number, at_a_time):
         positions = range(start, min(start + at_a_time, number))
         held[positions.start : positions.stop] = images(positions)
-    return lambda positions: held[torch.as_tensor(positions, device=device)]
+    return lambda positions, draw=(0, 0): held[torch.as_tensor(positions, device=device)]
 
 
 def pixel_source(
@@ -91,7 +99,7 @@ def pixel_source(
         return AugmentedFiles(examples, preprocessing, augmentation)
     files = ImageFiles([example.path for example in examples], preprocessing)
 
-    def read(positions: Sequence[int]) -> Tensor:
+    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
         images = [files[position][1] for position in positions]
         for image in images:
             if isinstance(image, Exception):
@@ -215,8 +223,12 @@ class CaptionDataset(TorchDataset[Batch]):
         return f"{self._names[image]}#{caption - np.searchsorted(self.image_index, image)}"
 
     def __getitem__(self, captions: list[int]) -> Batch:
+        return self.batch(captions)
+
+    def batch(self, captions: list[int], draw: tuple[int, int] = (0, 0)) -> Batch:
+        """Return the captions with their images, whose views `draw` decides, see `ImageSource`."""
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
-        images = self.images(positions.tolist())
+        images = self.images(positions.tolist(), draw)
         return Batch(images, torch.from_numpy(image_index), self.tokens.pad(captions), torch.from_numpy(positions))
 
 
@@ -226,8 +238,8 @@ class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
     def __init__(self, captions: CaptionDataset):
         self._captions = captions
 
-    def __getitem__(self, part: ShardedBatch[list[int]]) -> ShardedBatch[Batch]:
-        return ShardedBatch(self._captions[part.content], part.share)
+    def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
+        return ShardedBatch(self._captions.batch(request.content, request.draw), request.share)
 
 
 class ImageBatch(NamedTuple):

@@ -35,12 +35,14 @@ def is_mirrored(view: Any) -> Any:
     return view % 2 == 1
 
 
-def draw_views(number: int, positions: Sequence[int], sided: NDArray[np.bool_], seed: int) -> Tensor:
-    """Draw one of `number` views for each image of a batch, (I,); seed and images of the batch decide.
+def draw_views(number: int, sided: NDArray[np.bool_], seed: int, draw: tuple[int, int]) -> Tensor:
+    """Draw one of `number` views for each of N images, (N,), in the batch that `draw` names by its epoch and number.
 
-    sided: (I,) whether the image's captions distinguish left from right, so that no mirrored view is drawn.
+    All images of a split are drawn at once: a process that has a part of the batch then finds the same views.
+
+    sided: (N,) whether the image's captions distinguish left from right, so that no mirrored view is drawn.
     """
-    drawn = np.random.default_rng([seed, *positions]).integers(number, size=len(positions))
+    drawn = np.random.default_rng([seed, *draw]).integers(number, size=len(sided))
     return torch.from_numpy(np.where(sided & is_mirrored(drawn), drawn - 1, drawn))
 
 
