@@ -160,3 +160,13 @@ def test_pixels_are_not_held():
     )
     with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps the grids of a frozen encoder"):
         captions.hold(torch.device("cpu"))
+
+
+def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_path: Path):
+    data = caption_data(examples_of())
+    settings = {"accelerator": "cpu", "devices": 2, "strategy": "ddp_fork", "logger": False}
+    data.trainer = lightning.Trainer(default_root_dir=tmp_path, **settings)
+    with pytest.raises(UserError, match="pass use_distributed_sampler=False to the Trainer"):
+        data.train_dataloader()
+    data.trainer = lightning.Trainer(default_root_dir=tmp_path, use_distributed_sampler=False, **settings)
+    assert len(data.train_dataloader()) == 4

@@ -225,7 +225,7 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     assert_told(run(*line), "flickr8k", "dataset.entities=")
     done = assert_done(run(*line, "dataset.entities=boxes.zip"))
     assert "model: animals" in done.out
-    assert "1 of 2 captions stand in boxes.zip" in done.out
+    assert "1 of 2 captions are in boxes.zip" in done.out
     scored = json.loads((tmp_path / "attention-test.json").read_text())
     assert scored["attention_by_kind"].keys() == {"animals"}
     assert scored["attention_baselines"]["uniform"]["attention_correctness"] == pytest.approx(50)

@@ -11,11 +11,11 @@ from omegaconf import DictConfig
 
 from showattendtell.config.trust import trusted_targets
 from showattendtell.config.validation import TARGET
-from showattendtell.data.checks import drop_unreadable
+from showattendtell.data.assembly import drop_unreadable
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
-from showattendtell.features.layout import is_finished
+from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialise_as_released

@@ -78,10 +78,8 @@ class AugmentedFiles:
         return torch.stack([self._view(position, draw) for position in positions])
 
     def _view(self, position: int, draw: tuple[int, int]) -> Tensor:
-        pixels, rng = (
-            read_pixels(self._paths[position]),
-            np.random.default_rng([self._augmentation.seed, *draw, position]),
-        )
+        rng = np.random.default_rng([self._augmentation.seed, *draw, position])
+        pixels = read_pixels(self._paths[position])
         return self._augmentation.view(pixels, self._preprocessing, rng, self._sided[position])
 
 

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
-from showattendtell.data.checks import drop_unreadable
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
+from showattendtell.features.encoding import MIRRORED, draw_views
 from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.views import MIRRORED, draw_views
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Batch, Dataset, Example, ShardedBatch
 
@@ -113,21 +113,7 @@ def pixel_source(
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
     """Return the source of the pixels that an encoder reads."""
 
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        return pixel_source(encoder.preprocessing, examples, view, augmentation)
-
-    return source
-
-
-def grids_of(store: FeatureStore, encoder: Encoder, seed: int) -> Source:
-    """Return the source of stored grids; mirror images are read as pixels if the store lacks them."""
-
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        if view == "mirrored" and store.views == 1:
-            return pixel_source(encoder.preprocessing, examples, view)
-        return grid_source(store, examples, view, seed)
-
-    return source
+    return lambda examples, view="plain": pixel_source(encoder.preprocessing, examples, view, augmentation)
 
 
 def open_source(
@@ -142,8 +128,7 @@ def open_source(
     """Return the source of the model's images, and the data set without unreadable images.
 
     Grids of a frozen encoder are stored once and read from there; if the store has several views per image, training
-    draws one for each batch. A trainable encoder reads pixels; `augmentation` changes those of
-    the training images.
+    draws one for each batch. A trainable encoder reads pixels; `augmentation` changes those of the training images.
 
     Args:
         folder: parent folder of all feature stores.
@@ -162,7 +147,13 @@ def open_source(
         )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
-    return grids_of(store, encoder, seed), readable
+
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        if view == "mirrored" and store.views == 1:  # the store lacks them
+            return pixel_source(encoder.preprocessing, examples, view)
+        return grid_source(store, examples, view, seed)
+
+    return source, readable
 
 
 class PackedTokens:
