@@ -120,7 +120,7 @@ def test_shares_that_leave_nothing_to_train_on_are_told():
 
 
 def test_too_few_images_are_told():
-    with pytest.raises(UserError, match=r"of 1 images none falls to (train|val) by its name; give more, or tell"):
+    with pytest.raises(UserError, match=r"of 1 images none falls to (train|val) by its name; add images, or list"):
         share_out(["a.jpg"], {"val": 0.1})
 
 

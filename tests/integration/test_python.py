@@ -229,3 +229,8 @@ def test_a_batch_with_all_images_sees_other_views_in_every_epoch_and_the_same_ag
     assert all(map(torch.equal, *runs))
     different = {images.numpy().tobytes() for images in runs[0]}
     assert len(different) == 6 if trainable else len(different) > 2
+
+
+def test_views_of_grids_are_not_kept_on_the_device(cache: Path, encoder: Encoder):
+    with pytest.raises(UserError, match="cache_on_device keeps one view of each image"):
+        shapes(cache, encoder, extraction=Extraction(views=2), cache_on_device=True)

@@ -303,6 +303,8 @@ class ReaderDataModule(CaptionDataModule):
         self._extraction: Extraction = others.pop("extraction", Extraction())
         self._augmentation: Augmentation | None = others.pop("augmentation", None)
         super().__init__(None, None, None, batch_size, **others)
+        if self.cache_on_device and self._extraction.views > 1:
+            raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
         self._read, self._skip_unreadable = read, skip_unreadable
         name = encoder or SMALL
         self.encoder = Encoder(name, **NAMED.get(name, {})) if isinstance(name, str) else name

@@ -61,30 +61,6 @@ def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "
     return read
 
 
-def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int = 256) -> ImageSource:
-    """Load the grids of a split's `number` images into a device's memory, so that none is read or moved again.
-
-    Raises `UserError` for pixels, and for grids that exceed the free memory of a GPU.
-    """
-    first = images([0])
-    if first.ndim != 3:
-        raise UserError(
-            "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is trained"
-        )
-    size = number * first.nbytes
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
-    if size > free:
-        raise UserError(
-            f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has "
-            f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
-        )
-    held = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
-    for start in range(0, number, at_a_time):
-        positions = range(start, min(start + at_a_time, number))
-        held[positions.start : positions.stop] = images(positions)
-    return lambda positions, draw=(0, 0): held[torch.as_tensor(positions, device=device)]
-
-
 def pixel_source(
     preprocessing: Preprocessing,
     examples: Sequence[Example],
@@ -112,7 +88,6 @@ def pixel_source(
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
     """Return the source of the pixels that an encoder reads."""
-
     return lambda examples, view="plain": pixel_source(encoder.preprocessing, examples, view, augmentation)
 
 
@@ -200,10 +175,32 @@ class CaptionDataset(TorchDataset[Batch]):
         self.images, self._held = images, False
         self._names = [example.image for example in examples]
 
-    def hold(self, device: torch.device) -> None:
-        """Keep all images in the memory of a device."""
-        if not self._held:
-            self.images, self._held = hold(self.images, len(self._names), device), True
+    def hold(self, device: torch.device, at_a_time: int = 256) -> None:
+        """Load the grids of all images into a device's memory, so that none is read or moved again.
+
+        Raises `UserError` for pixels, and for grids that exceed the free memory of a GPU.
+        """
+        if self._held:
+            return
+        first, number = self.images([0]), len(self._names)
+        if first.ndim != 3:
+            raise UserError(
+                "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is "
+                "trained"
+            )
+        size = number * first.nbytes
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+        if size > free:
+            raise UserError(
+                f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has "
+                f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
+            )
+        grids = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
+        for start in range(0, number, at_a_time):
+            positions = range(start, min(start + at_a_time, number))
+            grids[positions.start : positions.stop] = self.images(positions)
+        self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
+        self._held = True
 
     def __len__(self) -> int:
         return len(self.tokens)
