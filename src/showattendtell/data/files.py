@@ -62,7 +62,7 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     Fields outside the layout are dropped during parsing, because most of a file may be tokens or outlines. A layout
     therefore has no field aliases, and no objects with arbitrary field names.
     """
-    text, schema = read_text(path), _validator(layout).json_schema()
+    text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
     names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
     return fit(_parse_named(text, names, str(path)), layout, f"{path} is not in {whose} layout")
 
