@@ -20,7 +20,8 @@ from rich.table import Table
 
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
-from showattendtell.features.layout import (
+from showattendtell.features.store import (
+    FeatureStore,
     ShardRecord,
     StorePlan,
     record_file,
@@ -29,7 +30,6 @@ from showattendtell.features.layout import (
     shard_header,
     write_whole,
 )
-from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import seal
 
 SIZES = (8_000, 120_000)

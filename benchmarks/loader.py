@@ -22,8 +22,7 @@ from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import grid_source
-from showattendtell.features.layout import EncodedBatch, StorePlan
-from showattendtell.features.store import FeatureStore
+from showattendtell.features.store import EncodedBatch, FeatureStore, StorePlan
 from showattendtell.features.writer import write_shards, write_store
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import SoftAttention

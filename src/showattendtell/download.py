@@ -10,27 +10,26 @@ def run(config: DictConfig) -> None:
 
     from hydra.utils import instantiate
 
-    from showattendtell.data.download.archives import check_free_space
-    from showattendtell.data.download.fetch import DownloadCache
-    from showattendtell.data.download.plan import (
+    from showattendtell.data.archives import check_free_space
+    from showattendtell.data.download import (
+        DownloadCache,
         acquire,
         check_requests,
         make_plan,
         print_plan,
-        remaining_steps,
         required_space,
     )
 
     publication = instantiate(config.dataset, _convert_="all")
-    depot = DownloadCache(Path(publication.root).expanduser())
-    with depot.claimed():
-        plan = make_plan(publication, depot, config.parts, config.mirror)
+    cache = DownloadCache(Path(publication.root).expanduser())
+    with cache.claimed():
+        plan = make_plan(publication, cache, config.parts, config.mirror)
         print_plan(plan, publication)
-        check_free_space(depot.root, required_space(plan, depot), "the archives and what is in them")
-        for step in remaining_steps(plan):
-            acquire(step, depot, config.retries)
+        check_free_space(cache.root, required_space(plan, cache), "the archives and what is in them")
+        for step in plan:
+            acquire(step, cache, config.retries)
         check_requests(plan, publication)
-    print(f"complete in {depot.root}")
+    print(f"complete in {cache.root}")
 
 
 main = entry_point("download", run)

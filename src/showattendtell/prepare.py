@@ -9,7 +9,7 @@ def run(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build, build_source
-    from showattendtell.data.checks import check_up
+    from showattendtell.data.assembly import check_up
     from showattendtell.runtime.files import LOCK, file_lock
     from showattendtell.visualization.figures import draw_data_sheet
     from showattendtell.visualization.tables import print_dataset, print_notes

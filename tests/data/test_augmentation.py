@@ -107,15 +107,16 @@ def files(examples: list[Example], seed: int = 0, **settings: float) -> Augmente
     return AugmentedFiles(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
 
 
-def test_views_depend_on_the_seed_and_the_batch_and_not_on_what_else_was_drawn(examples: list[Example]):
+def test_views_depend_on_seed_epoch_batch_and_image_and_not_on_what_else_was_drawn(examples: list[Example]):
     torch.manual_seed(1)
     read = files(examples, flip=0.5, crop=0.5)
-    first, other = read([0, 1, 2]), read([0, 1, 3])
+    first = read([0, 1, 2], (3, 4))
     torch.manual_seed(2)
     np.random.seed(2)
-    assert torch.equal(read([0, 1, 2]), first)
-    assert not torch.equal(other[0], first[0])
-    assert not torch.equal(files(examples, seed=1, flip=0.5, crop=0.5)([0, 1, 2]), first)
+    assert torch.equal(read([0, 1, 2], (3, 4)), first)
+    assert torch.equal(read([2, 0], (3, 4)), first[[2, 0]])
+    assert not any(torch.equal(read([0], draw)[0], first[0]) for draw in ((2, 4), (3, 5), (4, 3)))
+    assert not torch.equal(files(examples, seed=1, flip=0.5, crop=0.5)([0, 1, 2], (3, 4)), first)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

@@ -164,7 +164,7 @@ KINDS = {
     "JSON that is no JSON": Kind(text("captions.json", "A dog ."), "is not JSON", settings=JSON_FILE),
     # images within the captions
     "an image without a caption": Kind(coco(annotations=COCO["annotations"][:2]), "has no caption", settings=UNSHARED),
-    "captions without a word": Kind(rows("a.jpg,...,train"), "image a.jpg stands in a split but has no caption"),
+    "captions without a word": Kind(rows("a.jpg,...,train"), "image a.jpg is in a split but has no caption"),
     "an image listed twice": Kind(
         coco(images=[*COCO["images"], COCO["images"][0]]), "image 0 is listed more than once", settings=JSON_FILE
     ),
@@ -202,7 +202,7 @@ KINDS = {
         text("train.txt", "a.jpg\nz.jpg\n"), "train.txt names z.jpg, which has no captions", settings=LISTED
     ),
     "a list of an unknown image of Flickr30k": Kind(
-        text("train.txt", "a\nz\n"), "image z.jpg stands in a split but has no cap", read_flickr30k
+        text("train.txt", "a\nz\n"), "image z.jpg is in a split but has no cap", read_flickr30k
     ),
     "a list that is missing": Kind(gone("val.txt"), "val.txt does not exist; add the lists", read_flickr30k),
     "a list that is a folder": Kind(
@@ -231,16 +231,16 @@ KINDS = {
         both(), "the caption file was not found in .*; looked for .*Flickr8k.token.txt", read_flickr8k
     ),
     "a folder without images": Kind(no_images, "holds no images; set dataset.images"),
-    "an image without its text": Kind(texts("a", "b"), "1 of 3 images in .* have no text beside them, first c.jpg"),
+    "an image without its text": Kind(texts("a", "b"), "1 of 3 images in .* have no text next to them, first c.jpg"),
     "a text without its image": Kind(
-        texts("a", "b", "c", "d"), "texts without an image beside them in .*: 1, the first is d.txt"
+        texts("a", "b", "c", "d"), "texts without an image next to them in .*: 1, the first is d.txt"
     ),
     "two images with one text": Kind(
         both(texts("a", "b", "c"), text("images/a.png", "")), "a.jpg and a.png in .* share the captions"
     ),
     "an empty text": Kind(
         both(texts("a", "b", "c"), text("images/b.txt", "\n")),
-        "image b.jpg stands in a split but has no",
+        "image b.jpg is in a split but has no",
         settings={"val": 0, "test": 0},
     ),
     "a text in latin-1": Kind(

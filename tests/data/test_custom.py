@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from repository import ROOT, SHARED
 
+from showattendtell.data.assembly import share_out
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k
-from showattendtell.data.splits import share_out
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, Example
 
@@ -161,7 +161,7 @@ def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, fo
     expected = share_out(said, {"val": 0.2, "test": 0.3})
     assert {split: set(images) for split, images in names(dataset).items()} == {s: set(i) for s, i in expected.items()}
     counts = [len(expected[split]) for split in ("train", "val", "test")]
-    told = "no splits are told, so a hash of the images' names chooses {} for train, {} for val, {} for test"
+    told = "no splits are given, so a hash of the images' names chooses {} for train, {} for val, {} for test"
     assert dataset.notes == (told.format(*counts),)
 
 

@@ -4,8 +4,15 @@ from pathlib import Path
 import pytest
 from repository import SHARED
 
-from showattendtell.data.entities import Entities, image_number, mark_entities, read_boxes, read_sentence
-from showattendtell.data.flickr import SPLIT_LISTS, read_flickr8k
+from showattendtell.data.flickr import (
+    SPLIT_LISTS,
+    Entities,
+    image_number,
+    mark_entities,
+    read_boxes,
+    read_flickr8k,
+    read_sentence,
+)
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
@@ -68,14 +75,14 @@ def test_captions_are_marked_with_the_boxes_of_their_phrases(folder: Path, packe
 def test_a_note_tells_how_many_captions_were_found(folder: Path):
     marked = mark_entities(dataset("There they go", "There they went", "Two men"), folder)
     assert [bool(caption.phrases) for caption in marked.split("test")[0].captions] == [True, False, False]
-    assert marked.notes == ("a note", "1 of 3 captions stand in entities; the others have no boxes")
+    assert marked.notes == ("a note", "1 of 3 captions are in entities; the others have no boxes")
 
 
 def test_an_image_that_was_not_annotated_is_left_as_it_is(folder: Path):
     known = dataset("There they go").split("test")[0]
     marked = mark_entities(Dataset("two", {"test": (known, known._replace(image="99_ff.jpg"))}), folder)
     assert [bool(example.captions[0].phrases) for example in marked.split("test")] == [True, False]
-    assert marked.notes == ("1 of 2 captions stand in entities; the others have no boxes",)
+    assert marked.notes == ("1 of 2 captions are in entities; the others have no boxes",)
 
 
 def test_entities_of_other_images_are_told(folder: Path):
@@ -217,7 +224,7 @@ def test_flickr8k_looks_for_entities_in_its_root_first(tmp_path: Path, monkeypat
 @pytest.mark.skipif(not (FOLDER / "entities.zip").is_file(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_entities_mark_nearly_all_of_flickr8k():
     data = read_flickr8k(str(FOLDER), absent=["3050606344_af711c726c.jpg"], entities="entities.zip")
-    assert data.notes[-1] == "38,884 of 39,995 captions stand in entities.zip; the others have no boxes"
+    assert data.notes[-1] == "38,884 of 39,995 captions are in entities.zip; the others have no boxes"
     phrases = [(caption, phrase) for e in data.examples() for caption in e.captions for phrase in caption.phrases]
     kinds = {"people", "clothing", "bodyparts", "animals", "vehicles", "instruments", "scene", "other"}
     assert {phrase.kind for _, phrase in phrases} == kinds

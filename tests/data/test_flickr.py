@@ -6,8 +6,7 @@ import pytest
 from PIL import Image
 from repository import SHARED
 
-from showattendtell.data.entities import image_number
-from showattendtell.data.flickr import SPLIT_LISTS, SPLIT_LISTS_30K, read_flickr8k, read_flickr30k
+from showattendtell.data.flickr import SPLIT_LISTS, SPLIT_LISTS_30K, image_number, read_flickr8k, read_flickr30k
 from showattendtell.errors import UserError
 from showattendtell.types import Dataset, fingerprint
 

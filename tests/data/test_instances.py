@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.instances import SYNONYMS, find_names, mark_instances, names_of, plural
+from showattendtell.data.coco import SYNONYMS, find_names, mark_instances, names_of, plural
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase

@@ -135,7 +135,7 @@ def test_a_fault_met_while_reading_ahead_is_raised_in_its_turn():
 def test_grids_that_are_held_are_read_once_and_are_the_same():
     asked: list[int] = []
 
-    def read(positions: list[int]) -> torch.Tensor:
+    def read(positions: list[int], draw: tuple[int, int] = (0, 0)) -> torch.Tensor:
         asked.extend(positions)
         return numbered(positions)
 
@@ -155,6 +155,18 @@ def test_training_holds_its_grids_when_it_is_told_to(tmp_path: Path):
 
 
 def test_pixels_are_not_held():
-    captions = CaptionDataset(examples_of(), vocabulary(), lambda positions: torch.zeros(len(positions), 3, 4, 4))
+    captions = CaptionDataset(
+        examples_of(), vocabulary(), lambda positions, draw=(0, 0): torch.zeros(len(positions), 3, 4, 4)
+    )
     with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps the grids of a frozen encoder"):
         captions.hold(torch.device("cpu"))
+
+
+def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_path: Path):
+    data = caption_data(examples_of())
+    settings = {"accelerator": "cpu", "devices": 2, "strategy": "ddp_fork", "logger": False}
+    data.trainer = lightning.Trainer(default_root_dir=tmp_path, **settings)
+    with pytest.raises(UserError, match="pass use_distributed_sampler=False to the Trainer"):
+        data.train_dataloader()
+    data.trainer = lightning.Trainer(default_root_dir=tmp_path, use_distributed_sampler=False, **settings)
+    assert len(data.train_dataloader()) == 4

@@ -307,3 +307,21 @@ def test_a_pass_is_the_rest_of_one_in_the_epoch_that_was_interrupted_only():
     assert batches.resumes
     assert list(batches) == whole[5:]
     assert not batches.resumes
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.sampled_from(ALL))
+def test_views_are_drawn_alike_for_a_caption_in_any_number_of_processes_and_otherwise_in_every_epoch(
+    num_captions: int, world: int, kind: type[BatchingStrategy]
+):
+    def draws(processes: int, epoch: int) -> dict[int, tuple[int, int]]:
+        batches.set_epoch(epoch)
+        parts = [part for share in shares_of(batches, processes) for part in share]
+        return {caption: part.draw for part in parts if part.share.weight for caption in part.content}
+
+    buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(4), False)
+    batches = ShardedBatchSampler(buckets, 0)
+    first, second = draws(1, 0), draws(1, 1)
+    assert (draws(world, 0), draws(world, 1)) == (first, second)
+    assert not set(first.values()) & set(second.values())
+    batches.resume(1, 1)
+    assert all(second[caption] == part.draw for part in batches for caption in part.content)

@@ -19,8 +19,7 @@ from showattendtell.errors import UserError
 from showattendtell.features import extract
 from showattendtell.features.collection import verify
 from showattendtell.features.extract import Extraction, feature_path, open_features
-from showattendtell.features.layout import BATCH_SIZE, StorePlan, is_finished, journal_file, read_manifest
-from showattendtell.features.store import FeatureStore
+from showattendtell.features.store import BATCH_SIZE, FeatureStore, StorePlan, is_finished, journal_file, read_manifest
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Caption, Dataset, Example
 

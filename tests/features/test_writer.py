@@ -13,8 +13,7 @@ import torch
 from made_up import NAMES, SETTINGS, Encoding, content, damage, made_up_grids, plan_of, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.layout import BATCH_SIZE, EncodedBatch, StorePlan, is_finished, journal_file
-from showattendtell.features.store import FeatureStore
+from showattendtell.features.store import BATCH_SIZE, EncodedBatch, FeatureStore, StorePlan, is_finished, journal_file
 from showattendtell.features.writer import count_written, write_shards, write_store
 
 LARGE = {**SETTINGS, "grid": [100, 100], "dim": 50, "views": 1}

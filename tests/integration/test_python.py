@@ -25,8 +25,10 @@ from showattendtell import (
 )
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.errors import UserError
+from showattendtell.features.extract import Extraction
 from showattendtell.losses.caption import HardLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.training.module import ATTENTIONS, DECODERS
@@ -196,3 +198,39 @@ def test_a_reader_of_ones_own_is_called_once(tmp_path: Path, cache: Path, encode
 def test_every_public_name_is_there():
     for name in showattendtell.__all__:
         assert getattr(showattendtell, name).__name__ == name
+
+
+class Views(Callback):
+    """Keeps the images of every training batch."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, list[Tensor]] = {}
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, index: int) -> None:
+        self.epochs.setdefault(trainer.current_epoch, []).append(batch.content.images)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_batch_with_all_images_sees_other_views_in_every_epoch_and_the_same_again(
+    tmp_path: Path, cache: Path, trainable: bool
+):
+    """Two images with their ten captions are in a single batch, so only the epoch differs."""
+    torch.manual_seed(0)
+    encoder = Encoder("tf_efficientnet_lite0", 16, "random", size=64, trainable=trainable)
+    options: dict[str, Any] = {"extraction": Extraction(views=4)}
+    if trainable:
+        options = {"augmentation": Augmentation(seed=3, crop=0.3)}
+    runs = []
+    for _ in range(2):
+        data = ShapesDataModule(2, 2, 2, encoder, 100, cache=cache, seed=3, bucketing="padded", **options)
+        views = Views()
+        trainer(tmp_path, [views], max_epochs=6, limit_val_batches=0).fit(small(), data)
+        runs.append([torch.stack(batches) for batches in views.epochs.values()])
+    assert all(map(torch.equal, *runs))
+    different = {images.numpy().tobytes() for images in runs[0]}
+    assert len(different) == 6 if trainable else len(different) > 2
+
+
+def test_views_of_grids_are_not_kept_on_the_device(cache: Path, encoder: Encoder):
+    with pytest.raises(UserError, match="cache_on_device keeps one view of each image"):
+        shapes(cache, encoder, extraction=Extraction(views=2), cache_on_device=True)

@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
-from showattendtell.data.checks import drop_unreadable
+from showattendtell.data.assembly import drop_unreadable
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
-from showattendtell.features.layout import is_finished
+from showattendtell.features.store import is_finished
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import initialise_as_released
 from showattendtell.models.encoder import Encoder
@@ -74,7 +74,7 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     augmentation = build(config.augment, seed=config.seed)
     extraction, skips = build(config.features), _skips_unreadable(config)
     if not encoder.trainable and extraction.views > 1 and config.data.get("cache_on_device"):
-        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
+        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.encoding")
     return open_source(dataset, encoder, _feature_folder(config), extraction, augmentation, config.seed, skips)
 
 

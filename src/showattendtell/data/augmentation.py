@@ -23,7 +23,7 @@ class Augmentation:
     """Augmentation of training photographs; by default none.
 
     Args:
-        seed: seed of the views; the images of a batch decide them, too.
+        seed: seed of the views; the epoch and the number of the batch there decide them, too.
         flip: probability of mirroring; photographs whose captions have words that begin with left or right are never
             mirrored.
         crop: smallest fraction of the photograph's area in a view, at a random position and scaled to the encoder's
@@ -70,12 +70,15 @@ class AugmentedFiles:
         self._sided = [mentions_sides(example) for example in examples]
         self._preprocessing, self._augmentation = preprocessing, augmentation
 
-    def __call__(self, positions: Sequence[int]) -> Tensor:
-        """Return the views (I, 3, crop, crop), uint8, of a batch's photographs; a `UserError` if one is broken."""
-        rng = np.random.default_rng([self._augmentation.seed, *positions])
-        return torch.stack([self._view(position, rng) for position in positions])
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        """Return the views (I, 3, crop, crop), uint8, of photographs in a batch; a `UserError` if one is broken.
 
-    def _view(self, position: int, rng: np.random.Generator) -> Tensor:
+        draw: epoch and number of the batch.
+        """
+        return torch.stack([self._view(position, draw) for position in positions])
+
+    def _view(self, position: int, draw: tuple[int, int]) -> Tensor:
+        rng = np.random.default_rng([self._augmentation.seed, *draw, position])
         pixels = read_pixels(self._paths[position])
         return self._augmentation.view(pixels, self._preprocessing, rng, self._sided[position])
 

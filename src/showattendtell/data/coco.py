@@ -1,18 +1,20 @@
-"""MS COCO: the 2014 images in Karpathy's splits, as in the paper, and the 2017 release."""
+"""MS COCO: the 2014 images in Karpathy's splits, as in the paper, the 2017 release, and boxes from its instances."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from showattendtell.data.files import check_images, find, look_in, open_folder, without_garbage_collection
+from showattendtell.data.assembly import assemble, join_restval, share_out
+from showattendtell.data.files import check_images, find, look_in, open_folder, read_json, without_garbage_collection
 from showattendtell.data.formats import CaptionFile, read_coco_captions, read_karpathy
-from showattendtell.data.instances import mark_instances
-from showattendtell.data.splits import assemble, join_restval, share_out
+from showattendtell.data.tokenizers import tokenize
+from showattendtell.errors import UserError
 from showattendtell.settings import Fraction, PositiveInt
-from showattendtell.types import Dataset
+from showattendtell.types import WHOLE, Box, Caption, Dataset, Example, Phrase
 
 TEXT_FOLDERS = (".", "annotations")
-"""Where the texts are: beside the image folders, or as COCO's zip unpacks."""
+"""Folders of the texts: the root, or that of COCO's zip."""
 
 
 @without_garbage_collection()
@@ -40,7 +42,7 @@ def read_coco(
     if train_on_restval:
         file = join_restval(file)
     dataset = check_images(assemble("coco", file, folder, captions_per_image), skip_unreadable)
-    return _marked(dataset, folder, instances)
+    return _with_instances(dataset, folder, instances)
 
 
 @without_garbage_collection()
@@ -74,17 +76,181 @@ def read_coco2017(
         folders={**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")},
     )
     dataset = check_images(assemble("coco2017", file, folder, captions_per_image), skip_unreadable)
-    return _marked(dataset, folder, instances)
+    return _with_instances(dataset, folder, instances)
 
 
 def _find_text(root: Path, name: str) -> Path:
     return find(root, [f"{place}/{name}" for place in TEXT_FOLDERS], "the caption file")
 
 
-def _marked(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
-    """Return the data set with the boxes of the instance files, if any are given."""
-    if not instances:
-        return dataset
-    for name in [instances] if isinstance(instances, str) else instances:
+def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
+    """Mark the words that name objects of the instance files, if any are given."""
+    for name in [instances] if isinstance(instances, str) else instances or ():
         dataset = mark_instances(dataset, look_in([root / place for place in TEXT_FOLDERS], name))
     return dataset
+
+
+SYNONYMS = {
+    "person": (
+        *("man", "woman", "boy", "girl", "child", "kid", "baby", "toddler", "guy", "lady", "gentleman", "adult"),
+        *("player", "rider", "skier", "snowboarder", "skateboarder", "surfer", "batter", "pitcher", "catcher"),
+        *("cyclist", "biker", "pedestrian", "skater", "chef", "officer", "policeman", "fireman"),
+    ),
+    "bicycle": ("bike",),
+    "motorcycle": ("motorbike", "motor bike", "motor cycle"),
+    "airplane": ("plane", "aeroplane", "jet", "aircraft", "airliner"),
+    "boat": ("sailboat", "canoe", "kayak", "ship"),
+    "traffic light": ("traffic signal", "stoplight", "stop light"),
+    "fire hydrant": ("hydrant",),
+    "cat": ("kitten",),
+    "dog": ("puppy",),
+    "horse": ("pony",),
+    "sheep": ("lamb",),
+    "cow": ("bull", "calf", "cattle"),
+    "backpack": ("back pack",),
+    "handbag": ("hand bag", "purse"),
+    "tie": ("necktie",),
+    "suitcase": ("luggage",),
+    "snowboard": ("snow board",),
+    "sports ball": ("ball",),
+    "baseball bat": ("bat",),
+    "baseball glove": ("mitt",),
+    "skateboard": ("skate board",),
+    "surfboard": ("surf board",),
+    "tennis racket": ("racket", "racquet"),
+    "wine glass": ("wineglass",),
+    "cup": ("mug",),
+    "hot dog": ("hotdog",),
+    "donut": ("doughnut",),
+    "couch": ("sofa",),
+    "potted plant": ("plant", "houseplant"),
+    "dining table": ("table",),
+    "tv": ("television",),
+    "laptop": ("laptop computer",),
+    "remote": ("remote control",),
+    "cell phone": ("cellphone", "phone", "smartphone"),
+    "refrigerator": ("fridge",),
+    "teddy bear": ("teddy",),
+    "hair drier": ("hair dryer", "blow dryer"),
+}
+"""Synonyms of categories in captions, in the singular."""
+PLURALS = {
+    **{"person": "people", "child": "children", "mouse": "mice", "knife": "knives", "calf": "calves"},
+    **{name: name for name in ("sheep", "cattle", "aircraft", "luggage", "skis", "scissors", "broccoli")},
+}
+"""Irregular plurals."""
+
+Category = TypeVar("Category")
+Name = tuple[str, ...]
+"""The words of a category's name: `("traffic", "light")`."""
+
+
+@dataclass(slots=True)
+class InstanceImage:
+    id: int
+    file_name: str
+    width: PositiveInt
+    height: PositiveInt
+
+
+@dataclass(slots=True)
+class CocoCategory:
+    id: int
+    name: str
+    supercategory: str = ""
+
+
+@dataclass(slots=True)
+class CocoInstance:
+    image_id: int
+    category_id: int
+    bbox: tuple[float, float, float, float]
+    iscrowd: bool = False
+
+
+@dataclass(slots=True)
+class CocoInstances:
+    """Fields read from `instances_train2017.json` and similar files."""
+
+    images: list[InstanceImage]
+    categories: list[CocoCategory]
+    annotations: list[CocoInstance]
+
+
+def mark_instances(dataset: Dataset, path: Path) -> Dataset:
+    """Return the data set with a phrase for each word that names a category in the image, for the images of a file.
+
+    A phrase covers all objects of its category in the image, except crowds; its noun is the last word of the name,
+    and its kind the supercategory. Matching uses words only: an orange cat counts as fruit if the image shows oranges.
+    Raises `UserError` for a file of another layout or of other images.
+    """
+    content = read_json(path, CocoInstances, "COCO's")
+    known = {category.id for category in content.categories}
+    strange = next((thing.category_id for thing in content.annotations if thing.category_id not in known), None)
+    if strange is not None:
+        raise UserError(f"{path} has things of category {strange}, which it does not name; fetch it again")
+    listed = {image.file_name for image in content.images}
+    if not any(example.image in listed for example in dataset.examples()):
+        raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
+    names = {name: category for category in content.categories for name in names_of(category.name)}
+    boxes = _boxes(content)
+
+    def marked(image: str, caption: Caption) -> Caption:
+        named = [(noun, thing) for noun, thing in find_names(caption.words, names) if thing.id in boxes[image]]
+        phrases = (Phrase(noun, tuple(boxes[image][thing.id]), thing.supercategory) for noun, thing in named)
+        return caption._replace(phrases=tuple(phrases))
+
+    def mark(example: Example) -> Example:
+        if example.image not in boxes:
+            return example
+        return example._replace(captions=tuple(marked(example.image, caption) for caption in example.captions))
+
+    splits = {split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()}
+    return dataset._replace(splits=splits)
+
+
+def _boxes(content: CocoInstances) -> dict[str, dict[int, list[Box]]]:
+    """Return boxes by image file and category; the file gives left, top, width and height in pixels."""
+    images = {image.id: image for image in content.images}
+    boxes: dict[str, dict[int, list[Box]]] = {}
+    for thing in content.annotations:
+        if thing.image_id in images and not thing.iscrowd:
+            image, (left, top, width, height) = images[thing.image_id], thing.bbox
+            box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
+            if box.area > 0:
+                boxes.setdefault(image.file_name, {}).setdefault(thing.category_id, []).append(box)
+    return boxes
+
+
+def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:
+    """Yield (index of its last word, category) of each name in a caption; the longest wins: a hot dog is no dog."""
+    longest = max(map(len, names), default=0)
+    start = 0
+    while start < len(words):
+        ends = range(min(start + longest, len(words)), start, -1)
+        end = next((end for end in ends if tuple(words[start:end]) in names), None)
+        if end is not None:
+            yield end - 1, names[tuple(words[start:end])]
+        start = end or start + 1
+
+
+def names_of(category: str) -> set[Name]:
+    """Return all names of a category, singular and plural."""
+    singular = [tokenize(name) for name in (category, *SYNONYMS.get(category, ()))]
+    return {form for *first, last in singular for form in ((*first, last), (*first, plural(last)))}
+
+
+def plural(noun: str) -> str:
+    """
+    >>> [plural(noun) for noun in ("dog", "bus", "puppy", "boy", "woman", "person")]
+    ['dogs', 'buses', 'puppies', 'boys', 'women', 'people']
+    """
+    if noun in PLURALS:
+        return PLURALS[noun]
+    if noun.endswith("man"):
+        return f"{noun.removesuffix('man')}men"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun.removesuffix('y')}ies"
+    return f"{noun}s"

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from showattendtell.data.assembly import SPLITS, assemble, join_restval, share_out
 from showattendtell.data.files import check_images, look_in, open_folder, read_list, without_garbage_collection
 from showattendtell.data.formats import PLAIN, CaptionFile, read_caption_folder, read_captions
-from showattendtell.data.splits import SPLITS, assemble, join_restval, share_out
 from showattendtell.errors import UserError
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
@@ -57,7 +57,7 @@ def read_custom(
     elif not file.splits:
         file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
         counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
-        notes = (f"no splits are told, so a hash of the images' names chooses {counts}",)
+        notes = (f"no splits are given, so a hash of the images' names chooses {counts}",)
     dataset = assemble(name or _name(folder), join_restval(file), place, captions_per_image)
     return check_images(dataset._replace(notes=(*notes, *dataset.notes)), skip_unreadable)
 
@@ -87,7 +87,7 @@ def _read_named(path: Path) -> CaptionFile:
     if file.form == PLAIN:
         raise UserError(f"{path} names no images; write CSV with the columns image and caption")
     if file.references:
-        raise UserError(f"{path} holds a model's captions; give a file of people's")
+        raise UserError(f"{path} holds a model's captions; give a file of reference captions")
     return file
 
 

@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -62,7 +62,8 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     Fields outside the layout are dropped during parsing, because most of a file may be tokens or outlines. A layout
     therefore has no field aliases, and no objects with arbitrary field names.
     """
-    text, names = read_text(path), _names(layout)
+    text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
+    names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
     return fit(_parse_named(text, names, str(path)), layout, f"{path} is not in {whose} layout")
 
 
@@ -73,12 +74,6 @@ def _parse_named(text: str, names: set[str], place: str) -> Any:
         with suppress(ValueError, RecursionError):
             return json.loads(text, object_pairs_hook=lambda fields: {k: v for k, v in fields if k in names})
     return parse_json(text, place)
-
-
-def _names(layout: Any) -> set[str]:
-    """Return the field names of a layout and of all layouts inside it."""
-    schema = _validator(layout).json_schema()
-    return {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
 
 
 def parse_json(text: str, place: str) -> Any:
@@ -133,7 +128,7 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     """Return the data set without images that are not on disk; a `UserError` if a missing image is neither listed as
     absent nor allowed to be skipped, and if all are missing."""
     examples = dataset.examples()
-    missing = list(_not_on_disk(examples))
+    missing = _not_on_disk(examples)
     if not missing:
         return dataset
     if len(missing) == len(examples):
@@ -148,22 +143,14 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
 
 
-def _not_on_disk(examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield examples without an image file. Each folder is listed once; a file is checked individually only if the list
-    lacks its name, which may be spelled differently there."""
-    listed: dict[str, set[str]] = {}
-    for example in examples:
-        folder, _, name = example.path.rpartition("/")
-        if folder not in listed:
-            listed[folder] = _files(folder)
-        if name not in listed[folder] and not os.path.isfile(example.path):
-            yield example
-
-
-def _files(folder: str) -> set[str]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        return {entry.name for entry in entries if entry.is_file()}
-    return set()
+def _not_on_disk(examples: Sequence[Example]) -> list[Example]:
+    """Return examples without an image file. Each folder is listed once; a file is checked individually only if the
+    list lacks its name, which may be spelled differently there."""
+    there = set()
+    for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
+        with suppress(OSError), os.scandir(folder) as entries:
+            there |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
+    return [example for example in examples if example.path not in there and not os.path.isfile(example.path)]
 
 
 def _count(examples: Sequence[Example]) -> str:

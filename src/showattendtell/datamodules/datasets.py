@@ -1,7 +1,7 @@
 """Captions and images of a split in batches, and image sources."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -11,19 +11,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
-from showattendtell.data.checks import drop_unreadable
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
+from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
+from showattendtell.features.encoding import MIRRORED, draw_views
 from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
-from showattendtell.features.views import MIRRORED, draw_views
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Batch, Dataset, Example, ShardedBatch
 
-ImageSource = Callable[[Sequence[int]], Tensor]
-"""Maps positions in a split to model inputs: (I, L, D) regions or (I, 3, H, W) pixels."""
+
+class ImageSource(Protocol):
+    """Maps positions in a split to model inputs: (I, L, D) regions or (I, 3, H, W) pixels.
+
+    draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
+    """
+
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor: ...
 
 
 View = Literal["plain", "mirrored", "drawn"]
@@ -41,40 +48,17 @@ def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "
     """Return a source of regions from the feature store; the seed decides which stored view of an image is drawn."""
     rows = store.rows([example.image for example in examples])
     if view == "mirrored":
-        return lambda positions: store.read(rows[torch.as_tensor(positions)], torch.full((len(positions),), MIRRORED))
+        views = torch.full((len(rows),), MIRRORED)
+        return lambda positions, draw=(0, 0): store.read(rows[list(positions)], views[list(positions)])
     if view == "plain" or store.views == 1:
-        return lambda positions: store[rows[torch.as_tensor(positions)]]
+        return lambda positions, draw=(0, 0): store[rows[list(positions)]]
     sided = np.array([mentions_sides(example) for example in examples])
 
-    def read(positions: Sequence[int]) -> Tensor:
-        views = draw_views(store.views, positions, sided[positions], seed)
-        return store.read(rows[torch.as_tensor(positions)], views)
+    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        views = draw_views(store.views, sided, seed, draw)
+        return store.read(rows[list(positions)], views[list(positions)])
 
     return read
-
-
-def hold(images: ImageSource, number: int, device: torch.device, at_a_time: int = 256) -> ImageSource:
-    """Load the grids of a split's `number` images into a device's memory, so that none is read or moved again.
-
-    Raises `UserError` for pixels, and for grids that exceed the free memory of a GPU.
-    """
-    first = images([0])
-    if first.ndim != 3:
-        raise UserError(
-            "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is trained"
-        )
-    size = number * first.nbytes
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
-    if size > free:
-        raise UserError(
-            f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has "
-            f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
-        )
-    held = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
-    for start in range(0, number, at_a_time):
-        positions = range(start, min(start + at_a_time, number))
-        held[positions.start : positions.stop] = images(positions)
-    return lambda positions: held[torch.as_tensor(positions, device=device)]
 
 
 def pixel_source(
@@ -91,7 +75,7 @@ def pixel_source(
         return AugmentedFiles(examples, preprocessing, augmentation)
     files = ImageFiles([example.path for example in examples], preprocessing)
 
-    def read(positions: Sequence[int]) -> Tensor:
+    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
         images = [files[position][1] for position in positions]
         for image in images:
             if isinstance(image, Exception):
@@ -104,22 +88,7 @@ def pixel_source(
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
     """Return the source of the pixels that an encoder reads."""
-
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        return pixel_source(encoder.preprocessing, examples, view, augmentation)
-
-    return source
-
-
-def grids_of(store: FeatureStore, encoder: Encoder, seed: int) -> Source:
-    """Return the source of stored grids; mirror images are read as pixels if the store lacks them."""
-
-    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        if view == "mirrored" and store.views == 1:
-            return pixel_source(encoder.preprocessing, examples, view)
-        return grid_source(store, examples, view, seed)
-
-    return source
+    return lambda examples, view="plain": pixel_source(encoder.preprocessing, examples, view, augmentation)
 
 
 def open_source(
@@ -134,8 +103,7 @@ def open_source(
     """Return the source of the model's images, and the data set without unreadable images.
 
     Grids of a frozen encoder are stored once and read from there; if the store has several views per image, training
-    draws one for each batch. A trainable encoder reads pixels; `augmentation` changes those of
-    the training images.
+    draws one for each batch. A trainable encoder reads pixels; `augmentation` changes those of the training images.
 
     Args:
         folder: parent folder of all feature stores.
@@ -150,11 +118,17 @@ def open_source(
         return pixels_of(encoder, augmentation), readable
     if augmentation:
         raise UserError(
-            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
+            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.encoding=2"
         )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
-    return grids_of(store, encoder, seed), readable
+
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        if view == "mirrored" and store.views == 1:  # the store lacks them
+            return pixel_source(encoder.preprocessing, examples, view)
+        return grid_source(store, examples, view, seed)
+
+    return source, readable
 
 
 class PackedTokens:
@@ -201,10 +175,32 @@ class CaptionDataset(TorchDataset[Batch]):
         self.images, self._held = images, False
         self._names = [example.image for example in examples]
 
-    def hold(self, device: torch.device) -> None:
-        """Keep all images in the memory of a device."""
-        if not self._held:
-            self.images, self._held = hold(self.images, len(self._names), device), True
+    def hold(self, device: torch.device, at_a_time: int = 256) -> None:
+        """Load the grids of all images into a device's memory, so that none is read or moved again.
+
+        Raises `UserError` for pixels, and for grids that exceed the free memory of a GPU.
+        """
+        if self._held:
+            return
+        first, number = self.images([0]), len(self._names)
+        if first.ndim != 3:
+            raise UserError(
+                "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is "
+                "trained"
+            )
+        size = number * first.nbytes
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
+        if size > free:
+            raise UserError(
+                f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has "
+                f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
+            )
+        grids = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
+        for start in range(0, number, at_a_time):
+            positions = range(start, min(start + at_a_time, number))
+            grids[positions.start : positions.stop] = self.images(positions)
+        self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
+        self._held = True
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -215,8 +211,12 @@ class CaptionDataset(TorchDataset[Batch]):
         return f"{self._names[image]}#{caption - np.searchsorted(self.image_index, image)}"
 
     def __getitem__(self, captions: list[int]) -> Batch:
+        return self.batch(captions)
+
+    def batch(self, captions: list[int], draw: tuple[int, int] = (0, 0)) -> Batch:
+        """Return the captions with their images, whose views `draw` decides, see `ImageSource`."""
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
-        images = self.images(positions.tolist())
+        images = self.images(positions.tolist(), draw)
         return Batch(images, torch.from_numpy(image_index), self.tokens.pad(captions), torch.from_numpy(positions))
 
 
@@ -226,8 +226,8 @@ class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
     def __init__(self, captions: CaptionDataset):
         self._captions = captions
 
-    def __getitem__(self, part: ShardedBatch[list[int]]) -> ShardedBatch[Batch]:
-        return ShardedBatch(self._captions[part.content], part.share)
+    def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
+        return ShardedBatch(self._captions.batch(request.content, request.draw), request.share)
 
 
 class ImageBatch(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from showattendtell.runtime.distributed import shard, shard_indices, world_size
-from showattendtell.types import BatchShard, ShardedBatch
+from showattendtell.types import BatchShard
 
 Ints = NDArray[np.int64]
 Item = TypeVar("Item")
@@ -177,14 +177,14 @@ class EpochBatchSampler(Sampler[Item], ABC):
         bounds = self.bucketing.bounds[self.bucketing.order(rng)]
         for number in self._numbers()[first:]:
             start, stop = bounds[number]
-            yield self._item(captions[start:stop].tolist())
+            yield self._item(captions[start:stop].tolist(), number)
 
     @abstractmethod
     def _numbers(self) -> range:
         """Numbers of the epoch's batches that this process gets."""
 
     @abstractmethod
-    def _item(self, captions: list[int]) -> Item: ...
+    def _item(self, captions: list[int], number: int) -> Item: ...
 
 
 class WholeBatchSampler(EpochBatchSampler[list[int]]):
@@ -193,16 +193,26 @@ class WholeBatchSampler(EpochBatchSampler[list[int]]):
     def _numbers(self) -> range:
         return shard_indices(len(self.bucketing.bounds))
 
-    def _item(self, captions: list[int]) -> list[int]:
+    def _item(self, captions: list[int], number: int) -> list[int]:
         return captions
 
 
-class ShardedBatchSampler(EpochBatchSampler[ShardedBatch[list[int]]]):
+class BatchRequest(NamedTuple):
+    """This process's captions of a training batch, see `ShardedBatch`, and the batch's epoch and number there, which
+    decide the random views of its images in every process."""
+
+    content: list[int]
+    share: BatchShard
+    draw: tuple[int, int]
+
+
+class ShardedBatchSampler(EpochBatchSampler[BatchRequest]):
     """Splits every batch over all processes, so that all have the same number of steps and similar caption lengths."""
 
     def _numbers(self) -> range:
         return range(len(self.bucketing.bounds))
 
-    def _item(self, captions: list[int]) -> ShardedBatch[list[int]]:
+    def _item(self, captions: list[int], number: int) -> BatchRequest:
         own, whole = shard(captions), len(captions)
-        return ShardedBatch(own or captions[:1], BatchShard(len(own) * world_size() / whole, whole))
+        share = BatchShard(len(own) * world_size() / whole, whole)
+        return BatchRequest(own or captions[:1], share, (self.epoch, number))

@@ -14,12 +14,12 @@ from rich.progress import Progress
 from tabulate import tabulate
 
 from showattendtell.errors import UserError
-from showattendtell.features.layout import (
+from showattendtell.features.store import (
     BATCH_SIZE,
     MANIFEST,
     NUMBERS,
     PLAN,
-    ShardRecord,
+    FeatureStore,
     check_same_settings,
     damaged,
     grid_type,
@@ -32,7 +32,6 @@ from showattendtell.features.layout import (
     shard_header,
     write_whole,
 )
-from showattendtell.features.store import FeatureStore
 from showattendtell.features.writer import seal
 from showattendtell.runtime.files import fadvise
 
@@ -107,34 +106,26 @@ def merge(sources: Sequence[Path], output: Path) -> None:
         check_same_settings(source, manifest.settings, first.settings)
     shards = [(source, number) for source in sources for number in range(manifests[source].shards)]
     records = [read_record(source, number) for source, number in shards]
-    _refuse_common([source for source, _ in shards], records)
-
-    unfinished = output.with_name(f"{output.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    for target, ((source, number), record) in enumerate(zip(shards, records, strict=True)):
-        _share(shard_file(source, number), shard_file(unfinished, target))
-        write_whole(record_file(unfinished, target), record)
-    names = dict.fromkeys(manifest.dataset for manifest in manifests.values())
-    seal(unfinished, "+".join(names), first.settings, records)
-    unfinished.rename(output)
-
-
-def _refuse_common(sources: Sequence[Path], records: Sequence[ShardRecord]) -> None:
     owner: dict[str, Path] = {}
-    for source, record in zip(sources, records, strict=True):
+    for (source, _), record in zip(shards, records, strict=True):
         for image in record.images:
             if image in owner:
                 raise UserError(f"{image} is both in {owner[image]} and in {source}; merge stores of different images")
             owner[image] = source
 
-
-def _share(file: Path, target: Path) -> None:
-    """Hard-link a file if the disk allows it, else copy it."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)
+    unfinished = output.with_name(f"{output.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for target, ((source, number), record) in enumerate(zip(shards, records, strict=True)):
+        file, copy = shard_file(source, number), shard_file(unfinished, target)
+        try:
+            os.link(file, copy)
+        except OSError:
+            shutil.copyfile(file, copy)
+        write_whole(record_file(unfinished, target), record)
+    names = dict.fromkeys(manifest.dataset for manifest in manifests.values())
+    seal(unfinished, "+".join(names), first.settings, records)
+    unfinished.rename(output)
 
 
 COLUMNS = ["store", "images", "grid", "size", "shards", "state"]
@@ -157,7 +148,9 @@ def print_stores(folder: Path, found: Sequence[FoundStore], former: Sequence[Pat
 def _row(folder: Path, found: FoundStore) -> list[str]:
     name = str(found.path.relative_to(folder)) if found.path != folder else found.path.name
     about = _about(found.store) if found.store else ("", "")
-    return [name, *about, decimal(found.num_bytes), str(found.shards), _state(found)]
+    unfinished = f"unfinished, {found.written} of {found.shards} shards"
+    state = "damaged" if found.fault else "complete" if found.store else unfinished
+    return [name, *about, decimal(found.num_bytes), str(found.shards), state]
 
 
 def _about(store: FeatureStore) -> tuple[str, str]:
@@ -168,12 +161,6 @@ def _about(store: FeatureStore) -> tuple[str, str]:
     computed = f", computed in {store.settings['precision']}" if "precision" in store.settings else ""
     grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}{views}{computed}"
     return f"{len(store):,}{skipped}", grid
-
-
-def _state(found: FoundStore) -> str:
-    if found.fault:
-        return "damaged"
-    return "complete" if found.store else f"unfinished, {found.written} of {found.shards} shards"
 
 
 def verify_stores(found: Sequence[FoundStore]) -> None:

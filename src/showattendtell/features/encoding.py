@@ -1,23 +1,26 @@
-"""Compute grids of a frozen encoder by torch, or by onnxruntime, which needs fewer passes over memory."""
+"""Compute grids of a frozen encoder by torch, or by onnxruntime, and the views of an image."""
 
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Literal, NamedTuple
+from random import Random
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import ImageFiles
 from showattendtell.errors import UserError
-from showattendtell.features.layout import Encode, EncodedBatch
-from showattendtell.features.views import view_of
+from showattendtell.features.store import Encode, EncodedBatch
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 
@@ -61,12 +64,13 @@ def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
 def _run_by_onnxruntime(encoder: Encoder) -> Engine:
     if missing := lacks_onnx():
         raise UserError(f"features.engine=onnxruntime needs {missing}")
+    unable = f"onnxruntime cannot run {encoder.network_name} ({{}}); leave features.engine at torch"
     side = encoder.preprocessing.crop
     example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     try:
         session = _open_session(encoder, example)
     except Exception as fault:
-        raise _unable(encoder, reason_of(fault)) from None
+        raise UserError(unable.format(reason_of(fault))) from None
     [entry] = [entry.name for entry in session.get_inputs()]
 
     def run(pixels: Tensor) -> Tensor:
@@ -76,17 +80,13 @@ def _run_by_onnxruntime(encoder: Encoder) -> Engine:
     expected = _run_by_torch(encoder, "float32")(example)
     error = ((run(example) - expected).norm() / expected.norm()).item()
     if not error <= DIFFERENCE:
-        raise _unable(encoder, f"its grids differ from torch's by {100 * error:.1f} %")
+        raise UserError(unable.format(f"its grids differ from torch's by {100 * error:.1f} %"))
     return run
 
 
 def _open_session(encoder: Encoder, example: Tensor) -> Any:
     graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
     return open_session(graph.model_proto.SerializeToString())
-
-
-def _unable(encoder: Encoder, reason: str) -> UserError:
-    return UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ class ImageEncoding:
 
     def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
         """Yield encoded batches. Raises `UserError` for an unreadable image, unless such images are skipped."""
-        for images, read in zip(batches, self._read(batches), strict=True):
-            if read.faults and not self.skip_unreadable:
-                fault = next(iter(read.faults.values()))
+        for images, (pixels, places, faults) in zip(batches, self._read(batches), strict=True):
+            if faults and not self.skip_unreadable:
+                fault = next(iter(faults.values()))
                 raise UserError(f"{fault}, or pass over such images with dataset.skip_unreadable=true")
-            skipped = {images[place]: str(fault) for place, fault in read.faults.items()}
-            readable = [images[place] for place in read.places]
-            yield EncodedBatch(readable, self._encode(read.pixels, readable), skipped)
+            skipped = {images[place]: str(fault) for place, fault in faults.items()}
+            readable = [images[place] for place in places]
+            yield EncodedBatch(readable, self._encode(pixels, readable), skipped)
 
-    def _read(self, batches: Sequence[Sequence[str]]) -> Iterator["ReadBatch"]:
+    def _read(self, batches: Sequence[Sequence[str]]) -> Iterator[tuple[Tensor, list[int], dict[int, UserError]]]:
         files = ImageFiles([self.paths[image] for images in batches for image in images], self.encoder.preprocessing)
         positions = iter(range(len(files)))
         in_batches = [[next(positions) for _ in images] for images in batches]
@@ -143,36 +143,19 @@ class ImageEncoding:
         return start_engine(self.encoder, self.engine, self.precision)
 
 
-class ReadBatch(NamedTuple):
-    """A batch of images: the pixels of the readable ones, their positions in it, and the errors of the others."""
-
-    pixels: Tensor
-    places: list[int]
-    faults: dict[int, UserError]
-
-
-def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> ReadBatch:
+def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, list[int], dict[int, UserError]]:
+    """Return the pixels of the readable images, their positions in the batch, and the errors of the others."""
     faults = {place: item for place, (_, item) in enumerate(items) if isinstance(item, UserError)}
     read = {place: item for place, (_, item) in enumerate(items) if isinstance(item, Tensor)}
-    return ReadBatch(torch.stack(list(read.values())) if read else torch.zeros(0, 3, 1, 1), list(read), faults)
-
-
-@contextmanager
-def on_gpu(encoder: Encoder) -> Iterator[None]:
-    """Move the encoder to the GPU, and back at the end."""
-    encoder.to("cuda").to(memory_format=torch.channels_last)
-    try:
-        yield
-    finally:
-        encoder.to("cpu")
+    return torch.stack(list(read.values())) if read else torch.zeros(0, 3, 1, 1), list(read), faults
 
 
 Write = Callable[[Encode, Callable[[int], None]], None]
 """`write_shards` of a store."""
 
 
-def in_processes(number: int, write: Write, encode: Encode, tell: Callable[[int], None]) -> None:
-    """Run `write` in several processes, and call `tell` here with the images of each batch that one has written.
+def in_processes(number: int, write: Write, encode: Encode, report: Callable[[int], None]) -> None:
+    """Run `write` in several processes, and call `report` here with the images of each batch that one has written.
 
     Raises the error of a process, or a `UserError` if one was killed; the others are then stopped. If this process is
     killed, they stop at their next batch.
@@ -185,7 +168,7 @@ def in_processes(number: int, write: Write, encode: Encode, tell: Callable[[int]
         for process, (_, sender) in zip(processes, ends, strict=True):
             process.start()
             sender.close()
-        _listen({receiver: process for (receiver, _), process in zip(ends, processes, strict=True)}, tell)
+        _listen({receiver: process for (receiver, _), process in zip(ends, processes, strict=True)}, report)
     finally:
         for process in processes:
             if process.pid:
@@ -193,7 +176,7 @@ def in_processes(number: int, write: Write, encode: Encode, tell: Callable[[int]
                 process.join()
 
 
-def _listen(processes: Mapping[Connection, SpawnProcess], tell: Callable[[int], None]) -> None:
+def _listen(processes: Mapping[Connection, SpawnProcess], report: Callable[[int], None]) -> None:
     """Handle messages of the processes until all have ended."""
     open_ends = set(processes)
     while open_ends:
@@ -207,12 +190,12 @@ def _listen(processes: Mapping[Connection, SpawnProcess], tell: Callable[[int], 
                 if processes[end].exitcode:
                     raise UserError(
                         f"a process that encodes images ended with status {processes[end].exitcode}, as for lack of "
-                        "memory; set features.workers lower and go on: what is written is kept"
+                        "memory; set features.workers lower and run it again: what is written is kept"
                     ) from None
                 continue
             if isinstance(said, BaseException):
                 raise said
-            tell(said)
+            report(said)
 
 
 def _work(write: Write, encode: Encode, parent: Connection, threads: int) -> None:
@@ -224,3 +207,42 @@ def _work(write: Write, encode: Encode, parent: Connection, threads: int) -> Non
             write(encode, parent.send)
         except UserError as fault:
             parent.send(fault)
+
+
+MIRRORED = 1
+"""The view that is the mirror image."""
+
+SMALLEST = 0.7
+"""Minimum side of a part, as a fraction of the whole side."""
+
+
+def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
+    """Return a view of the named images' pixels (I, 3, S, S), same shape."""
+    parts = pixels
+    if view >= 2 and len(pixels):
+        named = zip(images, pixels, strict=True)
+        parts = torch.stack([_enlarge_part(own, Random(f"{view} {image}")) for image, own in named])
+    return parts.flip(-1) if is_mirrored(view) else parts
+
+
+def is_mirrored(view: Any) -> Any:
+    """Return whether a view, or each of an array of views, is mirrored."""
+    return view % 2 == 1
+
+
+def draw_views(number: int, sided: NDArray[np.bool_], seed: int, draw: tuple[int, int]) -> Tensor:
+    """Draw one of `number` views for each of N images, (N,), in the batch that `draw` names by its epoch and number.
+
+    All images of a split are drawn at once: a process that has a part of the batch then finds the same views.
+
+    sided: (N,) whether the image's captions distinguish left from right, so that no mirrored view is drawn.
+    """
+    drawn = np.random.default_rng([seed, *draw]).integers(number, size=len(sided))
+    return torch.from_numpy(np.where(sided & is_mirrored(drawn), drawn - 1, drawn))
+
+
+def _enlarge_part(pixels: Tensor, random: Random) -> Tensor:
+    whole = pixels.shape[-1]
+    side = round(whole * random.uniform(SMALLEST, 1))
+    top, left = random.randint(0, whole - side), random.randint(0, whole - side)
+    return transforms.resized_crop(pixels, top, left, side, side, [whole, whole])

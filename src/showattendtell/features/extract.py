@@ -1,6 +1,7 @@
 """Run the frozen encoder once over every image of a data set."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import Computed, EngineName, ImageEncoding, in_processes, on_gpu
-from showattendtell.features.layout import USUAL, Settings, StorePlan, check_same_settings, is_finished, read_manifest
-from showattendtell.features.store import FeatureStore
+from showattendtell.features.encoding import Computed, EngineName, ImageEncoding, in_processes
+from showattendtell.features.store import (
+    USUAL,
+    FeatureStore,
+    Settings,
+    StorePlan,
+    check_same_settings,
+    is_finished,
+    read_manifest,
+)
 from showattendtell.features.writer import count_written, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
@@ -68,17 +76,11 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
         folder / dataset.name / "-".join(filter(None, parts))
         for parts in ([network, f"resize{preprocessing.resize}", *ending], [network, *ending])
     )
-    if is_finished(former) and not is_finished(path) and _has_settings(former, store_settings(encoder, extraction)):
-        return former
+    if is_finished(former) and not is_finished(path):
+        with suppress(UserError):
+            check_same_settings(former, read_manifest(former).settings, store_settings(encoder, extraction))
+            return former
     return path
-
-
-def _has_settings(path: Path, settings: Settings) -> bool:
-    try:
-        check_same_settings(path, read_manifest(path).settings, settings)
-    except UserError:
-        return False
-    return True
 
 
 def open_features(
@@ -113,19 +115,23 @@ def write_features(
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
     plan = StorePlan(dataset.name, settings, list(paths))
-    engine, precision = extraction.engine, extraction.precision
-    encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, engine, precision)
+    engine = extraction.engine
+    encode = ImageEncoding(encoder, paths, extraction.views, skip_unreadable, engine, extraction.precision)
     write = partial(write_shards, path, plan)
     _announce(console, path, plan)
-    with _progress(console) as progress:
+    columns = (BarColumn(), MofNCompleteColumn(), _ImagesPerSecond(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}"), *columns, console=console) as progress:
         bar = progress.add_task("features", total=len(paths))
 
         def work() -> None:
             progress.update(bar, completed=count_written(path, plan))
             report = partial(progress.advance, bar)
             if torch.cuda.is_available() and engine == "torch":
-                with on_gpu(encoder):
+                encoder.to("cuda").to(memory_format=torch.channels_last)
+                try:
                     write(replace(encode, readers=max(READERS, num_workers)), report)
+                finally:
+                    encoder.to("cpu")
             elif num_workers == 1:
                 write(replace(encode, readers=READERS), report)
             else:
@@ -159,14 +165,3 @@ def _announce(console: Console, path: Path, plan: StorePlan) -> None:
 class _ImagesPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(f"{task.finished_speed or task.speed or 0:.0f} images/s", style="progress.data.speed")
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _ImagesPerSecond(),
-        TimeRemainingColumn(),
-        console=console,
-    )

@@ -5,7 +5,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from showattendtell.errors import UserError
-from showattendtell.features.layout import (
+from showattendtell.features.store import (
     BATCH_SIZE,
     FORMAT,
     MANIFEST,
@@ -57,15 +57,12 @@ class Shard:
     def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: int):
         self._path, self._plan, self._number, self._images, self._file = path, plan, number, images, file
         self._numbers = NUMBERS[plan.settings["dtype"]]
-        self._image_bytes = image_bytes(plan.settings)
         self._header_bytes = len(shard_header(plan.settings, len(images)))
+        self._batch_bytes = BATCH_SIZE * image_bytes(plan.settings)
         self._lines: dict[int, JournalLine] = {}
-        with self._telling_faults():
-            self._journal = journal_file(path, number).open("a+b", buffering=0)
+        with report_errors(self._path, self._plan):
+            self.journal = journal_file(path, number).open("a+b", buffering=0)
             self._read_journal()
-
-    def close(self) -> None:
-        self._journal.close()
 
     def batch(self, number: int) -> Sequence[str]:
         """Return the images of a batch."""
@@ -95,8 +92,8 @@ class Shard:
         line = JournalLine(
             batch=batch, checksum=zlib.crc32(content), skipped=dict(encoded.skipped), lost=lost, whole=whole
         )
-        with self._telling_faults():
-            self._write_at(self._offset(batch), content)
+        with report_errors(self._path, self._plan):
+            self._write_at(batch, content)
             self._write_line(line.model_dump_json().encode() + b"\n")
         self._lines[batch] = line
 
@@ -110,29 +107,26 @@ class Shard:
             lost=sum(line.lost for line in lines),
             whole=sum(line.whole for line in lines),
         )
-        with self._telling_faults():
+        with report_errors(self._path, self._plan):
             os.fsync(self._file)
             write_whole(record_file(self._path, self._number), record)
             journal_file(self._path, self._number).unlink()
 
-    def _offset(self, batch: int) -> int:
-        return self._header_bytes + batch * BATCH_SIZE * self._image_bytes
-
-    def _write_at(self, offset: int, content: bytes) -> None:
+    def _write_at(self, batch: int, content: bytes) -> None:
         """Write all bytes: on a nearly full disk, `pwrite` writes a part and fails only at the next call."""
-        view = memoryview(content)
+        view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
         while view:
             count = os.pwrite(self._file, view, offset)
             view, offset = view[count:], offset + count
 
     def _write_line(self, line: bytes) -> None:
         while line:
-            line = line[self._journal.write(line) :]
+            line = line[self.journal.write(line) :]
 
     def _read_journal(self) -> None:
         """Read the journal of an interrupted process: complete lines that match the shard."""
-        self._journal.seek(0)
-        content = self._journal.read()
+        self.journal.seek(0)
+        content = self.journal.read()
         for line in content.split(b"\n"):
             with suppress(ValidationError):
                 entry = JournalLine.model_validate_json(line)
@@ -143,11 +137,11 @@ class Shard:
 
     def _is_true(self, line: JournalLine) -> bool:
         images = self.batch(line.batch)
-        content = os.pread(self._file, len(images) * self._image_bytes, self._offset(line.batch)) if images else b""
-        return bool(images) and zlib.crc32(content) == line.checksum and set(line.skipped) <= set(images)
-
-    def _telling_faults(self) -> AbstractContextManager[None]:
-        return report_errors(self._path, self._plan)
+        if not images:
+            return False
+        size = len(images) * image_bytes(self._plan.settings)
+        content = os.pread(self._file, size, self._header_bytes + line.batch * self._batch_bytes)
+        return zlib.crc32(content) == line.checksum and set(line.skipped) <= set(images)
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
@@ -167,9 +161,9 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
 
 
 def write_shards(
-    path: Path, plan: StorePlan, encode: Encode, tell: Callable[[int], None] = lambda number: None
+    path: Path, plan: StorePlan, encode: Encode, report: Callable[[int], None] = lambda number: None
 ) -> None:
-    """Write every shard that no other process writes or has written; `tell` gets the images of each batch."""
+    """Write every shard that no other process writes or has written; `report` gets the images of each batch."""
     with _opened(path) as folder:
         fcntl.flock(folder, fcntl.LOCK_SH)
         for number, images in enumerate(plan.shards):
@@ -179,7 +173,7 @@ def write_shards(
                 batches = shard.remaining()
                 for batch, encoded in zip(batches, encode([shard.batch(batch) for batch in batches]), strict=True):
                     shard.write(batch, encoded)
-                    tell(len(shard.batch(batch)))
+                    report(len(shard.batch(batch)))
                 shard.finish()
 
 
@@ -228,9 +222,8 @@ def _read_plan(path: Path) -> Any:
 
 def _is_laid_out(path: Path, plan: StorePlan) -> bool:
     sizes = {shard_file(path, number): shard_bytes(plan.settings, len(own)) for number, own in enumerate(plan.shards)}
-    return _read_plan(path) == plan.describe() and all(
-        file.is_file() and file.stat().st_size == size for file, size in sizes.items()
-    )
+    whole = all(file.is_file() and file.stat().st_size == size for file, size in sizes.items())
+    return whole and _read_plan(path) == plan.describe()
 
 
 def _lay_out(path: Path, plan: StorePlan) -> None:
@@ -288,7 +281,8 @@ def _claim(path: Path, plan: StorePlan, number: int, images: Sequence[str]) -> I
             if record_file(path, number).exists():
                 yield None
             else:
-                with closing(Shard(path, plan, number, images, file.fileno())) as shard:
+                shard = Shard(path, plan, number, images, file.fileno())
+                with shard.journal:
                     yield shard
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)

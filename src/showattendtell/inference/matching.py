@@ -5,7 +5,7 @@ from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from showattendtell.data.formats import PLAIN, CaptionFile, Sentences, gather
+from showattendtell.data.formats import PLAIN, CaptionFile, Sentences
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import split_sentences
@@ -108,7 +108,10 @@ def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, lis
 
 def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) -> Sentences:
     """Return captions by image, with aliases of an image replaced by its name."""
-    return gather((aliases.get(image, image), captions) for image, captions in said)
+    sentences: Sentences = {}
+    for image, captions in said:
+        sentences.setdefault(aliases.get(image, image), []).extend(captions)
+    return sentences
 
 
 def _find_faults(path: Path, captions: Sentences, people: Sentences, partial: bool) -> Iterator[str]:

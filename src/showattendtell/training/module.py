@@ -31,7 +31,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
-from showattendtell.runtime.distributed import mean_over_processes, rank
+from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
 from showattendtell.types import Batch, BatchShard, ShardedBatch
@@ -228,8 +228,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def validation_step(self, batch: Batch | ImageBatch, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):
-            if not self._is_copy(dataloader_idx):
-                self._score_captions(batch)
+            self._score_captions(batch, self._is_copy(dataloader_idx))
             return
         trace = self.trace(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
@@ -240,13 +239,15 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._evaluated.update({f"beta_{name}": figure for name, figure in betas.items()})
 
     def _is_copy(self, dataloader_idx: int) -> bool:
-        """Return whether another process has the same images: Lightning needs a batch in every process."""
+        """Return whether a later process has the same images: Lightning needs a batch in every process."""
         loaders: Any = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
         loader = loaders[dataloader_idx] if isinstance(loaders, list) else loaders
-        return rank() >= len(loader.dataset)
+        return rank() + len(loader.dataset) < world_size()
 
-    def _score_captions(self, batch: ImageBatch) -> None:
+    def _score_captions(self, batch: ImageBatch, is_copy: bool) -> None:
         tokens = [captions[0].tokens for captions in self.generate(batch.images)]
+        if is_copy:  # captioned all the same, so that hard attention draws alike in every process
+            return
         captions = [self.vocabulary.decode(caption) for caption in tokens]
         self._bleu.update(captions, batch.references)
         self._cider.update(captions, batch.references)

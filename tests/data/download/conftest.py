@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from publisher import Publisher, publishing
 
-from showattendtell.data.download import fetch as fetching
+from showattendtell.data import download as fetching
 
 
 @pytest.fixture

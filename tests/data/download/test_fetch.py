@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from publisher import Publisher
 
-from showattendtell.data.download.fetch import NotFoundError, fetch
+from showattendtell.data.download import NotFoundError, fetch
 from showattendtell.errors import UserError
 
 CONTENT = random.Random(1).randbytes(700_001)
@@ -164,8 +164,8 @@ def test_a_server_that_stays_busy_is_told(publisher: Publisher, get: Fetch):
 
 def test_waits_double_and_heed_the_server(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):
     waits: list[float] = []
-    monkeypatch.setattr("showattendtell.data.download.fetch.BACKOFF", 0.5)
-    monkeypatch.setattr("showattendtell.data.download.fetch.LONGEST_WAIT", 3.0)
+    monkeypatch.setattr("showattendtell.data.download.BACKOFF", 0.5)
+    monkeypatch.setattr("showattendtell.data.download.LONGEST_WAIT", 3.0)
     monkeypatch.setattr("time.sleep", waits.append)
     publisher.faults = ["busy"] * 5
     get(retries=5)
@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_is_told(address: str, reason: str, tmp_path:
 
 
 def test_a_silent_server_is_given_up(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("showattendtell.data.download.fetch.TIMEOUT", 0.1)
+    monkeypatch.setattr("showattendtell.data.download.TIMEOUT", 0.1)
     silent = threading.Event()
     monkeypatch.setattr("publisher.Handler.do_GET", lambda self: silent.wait(5))
     with pytest.raises(UserError, match="timed out"):

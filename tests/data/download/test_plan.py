@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.data.download.archives import Archive, Part, Publication
-from showattendtell.data.download.fetch import DownloadCache
-from showattendtell.data.download.plan import ArchiveState, check_requests, make_plan, print_plan, required_space
+from showattendtell.data.archives import Archive, Part, Publication
+from showattendtell.data.download import (
+    ArchiveState,
+    DownloadCache,
+    check_requests,
+    make_plan,
+    print_plan,
+    required_space,
+)
 from showattendtell.errors import UserError
 
 IMAGES = Archive("images", "images.zip", ["photos/*.jpg"], "http://a.org/zips", 1000)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from rich.filesize import decimal
@@ -82,19 +82,19 @@ class DamagedError(Exception):
 
 
 class Member(NamedTuple):
-    """A file in an archive: its path there, its size in bytes, and a function that opens it."""
+    """A file in an archive: its path there (`./a.jpg` is `a.jpg`), its size in bytes, and a function that opens it."""
 
     name: str
     size: int
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], Any]
 
 
 def unpack(
-    path: Path, root: Path, patterns: Sequence[str], tell: Callable[[int, int], None], begin: Callable[[], None]
+    path: Path, root: Path, patterns: Sequence[str], report: Callable[[int, int], None], begin: Callable[[], None]
 ) -> list[str]:
     """Unpack members of an archive that match a pattern into `root`, except files that exist with the right size.
 
-    `begin` is called before anything is written; `tell` takes the number of bytes that exist so far, and the total.
+    `begin` is called before anything is written; `report` takes the number of bytes that exist so far, and the total.
     Returns the members' names.
     Raises `DamagedError`, and `UserError` for a member outside the root and for a full disk.
     """
@@ -102,15 +102,15 @@ def unpack(
         with _opened(path) as members:
             _refuse_outside(path, members, root)
             chosen = _choose(members, patterns)
-            missing = [member for member in chosen if not _is_there(member, root)]
+            missing = [member for member in chosen if not _is_there(member, root / member.name)]
             total, needed = (sum(member.size for member in some) for some in (chosen, missing))
             check_free_space(root, needed, f"the files in {path}")
             begin()
-            tell(total - needed, total)
+            report(total - needed, total)
             for member in missing:
-                _write(member, root)
+                _write(member, root / member.name)
                 needed -= member.size
-                tell(total - needed, total)
+                report(total - needed, total)
     except FAULTS as fault:
         raise DamagedError(f"cannot be unpacked ({str(fault) or type(fault).__name__})") from None
     return [member.name for member in chosen]
@@ -132,22 +132,15 @@ def _opened(path: Path) -> Iterator[list[Member]]:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as zipped:
             infos = [info for info in zipped.infolist() if not info.is_dir()]
-            yield [_member(info.filename, info.file_size, partial(zipped.open, info)) for info in infos]
+            yield [
+                Member(str(PurePosixPath(info.filename)), info.file_size, partial(zipped.open, info)) for info in infos
+            ]
     elif not tarfile.is_tarfile(path):
         raise DamagedError("is neither a whole zip nor a tar file")
     else:
         with tarfile.open(path) as tar:
-            yield [_member(info.name, info.size, partial(_extract, tar, info)) for info in tar if info.isfile()]
-
-
-def _member(name: str, size: int, open: Callable[[], IO[bytes]]) -> Member:
-    return Member(str(PurePosixPath(name)), size, open)  # ./a.jpg is a.jpg
-
-
-def _extract(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = tar.extractfile(info)
-    assert file is not None, "only files are members"
-    return file
+            files = [info for info in tar if info.isfile()]
+            yield [Member(str(PurePosixPath(info.name)), info.size, partial(tar.extractfile, info)) for info in files]
 
 
 def _refuse_outside(path: Path, members: Sequence[Member], root: Path) -> None:
@@ -167,13 +160,11 @@ def _choose(members: Sequence[Member], patterns: Sequence[str]) -> list[Member]:
     return [member for member in members if any(fnmatchcase(member.name, pattern) for pattern in patterns)]
 
 
-def _is_there(member: Member, root: Path) -> bool:
-    path = root / member.name
+def _is_there(member: Member, path: Path) -> bool:
     return path.is_file() and path.stat().st_size == member.size
 
 
-def _write(member: Member, root: Path) -> None:
-    path = root / member.name
+def _write(member: Member, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.part")
     with member.open() as packed, unfinished.open("wb") as file:

@@ -1,0 +1,183 @@
+"""Assemble a data set from a caption file: its splits, and checks of images and captions."""
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from showattendtell.data.formats import CaptionFile
+from showattendtell.data.images import read_pixels
+from showattendtell.data.tokenizers import tokenize
+from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.types import Caption, Dataset, Example
+
+
+def share_out(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return about these fractions of the images, by split; `train` gets the rest.
+
+    Raises `UserError` if no image is left for training, or a split has no image.
+    """
+    if sum(shares.values()) >= 1:
+        fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
+        raise UserError(f"{fractions} leave no images to train on; their sum must be below 1")
+    splits: defaultdict[str, list[str]] = defaultdict(list)
+    ends = dict(zip(shares, accumulate(shares.values()), strict=True))
+    for image in images:
+        place = place_of(image)
+        splits[next((split for split, end in ends.items() if place < end), "train")].append(image)
+    wanted = ["train", *(split for split, share in shares.items() if share)]
+    empty = next((split for split in wanted if not splits[split]), None)
+    if empty:
+        total = sum(map(len, splits.values()))
+        raise UserError(f"of {total:,} images none falls to {empty} by its name; add images, or list the splits")
+    return {split: splits[split] for split in wanted}
+
+
+def place_of(image: str) -> float:
+    """Map a name to [0, 1), uniformly over names: the first 53 bits of its SHA-256."""
+    return (int.from_bytes(hashlib.sha256(image.encode()).digest()[:8]) >> 11) / 2**53
+
+
+SPLITS = ("train", "restval", "val", "test")
+"""`restval` holds Karpathy's leftover validation images of COCO, to be added to train or left out."""
+
+OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
+"""Image names that do not lie within a folder."""
+
+
+def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int) -> Dataset:
+    """Build the data set from the images in a file's splits, with tokenized captions.
+
+    Captions beyond `captions_per_image` are dropped, as in the paper, and captions without a word too; a note gives
+    their number. Raises `UserError` for an unknown split, and for an image that is listed twice in one or two splits,
+    has no caption, or whose path leads out of the folder.
+    """
+    _check_splits(file)
+    dropped, beyond = Counter[str](), f"beyond {captions_per_image} of an image"
+
+    def example(image: str) -> Example:
+        place = f"{file.folders[image]}/{image}" if image in file.folders else image
+        if OUTSIDE.match(place):
+            raise UserError(f"image {place!r} is no place within {folder}; name images by their path in that folder")
+        said = file.captions.get(image, ())
+        spoken = [Caption(words, (), sentence.strip()) for sentence in said if (words := tokenize(sentence))]
+        captions = tuple(spoken[:captions_per_image])
+        dropped["without a word"] += len(said) - len(spoken)
+        dropped[beyond] += len(spoken) - len(captions)
+        if not captions:
+            raise UserError(f"image {image} is in a split but has no caption; add one, or take it from the split")
+        return Example(image, f"{folder}/{place}", captions)
+
+    splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
+    notes = (f"dropped captions {why}: {count:,}" for why, count in dropped.items() if count)
+    return Dataset(name, splits, tuple(notes))
+
+
+def _check_splits(file: CaptionFile) -> None:
+    for split in file.splits:
+        if split not in SPLITS:
+            raise UserError(f"there is no split '{split}'{did_you_mean(split, SPLITS)}")
+    listed = Counter(image for images in file.splits.values() for image in images)
+    twice = next((image for image, count in listed.items() if count > 1), None)
+    if twice:
+        where = ", ".join(split for split, images in file.splits.items() if twice in images)
+        raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
+
+
+def join_restval(file: CaptionFile) -> CaptionFile:
+    """Return the file with the images of `restval` appended to those of `train`."""
+    splits = {split: images for split, images in file.splits.items() if split != "restval"}
+    left_over = file.splits.get("restval", [])
+    return file._replace(splits={**splits, "train": [*splits.get("train", []), *left_over]}) if left_over else file
+
+
+SHORT, LONG = 3, 30
+"""Captions of fewer or of more words are reported."""
+
+
+def check_up(dataset: Dataset) -> list[str]:
+    """Return one sentence per finding: duplicate images, images with a caption twice, captions of unusual lengths."""
+    return [*_report_doubled_images(dataset), *_report_captions(dataset)]
+
+
+def doubled_images(examples: Iterable[Example]) -> list[list[Example]]:
+    """Return groups of images with byte-identical files under different names."""
+    by_size = defaultdict(list)
+    for example in examples:
+        path = Path(example.path)
+        if path.is_file():
+            by_size[path.stat().st_size].append(example)
+    by_content = defaultdict(list)
+    for size, alike in by_size.items():
+        if len(alike) > 1:
+            for example in alike:
+                by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
+    return [alike for alike in by_content.values() if len(alike) > 1]
+
+
+def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
+    split_of = {example.image: name for name, split in dataset.splits.items() for example in split}
+    groups = doubled_images(dataset.examples())
+    leaks = [alike for alike in groups if len({split_of[example.image] for example in alike}) > 1]
+    within = [alike for alike in groups if len({split_of[example.image] for example in alike}) == 1]
+    if leaks:
+        shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in alike) for alike in leaks]
+        yield (
+            f"{_photographs(leaks)} in more than one split under different names, so scores will be too high: "
+            f"{listed(shown, 1)}"
+        )
+    if within:
+        shown = [" = ".join(example.image for example in alike) for alike in within]
+        yield f"{_photographs(within)} more than once in one split: {listed(shown, 1)}"
+
+
+def _report_captions(dataset: Dataset) -> Iterator[str]:
+    words = [(example.image, [caption.words for caption in example.captions]) for example in dataset.examples()]
+    doubled = [image for image, captions in words if len(set(captions)) < len(captions)]
+    if doubled:
+        yield f"{len(doubled):,} images with the same caption twice: {listed(doubled)}"
+    lengths = [(len(caption), image) for image, captions in words for caption in captions]
+    for name, odd in (
+        (f"fewer than {SHORT} words", [image for length, image in lengths if length < SHORT]),
+        (f"more than {LONG} words", [image for length, image in lengths if length > LONG]),
+    ):
+        if odd:
+            yield f"{len(odd):,} captions of {name}, of {listed(list(dict.fromkeys(odd)))}"
+
+
+def _photographs(groups: Sequence[object]) -> str:
+    return "1 photograph stands" if len(groups) == 1 else f"{len(groups):,} photographs stand"
+
+
+SHOWN = 5
+"""Maximum number of errors that are listed one by one."""
+
+
+def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
+    """Return the data set without unreadable images of the splits, which its notes list. Decodes every image."""
+    examples = [example for split in splits for example in dataset.split(split)]
+    console = Console(stderr=True)
+    with ThreadPoolExecutor() as threads:  # decoding releases the GIL
+        tried = track(threads.map(_fault, examples), "reading", len(examples), console=console, transient=True)
+        faults = {example.image: fault for example, fault in zip(examples, tried, strict=True) if fault}
+    if not faults:
+        return dataset
+    count = "1 image" if len(faults) == 1 else f"{len(faults)} images"
+    reasons = "; ".join(list(faults.values())[:SHOWN])
+    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+    note = f"{count} passed over: {reasons}{more}"
+    return dataset.without(faults)._replace(notes=(*dataset.notes, note))
+
+
+def _fault(example: Example) -> str | None:
+    try:
+        read_pixels(example.path)
+    except UserError as fault:
+        return str(fault)
+    return None

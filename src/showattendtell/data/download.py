@@ -1,0 +1,427 @@
+"""Download of a published data set: HTTP transfers that resume, the state of a root, and the plan of what is left."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import requests
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from showattendtell.data.archives import Archive, DamagedError, Part, Publication, unpack
+from showattendtell.errors import UserError
+
+CHUNK = 2**15
+"""Bytes that are written at once; fewer than these are lost when the line breaks."""
+TIMEOUT = 60.0
+"""Seconds without data after which a connection counts as broken."""
+BACKOFF = 0.5
+"""Seconds before the second retry; doubled for every further one."""
+LONGEST_WAIT = 120.0
+"""Maximum seconds to wait, even if the server asks for more."""
+BUSY = (408, 425, 429, 500, 502, 503, 504)
+"""Response codes that are worth a retry."""
+
+Report = Callable[[int, int | None], None]
+"""Takes the number of bytes available so far, and the size of the whole file, if known."""
+
+
+class NotFoundError(Exception):
+    """The URL has no such file."""
+
+
+class TransferError(Exception):
+    """A temporary failure, retry after at least `wait` seconds: a connection error or a busy server."""
+
+    def __init__(self, reason: str, wait: float = 0.0):
+        super().__init__(reason)
+        self.wait = wait
+
+
+class PartialDownload:
+    """The first bytes of a file: `NAME.part`, with `NAME.part.json`, which identifies the complete file.
+
+    num_bytes: size of the complete file, None if the server does not report it.
+    """
+
+    def __init__(self, path: Path, url: str):
+        self.path = path.with_name(f"{path.name}.part")
+        self.note = path.with_name(f"{path.name}.part.json")
+        self.url = url
+        self.validator: str | None = None
+        self.num_bytes: int | None = None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            note = json.loads(self.note.read_text(encoding="utf-8"))
+            if note["url"] == url:
+                self.validator, self.num_bytes = note["validator"], note["num_bytes"]
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def start(self, validator: str | None, num_bytes: int | None) -> None:
+        """Empty the partial file, and start the version that `validator` identifies."""
+        self.path.write_bytes(b"")
+        self.validator, self.num_bytes = validator, num_bytes
+        note = {"url": self.url, "validator": validator, "num_bytes": num_bytes}
+        self.note.write_text(json.dumps(note), encoding="utf-8")
+
+
+def fetch(
+    url: str, path: Path, num_bytes: int | None, retries: int, report: Report, warn: Callable[[str], None]
+) -> None:
+    """Download `url` to the file `path`; `report` gets the progress, and `warn` is called before each retry.
+
+    Resumes an interrupted download if the server still has the same file: it sends `Range` with the file's `ETag` or
+    date in `If-Range` (RFC 9110), and requests the whole file if it has neither.
+    `retries` is the maximum number of consecutive failures without new data.
+    Raises `NotFoundError` if the URL has no such file, and `UserError` if a retry is useless.
+    """
+    partial_file = PartialDownload(path, url)
+    farthest, failures = partial_file.size, 0
+    with requests.Session() as session:
+        while partial_file.num_bytes is None or partial_file.size != partial_file.num_bytes:
+            try:
+                _request(session, url, partial_file, num_bytes, report)
+                break
+            except TransferError as fault:
+                failures = failures + 1 if partial_file.size <= farthest else 1
+                farthest = max(farthest, partial_file.size)
+                if failures > retries:
+                    raise UserError(
+                        f"{url} cannot be fetched ({fault}); {decimal(partial_file.size)} are here: run the command "
+                        "again to resume, or name another place with mirror=..."
+                    ) from None
+                wait = max(fault.wait, min(BACKOFF * 2 ** (failures - 1), LONGEST_WAIT))
+                warn(f"{url}: {fault}; trying again in {wait:g} s")
+                time.sleep(wait)
+    partial_file.path.replace(path)
+    partial_file.note.unlink(missing_ok=True)
+
+
+def _request(
+    session: requests.Session, url: str, partial_file: PartialDownload, num_bytes: int | None, report: Report
+) -> None:
+    """Send one request for the missing bytes, and write the response."""
+    headers = {"Accept-Encoding": "identity"}
+    if partial_file.size and partial_file.validator:
+        headers |= {"Range": f"bytes={partial_file.size}-", "If-Range": partial_file.validator}
+    try:
+        with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+            _refuse_status(response, partial_file)
+            _receive(response, partial_file, num_bytes, report)
+    except requests.exceptions.SSLError as fault:
+        raise UserError(f"{url} is not secure ({_reason(fault)}); name another place with mirror=...") from None
+    except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as fault:
+        raise TransferError(_reason(fault)) from None
+    except requests.RequestException as fault:
+        raise UserError(f"{url} cannot be fetched ({fault}); name another place with mirror=...") from None
+
+
+def _refuse_status(response: requests.Response, partial_file: PartialDownload) -> None:
+    """Raise the error for a response without the file."""
+    status = response.status_code
+    if status in (404, 410):
+        raise NotFoundError
+    if status == 416:
+        partial_file.start(None, None)
+        raise TransferError("the file there is shorter than what has come")
+    if status in BUSY:
+        wait = min(_number(response.headers.get("Retry-After", "")) or 0, LONGEST_WAIT)
+        raise TransferError(f"the server answers {status} {response.reason}", wait)
+    if status not in (200, 206):
+        raise UserError(
+            f"{partial_file.url} cannot be fetched (the server answers {status} {response.reason}); name another place "
+            "with mirror=..."
+        )
+
+
+def _receive(response: requests.Response, partial_file: PartialDownload, num_bytes: int | None, report: Report) -> None:
+    """Append the body of a response to the partial file, or replace it if the server sends the whole file."""
+    if response.status_code == 206:
+        same = _validator(response) in (None, partial_file.validator) and partial_file.size
+        if not (same and response.headers.get("Content-Range", "").startswith(f"bytes {partial_file.size}-")):
+            partial_file.start(None, None)
+            raise TransferError("the server sent the rest of another file")
+    else:
+        sent = _number(response.headers.get("Content-Length", ""))
+        if num_bytes and sent and sent != num_bytes:
+            raise UserError(
+                f"{partial_file.url} has {sent:,} bytes instead of {num_bytes:,}: it is not the published file; name "
+                "another place with mirror=..., or set the archive's num_bytes and checksum to null to take it"
+            )
+        partial_file.start(_validator(response), sent)
+    report(partial_file.size, partial_file.num_bytes)
+    with partial_file.path.open("ab") as file:
+        for chunk in response.iter_content(CHUNK):
+            file.write(chunk)
+            report(file.tell(), partial_file.num_bytes)
+    if partial_file.num_bytes not in (None, partial_file.size):
+        raise TransferError("the answer ends before the file does")
+
+
+def _validator(response: requests.Response) -> str | None:
+    """Return a response's validator: a strong ETag, or the date."""
+    tag = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else response.headers.get("Last-Modified")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _reason(fault: BaseException) -> str:
+    """Return the root cause of an error: `[Errno 111] Connection refused`."""
+    while fault.__context__ is not None:
+        fault = fault.__context__
+    return str(fault) or type(fault).__name__
+
+
+class DownloadCache:
+    """State of the archives of one root.
+
+    A fetched archive is kept here until it is unpacked. During unpacking a file `NAME.unpacking` exists; afterwards
+    `NAME.unpacked` lists the unpacked files, one per line.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.folder = root / "downloads"
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Lock the cache for this process, and create it if it is missing."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as fault:
+            raise UserError(
+                f"{self.folder} cannot be written ({fault.strerror}); set dataset.root to another folder"
+            ) from None
+        with os.fdopen(lock):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is downloading into {self.root}; wait until it is done") from None
+            yield
+
+    def fetched(self, archive: Archive) -> Path:
+        """Return the path of a downloaded archive."""
+        return self.folder / archive.file
+
+    def is_done(self, archive: Archive) -> bool:
+        """Return whether an archive was unpacked and its files still exist."""
+        record = self._record(archive, "unpacked")
+        names = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+        fits = all(any(fnmatchcase(name, pattern) for name in names) for pattern in archive.members)
+        return fits and all((self.root / name).exists() for name in names)
+
+    def is_placed(self, archive: Archive) -> bool:
+        """Return whether the user has put an archive's content there."""
+        return not self.has_begun(archive) and any((self.root / place).exists() for place in archive.places)
+
+    def has_begun(self, archive: Archive) -> bool:
+        """Return whether an archive is partly unpacked."""
+        return self._record(archive, "unpacking").exists()
+
+    def begin(self, archive: Archive) -> None:
+        self._record(archive, "unpacking").touch()
+
+    def finish(self, archive: Archive, names: Sequence[str]) -> None:
+        """Record that an archive is unpacked, and remove it if it was fetched only for that."""
+        unfinished = self._record(archive, "unpacking")
+        unfinished.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        unfinished.replace(self._record(archive, "unpacked"))
+        self.fetched(archive).unlink(missing_ok=True)
+
+    def _record(self, archive: Archive, suffix: str) -> Path:
+        return self.folder / f"{archive.file}.{suffix}"
+
+
+class ArchiveState(StrEnum):
+    """State of an archive."""
+
+    DONE = "there already"
+    UNPACK = "to be unpacked"
+    FETCH = "to be fetched"
+    REQUEST = "to be asked for"
+
+
+class DownloadStep(NamedTuple):
+    """An archive and its state.
+
+    source     file to unpack, once it exists
+    addresses  URLs to try, in this order
+    """
+
+    archive: Archive
+    state: ArchiveState
+    source: Path
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the archive, 0 if unknown."""
+        return self.archive.num_bytes or (self.source.stat().st_size if self.source.exists() else 0)
+
+
+def make_plan(
+    publication: Publication, cache: DownloadCache, parts: Sequence[Part] | None, mirror: str | None
+) -> list[DownloadStep]:
+    """Return a step for each archive of the chosen parts (None: of all).
+
+    `mirror` is the URL of a folder that is tried first, a local folder with archives, or one such archive.
+    Raises `UserError` for an unknown part and for a missing mirror.
+    """
+    archives = publication.archives.values()
+    known = sorted({archive.part for archive in archives})
+    for part in parts or ():
+        if part not in known:
+            raise UserError(f"parts={part}: this data set has no {part}; known are {', '.join(known)}")
+    remote = mirror if mirror and mirror.startswith(("http://", "https://")) else None
+    here = _local_archives(publication.archives, None if remote else mirror)
+    return [_step(archive, cache, here, remote) for archive in archives if parts is None or archive.part in parts]
+
+
+def _local_archives(archives: Mapping[str, Archive], mirror: str | None) -> dict[str, Path]:
+    """Return the archives of a local mirror, by name."""
+    if mirror is None:
+        return {}
+    place, names = Path(mirror).expanduser(), [archive.file for archive in archives.values()]
+    if place.is_file() and place.name in names:
+        return {place.name: place}
+    if place.is_file():
+        raise UserError(f"mirror={mirror} is none of the data set's archives, which are {', '.join(names)}")
+    if not place.is_dir():
+        raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
+    return {name: place / name for name in names if (place / name).is_file()}
+
+
+def _step(archive: Archive, cache: DownloadCache, here: Mapping[str, Path], mirror: str | None) -> DownloadStep:
+    fetched, own = cache.fetched(archive), cache.root / archive.file
+    lying = [path for path in (fetched, own, here.get(archive.file)) if path and path.is_file()]
+    addresses = tuple(f"{base.rstrip('/')}/{archive.file}" for base in (mirror, archive.base) if base)
+    if cache.is_done(archive):
+        return DownloadStep(archive, ArchiveState.DONE, fetched)
+    if lying:
+        return DownloadStep(archive, ArchiveState.UNPACK, lying[0])
+    if cache.is_placed(archive):
+        return DownloadStep(archive, ArchiveState.DONE, fetched)
+    return DownloadStep(archive, ArchiveState.FETCH if addresses else ArchiveState.REQUEST, fetched, addresses)
+
+
+def print_plan(plan: Sequence[DownloadStep], publication: Publication) -> None:
+    """Print the licence, and size and state of each archive."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"licence: {publication.licence}", markup=False)
+    table = Table("archive", "part", box=None)
+    table.add_column("size", justify="right")
+    table.add_column("")
+    table.add_column("from", overflow="fold")
+    for step in plan:
+        size = decimal(step.num_bytes) if step.num_bytes else "unknown"
+        origin = urlsplit(step.addresses[0]).netloc if step.addresses else ""
+        origin = str(step.source) if step.state is ArchiveState.UNPACK else origin
+        table.add_row(step.archive.file, step.archive.part, size, step.state, Text(origin))
+    console.print(table)
+
+
+def required_space(plan: Sequence[DownloadStep], cache: DownloadCache) -> int:
+    """Return the maximum number of bytes needed at any time, if files have the same size in the archive and unpacked.
+
+    A fetched archive is removed before the next one is fetched. The remainder of a partly unpacked archive is
+    known only when unpacking resumes.
+    """
+    taken = most = 0
+    for step in plan:
+        if not cache.has_begun(step.archive) and step.state in (ArchiveState.FETCH, ArchiveState.UNPACK):
+            begun = PartialDownload(step.source, "").size if step.state is ArchiveState.FETCH else step.num_bytes
+            most = max(most, taken + max(0, step.num_bytes - begun) + step.num_bytes)
+            taken += step.num_bytes
+    return most
+
+
+def check_requests(plan: Sequence[DownloadStep], publication: Publication) -> None:
+    """Raise a `UserError` that explains how to get the archives without a URL, if there are any."""
+    files = [step.archive.file for step in plan if step.state is ArchiveState.REQUEST]
+    if files:
+        raise UserError(
+            f"{' and '.join(files)} {'has' if len(files) == 1 else 'have'} no open address: {publication.request}, put "
+            f"what you get into {publication.root}, and run the command again to have it unpacked"
+        )
+
+
+def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
+    """Fetch an archive unless it is available locally, verify it, and unpack it into the root, if anything is left.
+
+    A fetched file that differs from the published one is renamed to `NAME.wrong`. Raises `UserError`.
+    """
+    if step.state not in (ArchiveState.FETCH, ArchiveState.UNPACK):
+        return
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    try:
+        with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as progress:
+            if step.state is ArchiveState.FETCH:
+                _fetch(step, retries, progress)
+            _verify(step, progress)
+            bar, begin = _bar(progress, f"unpacking {step.archive.file}"), partial(cache.begin, step.archive)
+            names = unpack(step.source, cache.root, step.archive.members, bar, begin)
+            cache.finish(step.archive, names)
+    except DamagedError as fault:
+        raise UserError(f"{step.source} {fault}; {_set_aside(step, cache)}") from None
+    except OSError as fault:
+        raise UserError(
+            f"{fault.filename or cache.root}: {(fault.strerror or str(fault)).lower()}; mend that, and run the command "
+            "again to resume"
+        ) from None
+
+
+def _fetch(step: DownloadStep, retries: int, progress: Progress) -> None:
+    """Fetch an archive from the first URL that has it."""
+    report = _bar(progress, f"fetching {step.archive.file}")
+
+    def warn(sentence: str) -> None:
+        progress.console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    for address in step.addresses:
+        with suppress(NotFoundError):
+            fetch(address, step.source, step.archive.num_bytes, retries, report, warn)
+            return
+    has = "has" if len(step.addresses) == 1 else "have"
+    raise UserError(f"{' and '.join(step.addresses)} {has} no {step.archive.file}; name another place with mirror=...")
+
+
+def _verify(step: DownloadStep, progress: Progress) -> None:
+    report = _bar(progress, f"verifying {step.archive.file}")
+    report(0, None)
+    difference = step.archive.find_difference(step.source)
+    if difference:
+        raise DamagedError(difference)
+    report(step.num_bytes, step.num_bytes)
+
+
+def _set_aside(step: DownloadStep, cache: DownloadCache) -> str:
+    """Rename a file that is not the archive, and return advice for the user."""
+    if step.source != cache.fetched(step.archive):
+        return "put the published file in its place"
+    wrong = step.source.with_name(f"{step.source.name}.wrong")
+    step.source.replace(wrong)
+    return f"it is now {wrong.name}: run the command again to fetch it once more, or name another place with mirror=..."
+
+
+def _bar(progress: Progress, title: str) -> Report:
+    """Add a progress bar, and return its update function."""
+    bar = progress.add_task(title, total=None)
+    return lambda done, total: progress.update(bar, completed=done, total=total)

@@ -1,0 +1,226 @@
+import hashlib
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from costly import jpeg_with_scans
+from hypothesis import given
+from hypothesis import strategies as some
+from PIL import Image
+
+from showattendtell.data.assembly import SHOWN, assemble, check_up, drop_unreadable, join_restval, place_of, share_out
+from showattendtell.data.formats import CaptionFile
+from showattendtell.errors import UserError
+from showattendtell.types import Caption, Dataset, Example
+
+
+def said(captions: dict[str, list[str]], **told: dict) -> CaptionFile:
+    return CaptionFile("test", captions, **{"splits": {"train": ["a.jpg"]}, **told})
+
+
+def test_examples_hold_tokenized_captions_and_the_path_of_the_image():
+    file = said({"a.jpg": [" A dog .\r", "It barks !"], "b.jpg": ["A cat"]}, splits={"val": ["a.jpg"]})
+    captions = (Caption(("a", "dog"), written="A dog ."), Caption(("it", "barks"), written="It barks !"))
+    examples = {"val": (Example("a.jpg", str(Path("folder", "a.jpg")), captions),)}
+    assert assemble("dogs", file, Path("folder"), 5) == Dataset("dogs", examples)
+
+
+def test_an_image_may_be_in_a_folder_of_its_own():
+    file = said({"a.jpg": ["A dog ."]}, folders={"a.jpg": "val2014"})
+    assert assemble("dogs", file, Path("folder"), 5).split("train")[0].path == str(Path("folder", "val2014", "a.jpg"))
+
+
+def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
+    dataset = assemble("letters", said({"a.jpg": ["a", "...", *"bcdefg", ""]}), Path(), captions_per_image=5)
+    assert [caption.words for caption in dataset.split("train")[0].captions] == [(letter,) for letter in "abcde"]
+    assert dataset.notes == (
+        "dropped captions without a word: 2",
+        "dropped captions beyond 5 of an image: 2",
+    )
+
+
+@pytest.mark.parametrize("sentences", [{}, {"a.jpg": []}, {"a.jpg": ["..."]}, {"b.jpg": ["A dog ."]}])
+def test_an_image_without_a_caption_is_told(sentences: dict[str, list[str]]):
+    with pytest.raises(UserError, match=r"image a.jpg is in a split but has no caption"):
+        assemble("dogs", said(sentences), Path(), 5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "/a.jpg",
+        "../a.jpg",
+        "b/../../a.jpg",
+        "b/..",
+        "C:/a.jpg",
+        r"C:\a.jpg",
+        r"\a.jpg",
+        r"..\a.jpg",
+        "a\0b",
+    ],
+)
+def test_a_name_that_leads_out_of_the_folder_is_told(name: str):
+    with pytest.raises(UserError, match=r"is no place within folder; name images by their path in that folder"):
+        assemble("dogs", said({name: ["A dog ."]}, splits={"train": [name]}), Path("folder"), 5)
+
+
+@pytest.mark.parametrize("name", ["b/a.jpg", "a..b.jpg", "..a.jpg", "...", ".a.jpg", "a b:c.jpg"])
+def test_other_names_are_taken_as_they_are(name: str):
+    file = said({name: ["A dog ."]}, splits={"train": [name]})
+    assert assemble("dogs", file, Path("folder"), 5).split("train")[0].path == f"folder/{name}"
+
+
+def test_restval_stands_behind_train_when_it_joins():
+    file = said({}, splits={"restval": ["c", "d"], "val": ["b"], "train": ["a"]})
+    assert join_restval(file).splits == {"val": ["b"], "train": ["a", "c", "d"]}
+    assert join_restval(said({})) == said({})
+
+
+NAMES = [f"{number}.jpg" for number in range(2000)]
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "", "é/ü.png"])
+def test_a_name_s_place_is_the_beginning_of_its_sha_256(name: str):
+    exact = Fraction(int(hashlib.sha256(name.encode()).hexdigest(), 16), 2**256)
+    assert 0 <= exact - Fraction(place_of(name)) < Fraction(1, 2**53)
+
+
+def test_the_shares_are_about_as_large_as_asked_for_and_lose_no_image():
+    splits = share_out(NAMES, {"val": 0.1, "test": 0.2})
+    assert list(splits) == ["train", "val", "test"]
+    assert sorted(image for split in splits.values() for image in split) == sorted(NAMES)
+    for split, share in {"train": 0.7, "val": 0.1, "test": 0.2}.items():
+        assert abs(len(splits[split]) - share * 2000) < 4 * (2000 * share * (1 - share)) ** 0.5
+
+
+@given(some.sets(some.sampled_from(NAMES), min_size=300))
+def test_an_image_stays_in_its_split_whatever_others_there_are(chosen: set[str]):
+    everywhere = {
+        image: split for split, images in share_out(NAMES, {"val": 0.1, "test": 0.1}).items() for image in images
+    }
+    for split, images in share_out(sorted(chosen), {"val": 0.1, "test": 0.1}).items():
+        assert all(everywhere[image] == split for image in images)
+
+
+def test_a_larger_share_takes_all_that_a_smaller_one_has():
+    assert set(share_out(NAMES, {"val": 0.1})["val"]) <= set(share_out(NAMES, {"val": 0.3})["val"])
+
+
+def test_a_share_of_nothing_is_no_split():
+    assert share_out(NAMES[:3], {"val": 0, "test": 0}) == {"train": NAMES[:3]}
+
+
+def test_shares_that_leave_nothing_to_train_on_are_told():
+    with pytest.raises(UserError, match=r"dataset.val=0.5 and dataset.test=0.5 leave no images to train on"):
+        share_out(NAMES, {"val": 0.5, "test": 0.5})
+
+
+def test_too_few_images_are_told():
+    with pytest.raises(UserError, match=r"of 1 images none falls to (train|val) by its name; add images, or list"):
+        share_out(["a.jpg"], {"val": 0.1})
+
+
+def drawn_example(folder: Path, name: str, shade: int, *sentences: str) -> Example:
+    """An image of one shade, and its captions."""
+    Image.fromarray(np.full((8, 8, 3), shade, dtype=np.uint8)).save(folder / name)
+    captions = tuple(Caption(tuple(sentence.split()), written=sentence) for sentence in sentences or ("a dog runs",))
+    return Example(name, str(folder / name), captions)
+
+
+def told(**splits: tuple[Example, ...]) -> list[str]:
+    return check_up(Dataset("own", splits))
+
+
+def test_nothing_is_told_of_a_sound_data_set(tmp_path: Path):
+    assert told(train=(drawn_example(tmp_path, "a.png", 1), drawn_example(tmp_path, "b.png", 2))) == []
+
+
+def test_a_photograph_in_two_splits_under_two_names_is_a_leak(tmp_path: Path):
+    first, second, other = (
+        drawn_example(tmp_path, name, shade) for name, shade in (("a.png", 1), ("b.png", 1), ("c.png", 2))
+    )
+    [note] = told(train=(first, other), test=(second,))
+    assert note.startswith("1 photograph stands in more than one split under different names")
+    assert note.endswith("a.png (train), b.png (test)")
+
+
+def test_a_photograph_twice_in_one_split_is_told(tmp_path: Path):
+    images = tuple(drawn_example(tmp_path, f"{number}.png", number // 2) for number in range(4))
+    assert told(train=images) == ["2 photographs stand more than once in one split: 0.png = 1.png, ..."]
+
+
+def test_captions_that_are_doubled_short_or_long_are_told(tmp_path: Path):
+    odd = drawn_example(tmp_path, "a.png", 1, "a dog runs", "a dog runs", "dog", " ".join(["word"] * 31))
+    notes = told(train=(odd, drawn_example(tmp_path, "b.png", 2)))
+    assert notes == [
+        "1 images with the same caption twice: a.png",
+        "1 captions of fewer than 3 words, of a.png",
+        "1 captions of more than 30 words, of a.png",
+    ]
+
+
+def test_an_image_that_is_not_on_disk_is_passed_over(tmp_path: Path):
+    gone = Example("gone.png", str(tmp_path / "gone.png"), (Caption(("a", "dog", "runs")),))
+    assert told(train=(gone, drawn_example(tmp_path, "a.png", 1))) == []
+
+
+def photograph(path: Path) -> Example:
+    return Example(path.name, str(path), (Caption(("a", "scene")),))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    """Two images a split, the second of each broken."""
+    for split in ("train", "val", "test"):
+        Image.effect_noise((64, 64), 50).save(tmp_path / f"{split}-good.jpg")
+        content = (tmp_path / f"{split}-good.jpg").read_bytes()
+        (tmp_path / f"{split}-bad.jpg").write_bytes(content[: len(content) // 2])
+    splits = ("train", "val", "test")
+    files = {split: (tmp_path / f"{split}-good.jpg", tmp_path / f"{split}-bad.jpg") for split in splits}
+    return Dataset("six", {split: tuple(map(photograph, both)) for split, both in files.items()}, notes=("read",))
+
+
+def names(dataset: Dataset) -> dict[str, list[str]]:
+    return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
+
+
+def test_images_that_break_off_are_left_out_of_the_splits_asked_for(dataset: Dataset):
+    assert names(drop_unreadable(dataset, ["train", "val"])) == {
+        "train": ["train-good.jpg"],
+        "val": ["val-good.jpg"],
+        "test": ["test-good.jpg", "test-bad.jpg"],
+    }
+
+
+def test_a_note_tells_what_was_left_out_and_why(dataset: Dataset):
+    first, note = drop_unreadable(dataset, ["train"]).notes
+    assert first == "read"
+    assert "1 image" in note
+    assert "train-bad.jpg" in note
+    assert "truncated" in note
+
+
+def test_images_that_take_too_long_to_decode_are_left_out(dataset: Dataset):
+    bad = Path(dataset.splits["train"][1].path)
+    bad.write_bytes(jpeg_with_scans(4_000))
+    readable = drop_unreadable(dataset, ["train"])
+    assert names(readable)["train"] == ["train-good.jpg"]
+    assert "has 4,000 scans and takes too long to decode" in readable.notes[-1]
+
+
+def test_of_many_only_the_first_are_told_one_by_one(dataset: Dataset, tmp_path: Path):
+    gone = tuple(photograph(tmp_path / f"gone-{number}.jpg") for number in range(SHOWN + 3))
+    readable = drop_unreadable(dataset._replace(splits={**dataset.splits, "train": gone}), ["train"])
+    assert names(readable)["train"] == []
+    note = readable.notes[-1]
+    assert note.count("does not exist") == SHOWN
+    assert note.endswith("and 3 more")
+
+
+def test_a_data_set_whose_images_can_all_be_read_is_left_as_it_is(dataset: Dataset):
+    good = dataset.without(["train-bad.jpg"])
+    assert drop_unreadable(good, ["train"]) == good
