@@ -324,7 +324,7 @@ STAGES = "stages={words: [], reward: ['reward=cider']}"
     [
         (["monitor=nll", "seed=1,2"], "MINIMIZE"),
         (["variant=arctic", "seed=1,2"], "MINIMIZE"),
-        (["experiment=paper/flickr8k_soft,paper/flickr8k_hard", "features.encoding=1"], "MINIMIZE"),
+        (["experiment=paper/flickr8k_soft,paper/flickr8k_hard", "features.views=1"], "MINIMIZE"),
         (["experiment=paper/flickr8k_soft", STAGES, "seed=1,2"], "MAXIMIZE"),
         (["variant=arctic,paper", "monitor=bleu4"], "MAXIMIZE"),
         (["variant=arctic,paper", STAGES], "MAXIMIZE"),

@@ -236,7 +236,7 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
 
 
 def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
-    settings = ["encoder.pool=2", "features.dtype=int8", "features.encoding=3", "cache=other", "dataset.train=4"]
+    settings = ["encoder.pool=2", "features.dtype=int8", "features.views=3", "cache=other", "dataset.train=4"]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
     told = assert_done(run("train", *settings)).err
     assert "8 images x 3 views x 64 x 40 in int8" in told

@@ -39,7 +39,7 @@ def test_mirror_images_are_read_whether_their_grids_are_stored_or_not(
     assert pixels["captions"] != evaluated(run, folder, f"checkpoint={checkpoint}")["captions"]
     assert "pointing_game" in pixels
     two_views = altered(store_mirrored)
-    assert_done(run("prepare", *TINY, "features.encoding=2"))
+    assert_done(run("prepare", *TINY, "features.views=2"))
     assert evaluated(run, folder, f"checkpoint={two_views}", "decoding.mirrored=true")["captions"] == pixels["captions"]
     again = evaluated(run, folder, f"checkpoint=[{two_views},{checkpoint}]", "decoding.mirrored=true")
     assert again["captions"] == pixels["captions"]

@@ -74,7 +74,7 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     augmentation = build(config.augment, seed=config.seed)
     extraction, skips = build(config.features), _skips_unreadable(config)
     if not encoder.trainable and extraction.views > 1 and config.data.get("cache_on_device"):
-        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.encoding")
+        raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
     return open_source(dataset, encoder, _feature_folder(config), extraction, augmentation, config.seed, skips)
 
 

@@ -119,7 +119,7 @@ def _class_signature(node: griffe.Class) -> Signature:
     doc, constructor = _doc(node), node.members.get("__init__")
     if isinstance(constructor, griffe.Function):
         return _function_signature(constructor, doc)
-    fields = [member for member in node.members.values() if _is_field(member)]
+    fields = [member for member in node.members.values() if isinstance(member, griffe.Attribute) and _is_field(member)]
     is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
     inherited = _base_signature(node) if is_dataclass or not fields else None
     if inherited and not fields:

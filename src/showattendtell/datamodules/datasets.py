@@ -118,7 +118,7 @@ def open_source(
         return pixels_of(encoder, augmentation), readable
     if augmentation:
         raise UserError(
-            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.encoding=2"
+            "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
         )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)

@@ -318,12 +318,13 @@ class DashboardCallback(Callback):
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         log, best = metrics_file(trainer), best_of(trainer)
         files = [log.path.with_name(name) for name in (BEST, METRICS, "learning_curve.png")]
-        if rank() or best.best_model_score is None or not files[0].is_file():
+        monitor = best.monitor
+        if rank() or monitor is None or best.best_model_score is None or not files[0].is_file():
             return
         choose = max if best.mode == "max" else min
-        rows = [row for row in log.rows if best.monitor in row]
+        rows = [row for row in log.rows if monitor in row]
         for dashboard in self._dashboards:
-            dashboard.log_best([file for file in files if file.is_file()], choose(rows, key=lambda r: r[best.monitor]))
+            dashboard.log_best([file for file in files if file.is_file()], choose(rows, key=lambda row: row[monitor]))
 
 
 def first_by_name(data: CaptionDataModule, number: int) -> list[int]:
@@ -359,9 +360,11 @@ def _draw(module: CaptioningModule, example: Example, words: Sequence[str], outp
 def entropy_histogram(module: CaptioningModule, data: CaptionDataModule, indices: Sequence[int]) -> Histogram:
     """Return the distribution of attention entropies over the words of validation images' reference captions."""
     examples = [data.val_images.examples[index] for index in indices]
-    captions = CaptionDataset(
-        examples, module.vocabulary, lambda own: data.val_images.images([indices[n] for n in own])
-    )
+
+    def images(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        return data.val_images.images([indices[position] for position in positions], draw)
+
+    captions = CaptionDataset(examples, module.vocabulary, images)
     batch = captions[list(range(len(captions)))]
     tokens = batch.tokens.to(module.device)
     trace = module.trace(batch.images.to(module.device), batch.image_index.to(module.device), tokens)

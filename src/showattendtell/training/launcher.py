@@ -113,7 +113,7 @@ def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
     asked = len(given) if isinstance(given, list) else given
     if asked not in (1, "auto", -1, "-1", devices, str(devices)):
         raise UserError(f"trainer.devices={given}, and {devices} processes were started on this machine; leave it out")
-    changed = {"num_nodes": nodes, "devices": given if isinstance(given, list) else devices}
+    changed: dict[str, Any] = {"num_nodes": nodes, "devices": given if isinstance(given, list) else devices}
     if trainer.get("strategy", "auto") == "auto":
         changed["strategy"] = {TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"}
     return with_trainer(settings, **changed)

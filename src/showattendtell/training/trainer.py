@@ -39,12 +39,13 @@ QUIET = (
     r"The '.*_dataloader' does not have many workers",  # grids are read from memory
     r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
+    r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
 )
-"""Known-harmless warnings of Lightning."""
+"""Known-harmless warnings of Lightning and torchmetrics."""
 
 
 def silence_warnings() -> None:
-    """Silence known-harmless Lightning warnings."""
+    """Silence known-harmless warnings of Lightning and torchmetrics."""
     for package in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(package).setLevel(logging.WARNING)
     for message in QUIET:

@@ -102,8 +102,8 @@ class RegionPairs:
         to_queries = queries.new_zeros(queries.shape)
         decays = self._decays(queries)
         if decays is not None:
-            given, to = (*decays, self.weights, gradient.contiguous()), (to_sums, to_queries, to_weights)
-            share_out(parallel.score_back, *self.groups.layout(len(queries)), *given, *to)
+            inputs, sums = (*decays, self.weights, gradient.contiguous()), (to_sums, to_queries, to_weights)
+            share_out(parallel.score_back, *self.groups.layout(len(queries)), *inputs, *sums)
             return to_queries
         for images, rows in self.groups.pieces(len(queries)):
             fit, given = self._fit(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)

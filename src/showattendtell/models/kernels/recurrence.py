@@ -74,7 +74,7 @@ def unroll_fused(
     log_weights = scores.log_softmax(dim=1)
     gates = beta.mean(dim=1) if beta.shape[1] else log_weights.new_ones(len(log_weights))
     output = DecoderOutput(hidden, context, log_weights.exp(), gates)
-    if drawn is None:
+    if drawn is None or layout.use_expectation is None:
         return output
     of_words = torch.cat([layout.use_expectation[:size] for size in packing.sizes])
     return output._replace(sample=path_of(log_weights.unsqueeze(1), drawn, of_words))
@@ -203,10 +203,10 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        keys, *inputs = ctx.saved_tensors[:4]
+        keys, regions, hidden, cell = ctx.saved_tensors[:4]
         weights, words = RecurrenceWeights(*ctx.saved_tensors[4:8]), WordValues(*ctx.saved_tensors[8:])
         through_time = _BackwardPass(
-            ctx.layout, AdditiveKeys(keys, ctx.decayed), *inputs, weights, words, gradients[:4]
+            ctx.layout, AdditiveKeys(keys, ctx.decayed), regions, hidden, cell, weights, words, gradients[:4]
         )
         steps = zip(ctx.layout.packing.steps(), ctx.layout.packing.sizes, strict=True)
         for rows, size in reversed(list(steps)):
