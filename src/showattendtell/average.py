@@ -13,12 +13,12 @@ def run(config: DictConfig) -> None:
     from showattendtell.errors import UserError
     from showattendtell.inference.checkpoints import find_model, save
     from showattendtell.inference.weight_averaging import IN_COMMON, average
-    from showattendtell.visualization.result_files import writable
+    from showattendtell.visualization.result_files import starts_with, writable
 
     path = Path(config.output).expanduser()
     if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
         raise UserError(f"{path} is there already; set output to a file of its own, as output=runs/mean/best.ckpt")
-    writable(path)
+    writable(path, starts_with("PK"))  # checkpoints are zip files
     made = average(list(config.checkpoint))
     if not made.cosine >= IN_COMMON:
         print(

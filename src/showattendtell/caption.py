@@ -89,13 +89,13 @@ def _caption_split(config: DictConfig) -> None:
     )
     from showattendtell.inference.predictions import references_of
     from showattendtell.visualization.pages import Page, make_entry, write_page
-    from showattendtell.visualization.result_files import writable
+    from showattendtell.visualization.result_files import starts_with, writable
     from showattendtell.visualization.tables import print_notes
 
     if config.formats is not None and list(config.formats) != [PAGE]:
         raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
     first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")))
+    path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")), starts_with("<!doctype html>"))
     captioners = load_captioners(config)
     settings = resolve_dataset(captioners[0].config, config)
     dataset = build(settings)

@@ -15,7 +15,7 @@ def run(config: DictConfig) -> float:
     from showattendtell.inference.predictions import generate_captions, references_of
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
-    from showattendtell.visualization.result_files import time_figures, writable, write_json
+    from showattendtell.visualization.result_files import has_fields, time_figures, writable, write_json
     from showattendtell.visualization.tables import print_scores
 
     clip = load_clip(config.clip) if config.clip else None
@@ -23,7 +23,8 @@ def run(config: DictConfig) -> float:
     with process_group():
         trial = open_evaluation(config, build(config.decoding))
         kind = "attention" if without_captions else "results"
-        path = decide_on_first(lambda: writable(Path(config.output or trial.result_file(kind))))
+        output, is_result = Path(config.output or trial.result_file(kind)), has_fields("checkpoint", "split_sha256")
+        path = decide_on_first(lambda: writable(output, is_result))
         written = {}
         if not without_captions:
             written = generate_captions(trial.writers, trial.examples, config.seed, trial.mirrors)

@@ -22,7 +22,7 @@ def run(config: DictConfig) -> None:
         return report(find_study(Path(config.study), config.storage), Path(config.study))
 
     from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results, write_text
+    from showattendtell.visualization.result_files import find_results, starts_with, writable, write_text
     from showattendtell.visualization.results_table import find_format, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
@@ -31,7 +31,8 @@ def run(config: DictConfig) -> None:
     overview = compare(results, config.columns, with_paper=config.paper)
     print_overview(overview)
     for file, form in zip(files, formats, strict=True):
-        write_text(form(overview), Path(file))
+        table = form(overview)
+        write_text(table, writable(Path(file), starts_with(table[:2])))
         print(f"written to {file}")
     return None
 

@@ -13,10 +13,10 @@ def run(config: DictConfig) -> None:
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
     from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures
     from showattendtell.metrics.modular import Diversity, measure
-    from showattendtell.visualization.result_files import versions, writable, write_json
+    from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
 
-    path = writable(Path(config.output))
+    path = writable(Path(config.output), has_fields("scores", "comparisons"))
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)

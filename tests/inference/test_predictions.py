@@ -40,7 +40,7 @@ class Reader:
         return trace_of(logits, torch.nn.functional.one_hot(cells, 6).float(), torch.ones(tokens.shape))
 
 
-def images(positions: Sequence[int]) -> Tensor:
+def images(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
     return torch.tensor(positions)[:, None]
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -146,10 +146,42 @@ def write_bytes(content: bytes, path: Path, remedy: str = "output to another pla
         stream.write(content)
 
 
-def writable(path: Path) -> Path:
-    """Check before a computation that its output can be written; raise `UserError` if not."""
+def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
+    """Check before a computation that its output can be written.
+
+    Args:
+        is_earlier: returns whether an existing file is an earlier output of this kind, which is replaced.
+
+    Raises:
+        UserError: the file cannot be written, or it exists and is something else, such as an input.
+    """
     with _user_errors(path), NamedTemporaryFile(dir=path.parent):
+        if path.is_file() and path.stat().st_size and not is_earlier(path):
+            raise UserError(f"{path} exists and is not an earlier output of this command; set output to another file")
         return path
+
+
+def has_fields(*fields: str) -> Callable[[Path], bool]:
+    """Return a test of whether a file is a JSON object with these fields, for `writable`."""
+
+    def test(path: Path) -> bool:
+        try:
+            content = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(content, dict) and content.keys() >= set(fields)
+
+    return test
+
+
+def starts_with(start: str) -> Callable[[Path], bool]:
+    """Return a test of whether a file starts with these characters, for `writable`."""
+
+    def test(path: Path) -> bool:
+        with path.open("rb") as file:
+            return file.read(len(start.encode())) == start.encode()
+
+    return test
 
 
 @contextmanager
