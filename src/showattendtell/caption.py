@@ -10,6 +10,7 @@ from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError
 
 PAGE = "html"
+PAGE_START = "<!doctype html>"
 
 
 def run(config: DictConfig) -> None:
@@ -39,11 +40,17 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
     from showattendtell.inference.pipeline import caption_all, load_captioners, warn_of_size
     from showattendtell.visualization.image_captions import picture_names
     from showattendtell.visualization.pages import Page, make_entry, write_page
+    from showattendtell.visualization.result_files import starts_with, writable
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
     names, output = picture_names(files), Path(config.output or "captions")
+    photographs = {file.resolve() for file in files}
+    for path in (output / f"{name}.{suffix}" for name in names for suffix in pictures):
+        if path.resolve() in photographs:
+            raise UserError(f"{path} is one of the photographs; set output to another folder")
     with_page = config.formats is None or PAGE in config.formats
     if with_page:
+        writable(output / "index.html", starts_with(PAGE_START))
         warn_of_size(len(files), "formats=[png] writes none")
     captioners = load_captioners(config)
     entries = []
@@ -95,7 +102,7 @@ def _caption_split(config: DictConfig) -> None:
     if config.formats is not None and list(config.formats) != [PAGE]:
         raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
     first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")), starts_with("<!doctype html>"))
+    path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")), starts_with(PAGE_START))
     captioners = load_captioners(config)
     settings = resolve_dataset(captioners[0].config, config)
     dataset = build(settings)

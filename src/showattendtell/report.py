@@ -22,18 +22,18 @@ def run(config: DictConfig) -> None:
         return report(find_study(Path(config.study), config.storage), Path(config.study))
 
     from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results, starts_with, writable, write_text
-    from showattendtell.visualization.results_table import find_format, print_overview
+    from showattendtell.visualization.result_files import find_results, writable, write_text
+    from showattendtell.visualization.results_table import EARLIER, find_format, print_overview
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
     formats = [find_format(file) for file in files]
+    paths = [writable(Path(file), EARLIER[Path(file).suffix]) for file in files]
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)
     print_overview(overview)
-    for file, form in zip(files, formats, strict=True):
-        table = form(overview)
-        write_text(table, writable(Path(file), starts_with(table[:2])))
-        print(f"written to {file}")
+    for path, form in zip(paths, formats, strict=True):
+        write_text(form(overview), path)
+        print(f"written to {path}")
     return None
 
 

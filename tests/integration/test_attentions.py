@@ -80,7 +80,7 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["attention=hard", "loss=soft"], ["loss has settings of its own"]),
+        (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
         (["attention=hard", f"{LOSS}.SoftLoss"], ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"]),
         (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
         (["attention=dot", f"{LOSS}.HardLoss"], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),

@@ -24,6 +24,34 @@ def test_a_fault_of_evaluation_is_told(run: Run, checkpoint: Path, folder: Path,
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "metrics=[bleu]", "output=model.ckpt"],
+        ["evaluate", "metrics=[attention]", "output=other.json"],
+        ["caption", "split=test", "number=1", "output=model.ckpt"],
+        ["caption", "images=blank.png", "formats=[png]", "output=."],
+        ["caption", "images=blank.png", "formats=[html]", "output=notes"],
+        ["average", "checkpoint=[model.ckpt,model.ckpt]", "output=other.json"],
+        ["score", "references=other.json", "hypotheses=other.json", "output=other.json"],
+        ["report", "runs=results.json", "output=notes/index.html"],
+    ],
+)
+def test_no_command_writes_over_a_file_that_it_did_not_write(
+    run: Run, checkpoint: Path, folder: Path, command: list[str]
+):
+    (folder / "model.ckpt").write_bytes(checkpoint.read_bytes())
+    (folder / "other.json").write_text('{"images": []}')
+    (folder / "notes").mkdir(exist_ok=True)
+    (folder / "notes" / "index.html").write_text("my notes")
+    Image.new("RGB", (40, 30)).save(folder / "blank.png")
+    own = [file for file in folder.rglob("*") if file.is_file() and file.suffix in (".ckpt", ".json", ".html", ".png")]
+    before = {file: file.read_bytes() for file in own}
+    needs_model = command[0] in ("evaluate", "caption")
+    assert_told(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "output")
+    assert {file: file.read_bytes() for file in own} == before
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         (["images=nowhere.jpg"], ["nowhere.jpg does not exist"]),

@@ -60,6 +60,7 @@ def split(sentence: str) -> list[str]:
 
 
 def test_the_scores_are_those_of_the_words(score: Run, user: Path):
+    inputs = {path: path.read_bytes() for path in user.iterdir()}
     assert_done(score("references=karpathy.json", "split=test", "hypotheses=results.json", QUICK))
     result = read(user)
     people = [[split(sentence) for sentence in said] for said in PEOPLE.values()]
@@ -68,6 +69,7 @@ def test_the_scores_are_those_of_the_words(score: Run, user: Path):
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     assert scores["distinct_captions"] == 3
     assert (result["images"], result["reference_captions"], result["comparisons"]) == (3, 6, [])
+    assert {path: path.read_bytes() for path in inputs} == inputs
     assert (result["tokenizer"], result["split"], result["metrics"]) == ("plain", "test", ["bleu", "rouge_l", "cider"])
     assert result["hypotheses"]["results.json"]["form"] == "COCO results"
     assert result["references"]["karpathy.json"]["form"] == "Karpathy's JSON"

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
-from showattendtell.config.renames import renamed_settings
+from showattendtell.config.renames import FORMER_GROUPS, renamed_settings
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
@@ -273,6 +273,8 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
     is_removed = _value(line) == "null" and can_be_removed
     if isinstance(inner, DictConfig) and not _value(line).startswith("{") and not is_removed:
         group = key.replace(".", "/")
+        if key in FORMER_GROUPS:
+            return f"{key} is no group: {FORMER_GROUPS[key]}; leave {key}= out, and give settings as {key}.NAME=value"
         hint = f" and choose it as {group}=NAME" if group in groups else ""
         return f"{key} has settings of its own; give them as {key}.NAME=value{hint}"
     return ""

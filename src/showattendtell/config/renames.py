@@ -29,6 +29,9 @@ SETTINGS = {
 MOVED = {"early_stopping": "callbacks.early_stopping"}
 """Old name of a node at the top of a configuration to its new place."""
 
+FORMER_GROUPS = {"loss": "the loss comes with the attention"}
+"""Groups that are gone, which leave settings of the same name, and the reason."""
+
 MODULES = {
     "batches": "datamodules.datamodule",
     "config.commands": "config.schemas",

@@ -13,7 +13,7 @@ from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.errors import UserError
 from showattendtell.visualization.rendering import fill
-from showattendtell.visualization.result_files import Result
+from showattendtell.visualization.result_files import Result, has_fields, starts_with
 
 HEADINGS = {
     **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
@@ -157,6 +157,13 @@ def html(overview: ResultsTable) -> str:
 
 FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}
 """Functions that format a table, by the suffix of the file."""
+EARLIER: dict[str, Callable[[Path], bool]] = {
+    ".md": starts_with("| data "),
+    ".tex": starts_with("% needs \\usepackage{booktabs}"),
+    ".json": has_fields("split", "blocks"),
+    ".html": starts_with("<!doctype html>"),
+}
+"""Tests of whether a file is an earlier table, which may be replaced, by its suffix."""
 
 
 def find_format(path: str) -> Callable[[ResultsTable], str]:
