@@ -76,7 +76,7 @@ def test_a_fault_of_captioning_is_told(run: Run, checkpoint: Path, folder: Path,
         (["cache=file"], ["file"]),
         (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
         (["logger=[wandb,tensorbored]"], ["logger=tensorbored", "tensorboard"]),
-        (["logger=wandb", "logger.wandb.folder=here"], ["logger.wandb.folder is set by the code"]),
+        (["logger=wandb", "logger.wandb.folder=here"], ["there is no setting logger.wandb.folder"]),
     ],
 )
 def test_a_fault_of_training_is_told(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):

@@ -81,7 +81,7 @@ def test_an_interrupted_training_goes_on_with_the_batch_that_it_was_in(tmp_path:
 
 def test_a_run_that_cuts_its_batches_otherwise_cannot_finish_the_epoch():
     data = caption_data(examples_of(), batch_size=1)
-    with pytest.raises(UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6; go on with"):
+    with pytest.raises(UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6; resume with"):
         data.load_state_dict({"epoch": 1, "batches": 2, "of": 4})
     data.load_state_dict({"epoch": 1, "batches": 4, "of": 4})
     data.load_state_dict({"epoch": 1, "batches": 2, "of": 6})
