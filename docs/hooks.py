@@ -1,5 +1,4 @@
-"""What MkDocs does beyond its settings: the reference, studies' reports from their databases, and equations in MathML,
-which browsers draw by themselves."""
+"""MkDocs hooks: the generated reference, the reports of studies, and equations in MathML, which needs no script."""
 
 from importlib.resources import files as files_of
 from pathlib import Path
@@ -14,7 +13,7 @@ from showattendtell.config.study import find_study
 from showattendtell.visualization.study_page import PAGE, render, summarize_study
 
 FONT = "STIXTwoMath-Regular.ttf"
-"""What a browser draws equations with; a system need not have one that can."""
+"""The font of equations, since a system may not have one."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -22,10 +21,11 @@ def on_config(config: MkDocsConfig) -> None:
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
     sections: dict[str, list[str]] = {}
     for path in reference_pages():
-        section = "Commands" if "/commands/" in path else "Choices"
+        section = "Commands" if "/commands/" in path else "Config groups"
         sections.setdefault(section, []).append(path)
     assert config.nav is not None
-    config.nav.extend({section: paths} for section, paths in sections.items())
+    [reference] = (pages["Reference"] for pages in config.nav if isinstance(pages, dict) and "Reference" in pages)
+    reference.extend({section: paths} for section, paths in sections.items())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -40,6 +40,6 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:
-    """A fenced block of LaTeX, an equation a line; one that is wider than the page can be moved."""
+    """A fenced block of LaTeX with one equation per line; wide equations can be scrolled."""
     equations = (convert(line, display="block") for line in source.splitlines() if line.strip())
     return "\n".join(f'<div class="equation">{equation}</div>' for equation in equations)

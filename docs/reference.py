@@ -1,4 +1,4 @@
-"""The reference of commands and choices, written from what `--help` reads: the YAML of conf/ and the signatures."""
+"""The reference of commands and config groups, generated from the YAML of conf/ and the signatures, like `--help`."""
 
 import html
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from showattendtell.config.compose import command_folder, compose, config_folder
 from showattendtell.config.help import Setting, explain
 
 RECIPES = ("experiment", "sweep", "variant")
-"""Groups whose options set what stands elsewhere."""
+"""Groups whose options set settings of other groups."""
 
 
 @cache
@@ -31,8 +31,8 @@ def _page(group: str) -> str:
 
 
 def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
-    """Usage, choices and settings; those of a choice are on the page of its group, unless the group is the command's
-    own."""
+    """Usage, config groups and settings; the settings of an option are on the page of its group, unless only this
+    command has the group."""
     if not Path(command_folder(name), f"{name}.yaml").is_file():
         return f"# {name}\n\n`python -m showattendtell.{name}`: {COMMANDS[name]}. It takes no settings.\n"
     config, groups = compose(name, [])
@@ -49,12 +49,12 @@ def _command_page(name: str, elsewhere: Mapping[str, list[str]]) -> str:
             for group, options in groups.items()
             if group in chosen
         ]
-        text += ["## Choices", "`group=option`, what is chosen by default in bold.", _table(["group", "options"], rows)]
+        text += ["## Config groups", "`group=option`; the default is in bold.", _table(["group", "options"], rows)]
     return "\n\n".join([*text, "## Settings", *_settings(explain("", settings))]) + "\n"
 
 
 def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
-    """Indented lines as a block of commands, what else there is as text."""
+    """Indented lines as a block of commands, other lines as text."""
     for text in texts:
         lines = text.splitlines()
         heads = [line for line in lines if not line.startswith("  ")]
@@ -77,10 +77,10 @@ def _group_page(group: str, options: Iterable[str]) -> str:
 
 
 def _option(group: str, option: str) -> Iterator[str]:
-    """What its YAML says of it, and its settings; of what sets others' settings the YAML itself."""
+    """Its YAML comment and its settings; for options that set settings of other groups, the YAML itself."""
     file = Path(config_folder(), group, f"{option}.yaml")
     if not file.is_file():
-        yield "Of Hydra or of its package: see there."
+        yield "Documented by Hydra or by its plugin."
         return
     lines = file.read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("# ") for line in lines if line.startswith("#") and not line.startswith("# @package")]
@@ -97,9 +97,9 @@ def _option(group: str, option: str) -> Iterator[str]:
 
 
 def _settings(settings: Iterable[Setting]) -> Iterator[str]:
-    """A table for each part, below what the part is."""
+    """A table for each component, below its description."""
     rows: list[tuple[str, ...]] = []
-    header = ["setting", "default", "takes", "meaning"]
+    header = ["setting", "default", "values", "meaning"]
     for setting in settings:
         if setting.value:
             cells = (f"`{setting.name}`", f"`{setting.value}`", _takes(setting.annotation), setting.meaning)
@@ -124,7 +124,7 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _takes(annotation: Any) -> str:
-    """The values of a type in words; nothing where pydantic has none for it."""
+    """The values of a type in words; empty if pydantic has no schema for it."""
     if annotation is None:
         return ""
     try:
