@@ -91,9 +91,9 @@ def test_more_than_a_tenth_is_worse_or_better():
     found = [Change(SPEED, replace(SPEED, value=4 * times), times) for times in (0.85, 0.95, 1.05, 1.15)]
     assert [change.gain for change in worse(found)] == [0.85]
     assert [change.gain for change in better(found)] == [1.15]
-    told = compare("yesterday", found)
-    assert "worse[/] speed: 4.00 → 3.40 (0.85 times as good)" in told
-    assert "better[/] speed: 4.00 → 4.60 (1.15 times as good)" in told
+    output = compare("yesterday", found)
+    assert "worse[/] speed: 4.00 → 3.40 (0.85 times as good)" in output
+    assert "better[/] speed: 4.00 → 4.60 (1.15 times as good)" in output
     assert compare("yesterday", found[1:3]) == "since the run of yesterday: nothing better or worse by more than 10 %"
 
 
@@ -190,7 +190,7 @@ def test_every_script_is_among_all_and_all_take_less_than_ten_minutes():
     assert sum(everything.BUDGETS.values()) < 600
 
 
-def test_a_script_that_fails_leaves_the_others_and_is_told_by_the_exit_status(
+def test_a_script_that_fails_leaves_the_others_and_is_reported_by_the_exit_status(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(everything, "RESULTS", results)

@@ -25,7 +25,7 @@ def test_all_ways_write_the_same(writer: Callable, beam_size: int):
     assert len(search(case, HALF, captioner)(regions)) == len(regions)
 
 
-def test_captions_of_the_usual_writer_are_as_long_as_people_write_them():
+def test_captions_of_the_usual_writer_are_as_long_as_users_write_them():
     regions = varied_regions(TINY)
     case = Case("", usual_writer, 5, 30, WAYS, seconds=0)
     lengths = [len(tokens) for tokens in search(case, MANY, usual_writer(TINY, regions))(regions)]

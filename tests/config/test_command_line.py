@@ -1,4 +1,4 @@
-"""Command lines: what is taken, what is refused, and how it is told."""
+"""Command lines: what is taken, what is refused, and how it is reported."""
 
 import ast
 import re
@@ -87,10 +87,10 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("hydra.run.dri=here", "^there is no setting hydra.run.dri; did you mean 'hydra.run.dir'"),
     ],
 )
-def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sentence: str):
-    with pytest.raises(UserError, match=sentence) as told:
+def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, sentence: str):
+    with pytest.raises(UserError, match=sentence) as error:
         check_command("train", [line])
-    assert len(str(told.value).splitlines()) == 1
+    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ def test_a_wrong_word_on_the_command_line_is_told_in_a_sentence(line: str, sente
         ("prepare", ["attention=hrad"], "there is no attention=hrad"),
     ],
 )
-def test_a_wrong_setting_of_another_command_is_told_before_anything_runs(command: str, line: list[str], sentence: str):
+def test_a_wrong_setting_of_another_command_is_reported_before_anything_runs(
+    command: str, line: list[str], sentence: str
+):
     with pytest.raises(UserError, match=sentence):
         check_command(command, line)
 
@@ -130,26 +132,26 @@ def test_the_settings_of_an_option_that_there_is_not_are_not_judged():
         check_command("download", ["dataset=coc", "dataset.root=DIR", "parts=[captions]"])
 
 
-def test_faults_of_one_kind_are_told_at_once():
-    with pytest.raises(UserError) as told:
+def test_faults_of_one_kind_are_reported_at_once():
+    with pytest.raises(UserError) as error:
         check_command("train", ["attention=hrad", "dataset=flickr9k"])
-    assert "attention=hrad" in str(told.value)
-    assert "dataset=flickr9k" in str(told.value)
+    assert "attention=hrad" in str(error.value)
+    assert "dataset=flickr9k" in str(error.value)
 
 
-def test_faults_of_every_kind_are_told_at_once():
+def test_faults_of_every_kind_are_reported_at_once():
     line = ["nonsense", "attention=hrad", "decoder.dropot=0.3", "decoder.hidden_dim=-1", "encoder.size=0"]
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         check_command("train", line)
     for fault in ("nonsense", "attention=hrad", "decoder.dropot", "decoder.hidden_dim=-1", "encoder.size=0"):
-        assert fault in str(told.value)
+        assert fault in str(error.value)
 
 
 def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         check_command("score", ["hypothses=a.txt"])
     for fault in ("hypothses; did you mean 'hypotheses'", "hypotheses is not set"):
-        assert fault in str(told.value)
+        assert fault in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_a_search_is_spelled_with_its_space_less_what_is_given():
     ]
 
 
-def test_a_search_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_search_whose_package_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("showattendtell.config.command_line._is_found", lambda module: False)
     with pytest.raises(
         UserError, match=r"needs the package hydra-optuna-sweeper; run pip install 'showattendtell\[sweeps\]'"
@@ -235,7 +237,7 @@ def test_a_launcher_with_its_settings_is_let_through(launcher: str):
 
 
 @pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())
-def test_a_launcher_that_is_not_installed_is_told_with_the_extra_that_brings_it(
+def test_a_launcher_that_is_not_installed_is_reported_with_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, launcher: str, extra: str
 ):
     monkeypatch.setitem(sys.modules, f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher", None)
@@ -257,15 +259,15 @@ def test_sweeps_of_every_form_are_let_through(line: list[str]):
 
 def fault_of(*line: str) -> str:
     """What is said of a wrong line to the command of the small conf/."""
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         check_command("train", list(line))
-    return str(told.value)
+    return str(error.value)
 
 
-def test_a_nested_group_that_the_present_choice_lacks_is_told_with_that_choice(small_conf: Path):
-    told = "attention=none has no attention/score; leave attention/score=cosine out"
-    assert fault_of("attention=none", "attention/score=cosine") == told
-    assert fault_of("experiment=attentions/none", "attention/score=cosine") == told
+def test_a_nested_group_that_the_present_choice_lacks_is_reported_with_that_choice(small_conf: Path):
+    output = "attention=none has no attention/score; leave attention/score=cosine out"
+    assert fault_of("attention=none", "attention/score=cosine") == output
+    assert fault_of("experiment=attentions/none", "attention/score=cosine") == output
 
 
 def test_settings_of_a_nested_partial_node_are_held_against_its_signature(small_conf: Path):
@@ -276,7 +278,7 @@ def test_settings_of_a_nested_partial_node_are_held_against_its_signature(small_
     assert fault_of("attention.score.wdth=64") == "there is no setting attention.score.wdth; did you mean 'width'?"
 
 
-def test_a_setting_that_some_values_of_a_swept_group_lack_is_told_with_those_values(small_conf: Path):
+def test_a_setting_that_some_values_of_a_swept_group_lack_is_reported_with_those_values(small_conf: Path):
     every = ["-m", "attention=soft,hard,none", "attention.samples=2"]
     assert (
         fault_of(*every)
@@ -288,9 +290,9 @@ def test_a_setting_that_some_values_of_a_swept_group_lack_is_told_with_those_val
     assert score.startswith("attention=none: attention=none has no attention/score")
 
 
-def test_a_setting_that_no_value_of_a_swept_group_has_is_told_once(small_conf: Path):
-    told = fault_of("-m", "attention=soft,hard", "seed=1,2", "attention.smples=2")
-    assert told == "there is no setting attention.smples; known are gate, score"
+def test_a_setting_that_no_value_of_a_swept_group_has_is_reported_once(small_conf: Path):
+    output = fault_of("-m", "attention=soft,hard", "seed=1,2", "attention.smples=2")
+    assert output == "there is no setting attention.smples; known are gate, score"
 
 
 def test_a_setting_that_every_value_of_a_swept_group_has_is_let_through(small_conf: Path):
@@ -298,12 +300,12 @@ def test_a_setting_that_every_value_of_a_swept_group_has_is_let_through(small_co
     assert check_command("train", line) == [*line[:-1], "++attention.score.width=4,8"]
 
 
-def test_every_value_of_a_swept_group_is_checked_with_the_settings_beside_it(small_conf: Path):
+def test_every_value_of_a_swept_group_is_checked_with_the_settings_next_to_it(small_conf: Path):
     (small_conf / "attention/hard.yaml").write_text("{_target_: parts.Hard, score: null, samples: 2.5}")
     assert fault_of("-m", "attention=soft,hard") == "attention.samples=2.5 should be a valid integer"
 
 
-def test_a_class_of_ones_own_is_taken_with_the_settings_of_its_signature(small_conf: Path):
+def test_a_class_of_your_own_is_taken_with_the_settings_of_its_signature(small_conf: Path):
     line = ["attention=none", "attention.samples=3", "attention._target_=parts.Hard"]
     assert check_command("train", line) == [line[0], "++attention.samples=3", line[2]]
     assert fault_of("attention._target_=parts.Hrad").startswith("attention._target_=parts.Hrad: parts has no Hrad")
@@ -312,8 +314,13 @@ def test_a_class_of_ones_own_is_taken_with_the_settings_of_its_signature(small_c
 
 
 def test_a_fault_of_one_setting_hides_no_fault_of_another_whose_name_is_part_of_it(small_conf: Path):
-    told = fault_of("attention.gate=maybe", "attention.gat=3", "see=3", "seed=1,2")
-    assert [line.split()[0] for line in told.splitlines()[1:]] == ["seed=1,2", "there", "there", "attention.gate=maybe"]
+    output = fault_of("attention.gate=maybe", "attention.gat=3", "see=3", "seed=1,2")
+    assert [line.split()[0] for line in output.splitlines()[1:]] == [
+        "seed=1,2",
+        "there",
+        "there",
+        "attention.gate=maybe",
+    ]
 
 
 def supplied() -> dict[str, set[str]]:

@@ -36,7 +36,7 @@ def test_a_folder_that_an_option_builds_on_is_neither_a_group_nor_are_its_files_
     assert "shared" not in str(groups)
 
 
-def test_a_choice_that_does_not_compose_is_told(small_conf: Path):
+def test_a_choice_that_does_not_compose_is_reported(small_conf: Path):
     with pytest.raises(UserError, match="attention/score"):
         compose("train", ["attention=none", "attention/score=cosine"])
 

@@ -48,7 +48,7 @@ def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_class_of_ones_own_that_the_command_line_names_is_built(run_forked: Callable[..., Any], folder: Path):
+def test_a_class_of_your_own_that_the_command_line_names_is_built(run_forked: Callable[..., Any], folder: Path):
     done = run_forked(
         "prepare", "dataset._target_=own.Data", folder=folder, first=f"sys.path.insert(0, {str(folder)!r})"
     )
@@ -91,7 +91,7 @@ def test_a_line_without_places_is_left_as_it_is():
 
 
 @pytest.mark.parametrize("named", ["images=b.jpg", "++images=b.jpg"])
-def test_places_given_by_name_as_well_are_told(named: str):
+def test_places_given_by_name_as_well_are_reported(named: str):
     with pytest.raises(UserError, match="^images are given twice, as a.jpg and as .*images=b.jpg"):
         name_positional(["checkpoint=best.ckpt", "a.jpg", named], "images")
 

@@ -64,7 +64,7 @@ def test_a_partial_node_waits_for_what_the_code_gives_it(parts: str):
     assert (made.region_dim, made.width) == (5, 64)
 
 
-def test_a_setting_that_the_code_gives_is_told():
+def test_a_setting_that_the_code_gives_is_reported():
     with pytest.raises(UserError, match=r"attention\.region_dim is set by the code"):
         build(attention(region_dim=4), region_dim=3)
 

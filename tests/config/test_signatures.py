@@ -198,7 +198,7 @@ def test_definitions_of_every_kind_read_as_they_import(package: str, name: str):
 
 
 @pytest.mark.parametrize("name", ["definitions.Nowhere", "everything.Nowhere", "everything._Hidden"])
-def test_what_no_starred_import_brings_is_told(package: str, name: str):
+def test_what_no_starred_import_brings_is_reported(package: str, name: str):
     with pytest.raises(SignatureError, match=f"has no {name.partition('.')[2]}"):
         read_signature(f"{package}.{name}")
 
@@ -223,7 +223,7 @@ def test_a_type_that_another_module_of_the_package_names_is_known():
         ("from .wrong import Count", "Count"),
     ],
 )
-def test_types_that_cannot_be_told_without_importing_are_unknown(
+def test_types_that_cannot_be_reported_without_importing_are_unknown(
     package: str, tmp_path: Path, imports: str, annotation: str
 ):
     folder = tmp_path / package
@@ -261,7 +261,7 @@ def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
         ("math.sqrt", "math"),
     ],
 )
-def test_a_target_without_python_source_is_told(target: str, message: str):
+def test_a_target_without_python_source_is_reported(target: str, message: str):
     with pytest.raises(SignatureError, match=message):
         read_signature(target)
 

@@ -87,7 +87,7 @@ def test_a_run_is_given_the_settings_of_all_the_values_of_its_trial_and_its_fold
     assert params["decoder.hidden_dim"] in (32, 64, 96, 128)
 
 
-def test_a_study_goes_on_to_its_number_of_trials_and_no_further(tmp_path: Path):
+def test_a_study_continues_to_its_number_of_trials_and_no_further(tmp_path: Path):
     run_all(study(tmp_path), 3)
     again = study(tmp_path)
     assert again.take(5, 3) == []
@@ -95,7 +95,7 @@ def test_a_study_goes_on_to_its_number_of_trials_and_no_further(tmp_path: Path):
 
 
 @pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])
-def test_what_is_proposed_depends_on_the_seed_and_the_trials_and_not_on_who_goes_on(tmp_path: Path, sampler: Any):
+def test_what_is_proposed_depends_on_the_seed_and_the_trials_and_not_on_who_continues(tmp_path: Path, sampler: Any):
     undisturbed = study(tmp_path / "undisturbed", sampler=sampler)
     run_all(undisturbed, 6)
     for total in (2, 5, 6):
@@ -290,7 +290,7 @@ def test_a_study_of_another_space_is_refused(tmp_path: Path, arguments: list[str
         study(tmp_path, *arguments)
 
 
-def test_ranges_places_and_what_goes_on_may_change(tmp_path: Path):
+def test_ranges_places_and_what_continues_may_change(tmp_path: Path):
     run_all(study(tmp_path), 2)
     wider = [*MIXED[:2], "optimizer.lr=tag(log, interval(1e-5, 1e-1))", *MIXED[3:]]
     own = study(tmp_path, *wider, "cache=elsewhere", "resume=true", sampler=TPE)
@@ -298,7 +298,7 @@ def test_ranges_places_and_what_goes_on_may_change(tmp_path: Path):
     assert states(own) == ["COMPLETE"] * 6
 
 
-def test_nothing_to_search_is_told(tmp_path: Path):
+def test_nothing_to_search_is_reported(tmp_path: Path):
     with pytest.raises(UserError, match="there is nothing to search"):
         study(tmp_path, "dataset=shapes")
 
@@ -311,7 +311,7 @@ def test_nothing_to_search_is_told(tmp_path: Path):
         ("mysql+pymysql://x/y", "the storage mysql.* needs a package"),
     ],
 )
-def test_a_storage_that_cannot_be_opened_is_told(tmp_path: Path, storage: str, sentence: str):
+def test_a_storage_that_cannot_be_opened_is_reported(tmp_path: Path, storage: str, sentence: str):
     with pytest.raises(UserError, match=sentence):
         open_storage(storage, tmp_path)
 
@@ -336,8 +336,8 @@ def test_the_best_is_where_the_figure_that_trials_go_by_is_best(tmp_path: Path, 
 
 
 def test_trials_of_different_figures_are_refused(tmp_path: Path):
-    told = "figures, nll with variant=arctic and bleu4 with variant=paper, and none were the best; give monitor=NAME"
-    with pytest.raises(UserError, match=told):
+    output = "figures, nll with variant=arctic and bleu4 with variant=paper, and none were the best; give monitor=NAME"
+    with pytest.raises(UserError, match=output):
         study(tmp_path, "dataset=shapes", "seed=1,2", "variant=arctic,paper")
 
 
@@ -367,7 +367,7 @@ def test_the_card_of_a_study_has_no_password(tmp_path: Path):
 MEDIAN = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 1}
 
 
-def test_a_trial_below_the_median_is_hopeless_and_is_told_as_pruned(tmp_path: Path):
+def test_a_trial_below_the_median_is_hopeless_and_is_reported_as_pruned(tmp_path: Path):
     own = study(tmp_path, storage=None)
     for number, figure in enumerate([5.0, 6.0, 1.0]):
         take_one(own)
@@ -397,7 +397,7 @@ def test_hyperband_ends_some_trials_early_and_lets_the_best_come_to_their_end(tm
     assert max(trial.value for trial in own.trials() if trial.state == TrialState.COMPLETE) == 4.0
 
 
-def test_what_is_reported_twice_counts_once_and_the_time_goes_on(tmp_path: Path):
+def test_what_is_reported_twice_counts_once_and_the_time_continues(tmp_path: Path):
     own = study(tmp_path, storage=None)
     take_one(own)
     pruner, storage = OmegaConf.create(MEDIAN), open_storage(None, tmp_path)
@@ -420,7 +420,7 @@ def test_what_is_reported_twice_counts_once_and_the_time_goes_on(tmp_path: Path)
         (["decoder.dropout=interval(0.10001, 0.10003)"], 3),
     ],
 )
-def test_a_search_ends_when_all_that_can_be_told_apart_was_tried(tmp_path: Path, searched: list[str], number: int):
+def test_a_search_ends_when_all_that_can_be_distinguished_was_tried(tmp_path: Path, searched: list[str], number: int):
     """Values are rounded to four digits, but not beyond an interval's ends."""
     own = study(tmp_path, "dataset=shapes", *searched)
     run_all(own, total=9)
@@ -429,7 +429,7 @@ def test_a_search_ends_when_all_that_can_be_told_apart_was_tried(tmp_path: Path,
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:secret@localhost:1/none", "nonsense://me:secret@x/y"])
-def test_a_password_is_not_told(url: str, tmp_path: Path):
-    with pytest.raises(UserError, match=r"//me:\*\*\*@") as told:
+def test_a_password_is_not_reported(url: str, tmp_path: Path):
+    with pytest.raises(UserError, match=r"//me:\*\*\*@") as error:
         open_storage(url, tmp_path)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)

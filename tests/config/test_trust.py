@@ -106,7 +106,7 @@ def test_a_stored_argument_that_is_more_than_data_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("{", "is damaged or was altered"),
         ("[]", "is damaged or was altered"),
@@ -121,14 +121,14 @@ def test_a_stored_argument_that_is_more_than_data_is_refused(
     ],
     ids=str,
 )
-def test_a_stages_file_that_is_none_is_told_in_a_sentence(tmp_path: Path, content: str, told: str):
+def test_a_stages_file_that_is_none_is_reported_in_a_sentence(tmp_path: Path, content: str, message: str):
     (tmp_path / STAGES).write_text(content)
-    with pytest.raises(UserError, match=rf"{STAGES} .*{told}"):
+    with pytest.raises(UserError, match=rf"{STAGES} .*{message}"):
         recall([f"resume={tmp_path}"])
 
 
 @pytest.mark.parametrize("arguments", [5, None, {"seed": 1}, [1], [["seed=1"]], "seed=1", ["a" * 2 * LIMIT]])
-def test_arguments_that_are_no_texts_are_told_in_a_sentence(tmp_path: Path, arguments: Any):
+def test_arguments_that_are_no_texts_are_reported_in_a_sentence(tmp_path: Path, arguments: Any):
     with pytest.raises(UserError, match=r"last.ckpt was altered: its arguments are"):
         recall([f"resume={write_checkpoint(tmp_path, arguments)}"])
 
@@ -147,7 +147,7 @@ def test_a_stored_argument_names_its_file_and_the_remedy(tmp_path: Path):
 HOMEMADE = "def rate(warmup: float, late: float = 0.5) -> None: ...\n"
 
 
-def test_a_function_of_ones_own_is_typed_again_or_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_function_of_your_own_is_typed_again_or_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "homemade.py").write_text(HOMEMADE)
     monkeypatch.syspath_prepend(tmp_path)
     target, other = "schedule._target_=homemade.rate", "++schedule.late=0.25"
@@ -162,7 +162,7 @@ def test_a_function_of_ones_own_is_typed_again_or_trusted(tmp_path: Path, monkey
     assert recall([f"resume={folder}"])[: len(SETTINGS) + 2] == [*SETTINGS, target, other]
 
 
-def test_a_stage_of_ones_own_is_typed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stage_of_your_own_is_typed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "homemade.py").write_text(HOMEMADE)
     monkeypatch.syspath_prepend(tmp_path)
     stages = 'stages={one:["schedule._target_=homemade.rate"]}'
@@ -196,7 +196,7 @@ def test_nothing_stored_is_resolved(text: str, monkeypatch: pytest.MonkeyPatch):
     assert OmegaConf.to_container(literal({"seed": 3, "x": text}), resolve=True)["x"] == text  # type: ignore[index,call-overload]
 
 
-def test_the_source_of_a_stranger_s_target_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_source_of_an_untrusted_target_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Annotations in it would be evaluated."""
     mark = tmp_path / "it-ran"
     (tmp_path / "evil.py").write_text(f"def f(hidden_dim: open({str(mark)!r}, 'w')): ...\n")
@@ -226,7 +226,7 @@ def test_training_begins_with_a_checkpoint_of_the_class_that_it_has_itself(
 
 
 @pytest.mark.parametrize("config", [None, 5, [], {}, {"encoder": 3}], ids=str)
-def test_a_checkpoint_to_begin_with_that_was_altered_is_told(tmp_path: Path, config: Any):
+def test_a_checkpoint_to_begin_with_that_was_altered_is_reported(tmp_path: Path, config: Any):
     torch.save({CARD: {"format": 2, "version": "0", "config": config}, "state_dict": {}}, tmp_path / BEST)
     with pytest.raises(UserError, match=r"best.ckpt was altered since it was written"):
         find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))

@@ -63,7 +63,7 @@ def faults_of(setting: str, value: Any) -> list[str]:
         ("trainer.max_epochs", "ten", "trainer.max_epochs=ten should be a valid integer"),
     ],
 )
-def test_a_value_of_the_wrong_type_or_range_is_told_with_what_is_allowed(setting: str, value: Any, sentence: str):
+def test_a_value_of_the_wrong_type_or_range_is_reported_with_what_is_allowed(setting: str, value: Any, sentence: str):
     [fault] = faults_of(setting, value)
     assert re.match(sentence, fault)
 
@@ -103,11 +103,11 @@ def test_a_value_that_the_signature_takes_has_no_fault(setting: str, value: Any)
     assert faults_of(setting, value) == []
 
 
-def test_an_unknown_setting_is_told_with_the_nearest_known_one():
+def test_an_unknown_setting_is_reported_with_the_nearest_known_one():
     assert faults_of("decoder.hiden_dim", 3) == ["there is no setting decoder.hiden_dim; did you mean 'hidden_dim'?"]
 
 
-def test_an_unknown_setting_that_resembles_nothing_is_told_with_all_known_ones():
+def test_an_unknown_setting_that_resembles_nothing_is_reported_with_all_known_ones():
     [fault] = faults_of("decoding.zzz", 3)
     known = ", ".join(sorted(inspect.signature(BeamSearch).parameters))
     assert fault == f"there is no setting decoding.zzz; known are {known}"
@@ -117,7 +117,7 @@ def test_a_target_with_open_arguments_takes_any_setting():
     assert faults_of("logger.name_of_the_future", 3) == []
 
 
-def test_all_faults_of_all_nodes_are_told_at_once():
+def test_all_faults_of_all_nodes_are_reported_at_once():
     config = {
         "checkpoint": "???",
         "decoder": {"_target_": TARGETS["decoder"], "dropout": 2.0, "hidden_dim": -1, "wdth": 3},
@@ -125,15 +125,15 @@ def test_all_faults_of_all_nodes_are_told_at_once():
         "nested": {"decoding": {"_target_": TARGETS["decoding"], "beam_size": 0}},
         "schedule": {"_target_": "showattendtell.training.optimizers.Linear"},
     }
-    told = "\n".join(validate(OmegaConf.create(config)))
-    assert len(told.splitlines()) == 7
+    output = "\n".join(validate(OmegaConf.create(config)))
+    assert len(output.splitlines()) == 7
     for setting in ("checkpoint", "decoder.dropout=2.0", "decoder.hidden_dim=-1", "decoder.wdth", "Linear"):
-        assert setting in told
+        assert setting in output
     for setting in ("loss.attention_weight is not set", "nested.decoding.beam_size=0"):
-        assert setting in told
+        assert setting in output
 
 
-def test_a_missing_value_is_told_once_and_says_how_to_give_it():
+def test_a_missing_value_is_reported_once_and_says_how_to_give_it():
     config = {"checkpoint": "???", "decoding": {"_target_": TARGETS["decoding"], "beam_size": "???"}}
     assert validate(OmegaConf.create(config)) == [
         "checkpoint is not set; give it as checkpoint=...",
@@ -147,14 +147,14 @@ def test_values_behind_interpolations_are_checked():
 
 
 @pytest.mark.parametrize("value", ["${nowhere}", "${oc.env:SHOWATTENDTELL_NOT_SET_ANYWHERE}"])
-def test_an_interpolation_that_leads_nowhere_is_told(value: str):
-    told = " ".join(faults_of("decoder.dropout", value))
-    assert "decoder.dropout" in told
-    assert "nowhere" in told.lower() or "NOT_SET_ANYWHERE" in told
+def test_an_interpolation_that_leads_nowhere_is_reported(value: str):
+    output = " ".join(faults_of("decoder.dropout", value))
+    assert "decoder.dropout" in output
+    assert "nowhere" in output.lower() or "NOT_SET_ANYWHERE" in output
 
 
 @pytest.mark.parametrize("target", ["os.system", "sys.exit", "nosuchpackage.Thing", "torch.optim.Adagard", 3, None])
-def test_a_target_that_is_none_is_told(target: Any):
+def test_a_target_that_is_none_is_reported(target: Any):
     [fault] = validate(OmegaConf.create({"decoder": {"_target_": target, "command": "true"}}))
     assert f"decoder._target_={'null' if target is None else target}" in fault
 

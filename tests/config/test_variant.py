@@ -201,7 +201,7 @@ def test_the_optimiser_is_the_papers_rmsprop_or_graves_own():
     assert settings("schedule", "arctic")["_target_"].endswith("Constant")
 
 
-def test_the_run_stops_by_bleu_or_by_the_likelihood_of_peoples_words():
+def test_the_run_stops_by_bleu_or_by_the_likelihood_of_reference_captions():
     paper, released = (configured(variant) for variant in ("paper", "arctic"))
     assert build_monitor(paper.monitor, paper.brevity_penalty)[1:] == ("val/bleu4", "max")
     assert build_monitor(released.monitor, released.brevity_penalty)[1:] == ("val/nll_per_word", "min")
@@ -225,10 +225,10 @@ def test_the_beam_keeps_its_width_or_shrinks():
     assert [build(configured(variant).decoding).shrink_beam for variant in ("paper", "arctic")] == [False, True]
 
 
-def test_bleu_is_told_without_or_with_the_brevity_penalty():
+def test_bleu_is_reported_without_or_with_the_brevity_penalty():
     """References as people wrote them are a setting of evaluation: tokenizer=whitespace."""
-    told = [build_monitor("bleu4", configured(variant).brevity_penalty)[0] for variant in ("paper", "arctic")]
-    assert told == ["val/bleu4", "val/bleu4_with_penalty"]
+    output = [build_monitor("bleu4", configured(variant).brevity_penalty)[0] for variant in ("paper", "arctic")]
+    assert output == ["val/bleu4", "val/bleu4_with_penalty"]
 
 
 @pytest.mark.parametrize("attention", ["dot", "none"])

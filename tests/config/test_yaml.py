@@ -146,7 +146,7 @@ PARTS = {"defaults", "hydra", "limits", *compose("train", [])[0], *compose("eval
 
 
 @pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))
-def test_every_target_exists_and_takes_the_settings_beside_it(file: Path):
+def test_every_target_exists_and_takes_the_settings_next_to_it(file: Path):
     for part in parts(read(file)):
         settings = {name: value for name, value in part.items() if not name.startswith("_") and name not in PARTS}
         bound = inspect.signature(imported(part["_target_"])).bind_partial(**settings)

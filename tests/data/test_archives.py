@@ -46,12 +46,12 @@ def test_what_is_there_is_not_written_again_but_where_its_size_differs(packed: C
     assert unpacked(packed(MEMBERS), tmp_path) == {**CHOSEN, "train2014/1.jpg": b"own"}
 
 
-def test_it_is_told_how_much_is_there(tmp_path: Path):
+def test_it_is_reported_how_much_is_there(tmp_path: Path):
     (tmp_path / "a.zip").write_bytes(zipped(MEMBERS))
-    told: list[tuple[int, int]] = []
+    output: list[tuple[int, int]] = []
     for _ in range(2):
-        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *sizes: told.append(sizes), lambda: None)
-    assert told == [(0, 9), (3, 9), (9, 9), (9, 9)]
+        unpack(tmp_path / "a.zip", tmp_path, ["train2014/*"], lambda *sizes: output.append(sizes), lambda: None)
+    assert output == [(0, 9), (3, 9), (9, 9), (9, 9)]
 
 
 @forms
@@ -90,13 +90,13 @@ def broken_member(packed: bytes) -> bytes:
         (tarred({"notes/a.txt": b"text"}), r"has no train2014/\*.jpg"),
     ],
 )
-def test_a_damaged_archive_is_told(content: bytes, complaint: str, tmp_path: Path):
+def test_a_damaged_archive_is_reported(content: bytes, complaint: str, tmp_path: Path):
     with pytest.raises(DamagedError, match=f"^{complaint}$"):
         unpacked(content, tmp_path)
     assert set(files_in(tmp_path / "root")) <= {"train2014/1.jpg", "train2014/1.jpg.part", "train2014/2.jpg.part"}
 
 
-def test_an_encrypted_member_is_told(tmp_path: Path):
+def test_an_encrypted_member_is_reported(tmp_path: Path):
     content = bytearray(zipped({"train2014/1.jpg": b"one"}))
     directory = content.index(b"PK\x01\x02")
     content[6] |= 1
@@ -105,7 +105,7 @@ def test_an_encrypted_member_is_told(tmp_path: Path):
         unpacked(bytes(content), tmp_path)
 
 
-def test_files_for_which_there_is_no_room_are_told_before_the_first_is_written(
+def test_files_for_which_there_is_no_room_are_reported_before_the_first_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     usage = namedtuple("usage", "total used free")

@@ -15,8 +15,8 @@ from showattendtell.errors import UserError
 from showattendtell.types import Caption, Dataset, Example
 
 
-def said(captions: dict[str, list[str]], **told: dict) -> CaptionFile:
-    return CaptionFile("test", captions, **{"splits": {"train": ["a.jpg"]}, **told})
+def said(captions: dict[str, list[str]], **message: dict) -> CaptionFile:
+    return CaptionFile("test", captions, **{"splits": {"train": ["a.jpg"]}, **message})
 
 
 def test_examples_hold_tokenized_captions_and_the_path_of_the_image():
@@ -41,7 +41,7 @@ def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
 
 
 @pytest.mark.parametrize("sentences", [{}, {"a.jpg": []}, {"a.jpg": ["..."]}, {"b.jpg": ["A dog ."]}])
-def test_an_image_without_a_caption_is_told(sentences: dict[str, list[str]]):
+def test_an_image_without_a_caption_is_reported(sentences: dict[str, list[str]]):
     with pytest.raises(UserError, match=r"image a.jpg is in a split but has no caption"):
         assemble("dogs", said(sentences), Path(), 5)
 
@@ -63,7 +63,7 @@ def test_an_image_without_a_caption_is_told(sentences: dict[str, list[str]]):
         "a\0b",
     ],
 )
-def test_a_name_that_leads_out_of_the_folder_is_told(name: str):
+def test_a_name_that_leads_out_of_the_folder_is_reported(name: str):
     with pytest.raises(UserError, match=r"is no place within folder; name images by their path in that folder"):
         assemble("dogs", said({name: ["A dog ."]}, splits={"train": [name]}), Path("folder"), 5)
 
@@ -89,7 +89,7 @@ def test_a_name_s_place_is_the_beginning_of_its_sha_256(name: str):
     assert 0 <= exact - Fraction(place_of(name)) < Fraction(1, 2**53)
 
 
-def test_the_shares_are_about_as_large_as_asked_for_and_lose_no_image():
+def test_the_shares_are_about_as_large_as_requested_and_lose_no_image():
     splits = share_out(NAMES, {"val": 0.1, "test": 0.2})
     assert list(splits) == ["train", "val", "test"]
     assert sorted(image for split in splits.values() for image in split) == sorted(NAMES)
@@ -114,12 +114,12 @@ def test_a_share_of_nothing_is_no_split():
     assert share_out(NAMES[:3], {"val": 0, "test": 0}) == {"train": NAMES[:3]}
 
 
-def test_shares_that_leave_nothing_to_train_on_are_told():
+def test_shares_that_leave_nothing_to_train_on_are_reported():
     with pytest.raises(UserError, match=r"dataset.val=0.5 and dataset.test=0.5 leave no images to train on"):
         share_out(NAMES, {"val": 0.5, "test": 0.5})
 
 
-def test_too_few_images_are_told():
+def test_too_few_images_are_reported():
     with pytest.raises(UserError, match=r"of 1 images none falls to (train|val) by its name; add images, or list"):
         share_out(["a.jpg"], {"val": 0.1})
 
@@ -131,31 +131,31 @@ def drawn_example(folder: Path, name: str, shade: int, *sentences: str) -> Examp
     return Example(name, str(folder / name), captions)
 
 
-def told(**splits: tuple[Example, ...]) -> list[str]:
+def checked(**splits: tuple[Example, ...]) -> list[str]:
     return check_up(Dataset("own", splits))
 
 
-def test_nothing_is_told_of_a_sound_data_set(tmp_path: Path):
-    assert told(train=(drawn_example(tmp_path, "a.png", 1), drawn_example(tmp_path, "b.png", 2))) == []
+def test_nothing_is_reported_of_a_sound_data_set(tmp_path: Path):
+    assert checked(train=(drawn_example(tmp_path, "a.png", 1), drawn_example(tmp_path, "b.png", 2))) == []
 
 
 def test_a_photograph_in_two_splits_under_two_names_is_a_leak(tmp_path: Path):
     first, second, other = (
         drawn_example(tmp_path, name, shade) for name, shade in (("a.png", 1), ("b.png", 1), ("c.png", 2))
     )
-    [note] = told(train=(first, other), test=(second,))
+    [note] = checked(train=(first, other), test=(second,))
     assert note.startswith("1 photograph stands in more than one split under different names")
     assert note.endswith("a.png (train), b.png (test)")
 
 
-def test_a_photograph_twice_in_one_split_is_told(tmp_path: Path):
+def test_a_photograph_twice_in_one_split_is_reported(tmp_path: Path):
     images = tuple(drawn_example(tmp_path, f"{number}.png", number // 2) for number in range(4))
-    assert told(train=images) == ["2 photographs stand more than once in one split: 0.png = 1.png, ..."]
+    assert checked(train=images) == ["2 photographs stand more than once in one split: 0.png = 1.png, ..."]
 
 
-def test_captions_that_are_doubled_short_or_long_are_told(tmp_path: Path):
+def test_captions_that_are_doubled_short_or_long_are_reported(tmp_path: Path):
     odd = drawn_example(tmp_path, "a.png", 1, "a dog runs", "a dog runs", "dog", " ".join(["word"] * 31))
-    notes = told(train=(odd, drawn_example(tmp_path, "b.png", 2)))
+    notes = checked(train=(odd, drawn_example(tmp_path, "b.png", 2)))
     assert notes == [
         "1 images with the same caption twice: a.png",
         "1 captions of fewer than 3 words, of a.png",
@@ -165,7 +165,7 @@ def test_captions_that_are_doubled_short_or_long_are_told(tmp_path: Path):
 
 def test_an_image_that_is_not_on_disk_is_passed_over(tmp_path: Path):
     gone = Example("gone.png", str(tmp_path / "gone.png"), (Caption(("a", "dog", "runs")),))
-    assert told(train=(gone, drawn_example(tmp_path, "a.png", 1))) == []
+    assert checked(train=(gone, drawn_example(tmp_path, "a.png", 1))) == []
 
 
 def photograph(path: Path) -> Example:
@@ -188,7 +188,7 @@ def names(dataset: Dataset) -> dict[str, list[str]]:
     return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
 
 
-def test_images_that_break_off_are_left_out_of_the_splits_asked_for(dataset: Dataset):
+def test_images_that_break_off_are_left_out_of_the_splits_requested(dataset: Dataset):
     assert names(drop_unreadable(dataset, ["train", "val"])) == {
         "train": ["train-good.jpg"],
         "val": ["val-good.jpg"],
@@ -212,7 +212,7 @@ def test_images_that_take_too_long_to_decode_are_left_out(dataset: Dataset):
     assert "has 4,000 scans and takes too long to decode" in readable.notes[-1]
 
 
-def test_of_many_only_the_first_are_told_one_by_one(dataset: Dataset, tmp_path: Path):
+def test_of_many_only_the_first_are_reported_one_by_one(dataset: Dataset, tmp_path: Path):
     gone = tuple(photograph(tmp_path / f"gone-{number}.jpg") for number in range(SHOWN + 3))
     readable = drop_unreadable(dataset._replace(splits={**dataset.splits, "train": gone}), ["train"])
     assert names(readable)["train"] == []

@@ -29,7 +29,7 @@ def test_a_view_is_by_default_what_validation_sees():
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.25, 1.0])
-def test_views_are_mirrored_as_often_as_asked_for(probability: float):
+def test_views_are_mirrored_as_often_as_requested(probability: float):
     plain, mirrored = PREPROCESSING(PIXELS), PREPROCESSING(PIXELS).flip(2)
     drawn = views(400, flip=probability)
     assert all(torch.equal(view, plain) or torch.equal(view, mirrored) for view in drawn)
@@ -41,7 +41,7 @@ def test_a_photograph_with_sides_is_never_mirrored():
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_cut_shows_at_least_the_share_asked_for_anywhere_in_the_photograph(share: float):
+def test_a_cut_shows_at_least_the_share_required_anywhere_in_the_photograph(share: float):
     drawn = [view.float() for view in views(300, crop=share)]
     assert all(view.shape == (3, 32, 32) for view in drawn)
     high = np.array([(view[0, -1, 16] - view[0, 0, 16]).item() for view in drawn]) * 32 / 31
@@ -151,7 +151,7 @@ def test_a_sided_photograph_is_not_mirrored_in_training_either(examples: list[Ex
     assert torch.equal(sided, PREPROCESSING(PIXELS))
 
 
-def test_a_broken_photograph_is_told(examples: list[Example], tmp_path: Path):
+def test_a_broken_photograph_is_reported(examples: list[Example], tmp_path: Path):
     broken = [examples[0]._replace(path=str(tmp_path / "nowhere.jpg"))]
     with pytest.raises(UserError, match="nowhere.jpg does not exist"):
         files(broken, flip=1.0)([0])

@@ -179,17 +179,17 @@ BROKEN: dict[str, tuple[Write, str]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path, kind: str):
+def test_a_file_that_cannot_be_read_is_reported_in_one_line(tmp_path: Path, kind: str):
     write, reason = BROKEN[kind]
     write(tmp_path / "broken.jpg")
     for read in (open_image, read_pixels):
         sentence = rf"^image .*broken.jpg cannot be read \(.*({reason}).*\); mend or replace the file$"
-        with pytest.raises(UserError, match=sentence) as told:
+        with pytest.raises(UserError, match=sentence) as error:
             read(tmp_path / "broken.jpg")
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
-def test_a_file_that_one_may_not_read_is_told(tmp_path: Path):
+def test_a_file_that_one_may_not_read_is_reported(tmp_path: Path):
     saved(PLAIN, "JPEG")(tmp_path / "locked.jpg")
     (tmp_path / "locked.jpg").chmod(0)
     user = os.geteuid()
@@ -205,7 +205,7 @@ def test_a_file_that_one_may_not_read_is_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["empty", "an error page", "a gigantic JPEG", "a folder", "a pipe"])
-def test_the_size_of_a_file_that_cannot_be_read_is_told_alike(tmp_path: Path, kind: str):
+def test_the_size_of_a_file_that_cannot_be_read_is_reported_alike(tmp_path: Path, kind: str):
     write, reason = BROKEN[kind]
     write(tmp_path / "broken.jpg")
     with pytest.raises(UserError, match=rf"broken.jpg cannot be read \(.*{reason}"):
@@ -213,7 +213,7 @@ def test_the_size_of_a_file_that_cannot_be_read_is_told_alike(tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("name", ["nowhere.jpg", "no/folder.jpg", "dangling.jpg"])
-def test_an_image_that_does_not_exist_is_told(tmp_path: Path, name: str):
+def test_an_image_that_does_not_exist_is_reported(tmp_path: Path, name: str):
     (tmp_path / "dangling.jpg").symlink_to("nowhere.jpg")
     with pytest.raises(UserError, match=rf"image .*{name} does not exist$"):
         read_pixels(tmp_path / name)
@@ -222,7 +222,7 @@ def test_an_image_that_does_not_exist_is_told(tmp_path: Path, name: str):
 @pytest.mark.parametrize(
     ("name", "reason"), [("a\0b.jpg", "null"), ("file.txt/a.jpg", "Not a dir"), ("a" * 300, "long")]
 )
-def test_a_name_that_no_file_has_is_told(tmp_path: Path, name: str, reason: str):
+def test_a_name_that_no_file_has_is_reported(tmp_path: Path, name: str, reason: str):
     (tmp_path / "file.txt").touch()
     with pytest.raises(UserError, match=rf"cannot be read \(.*{reason}"):
         read_pixels(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Captions, splits and folders as they should not be: each kind is told in one sentence."""
+"""Captions, splits and folders as they should not be: each kind is reported in one sentence."""
 
 import json
 import os
@@ -271,16 +271,16 @@ def test_the_folder_is_sound_before_it_is_spoiled(root: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_fault_is_told_in_one_sentence(root: Path, kind: Kind):
+def test_a_fault_is_reported_in_one_sentence(root: Path, kind: Kind):
     kind.spoil(root)
-    with pytest.raises(UserError, match=kind.words) as told:
+    with pytest.raises(UserError, match=kind.words) as error:
         kind.read(str(root), **kind.settings)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "fault"), [("nowhere", "does not exist"), ("train.txt", "is a file, not a folder")])
 @pytest.mark.parametrize("read", [read_custom, read_coco, read_coco2017, read_flickr8k, read_flickr30k])
-def test_a_root_that_is_no_folder_is_told(root: Path, read: Callable[..., Any], name: str, fault: str):
+def test_a_root_that_is_no_folder_is_reported(root: Path, read: Callable[..., Any], name: str, fault: str):
     with pytest.raises(UserError, match=rf"{name} {fault}; set dataset.root to the folder that holds "):
         read(str(root / name))
 

@@ -41,7 +41,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_the_form_of_a_file_is_told_by_its_content_and_suffix(tmp_path: Path, name: str):
+def test_the_form_of_a_file_is_reported_by_its_content_and_suffix(tmp_path: Path, name: str):
     (tmp_path / name).write_text(FORMS[name])
     assert read_captions(tmp_path / name).captions == SAID
 
@@ -68,19 +68,19 @@ def test_what_has_no_other_form_is_plain_lines(tmp_path: Path, name: str, first:
         ("bad.token", "a.jpg A dog .\n", "line 1: expected 'name.jpg#0<TAB>caption'"),
     ],
 )
-def test_a_file_of_no_form_is_told(tmp_path: Path, name: str, text: str, words: str):
+def test_a_file_of_no_form_is_reported(tmp_path: Path, name: str, text: str, words: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=f"{name},? {words}"):
         read_captions(tmp_path / name)
 
 
-def test_the_faults_of_all_files_are_told_at_once(tmp_path: Path):
+def test_the_faults_of_all_files_are_reported_at_once(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()
     (tmp_path / "picture.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         read_all(tmp_path / name for name in ("folder", "empty", "picture.jpg", "nowhere"))
-    faults = str(told.value).replace(f"{tmp_path}/", "").split("; ")
+    faults = str(error.value).replace(f"{tmp_path}/", "").split("; ")
     assert faults == [
         "folder is a folder, a file was expected",
         "empty is empty",
@@ -102,6 +102,6 @@ def test_a_file_is_meant_by_its_name_or_by_a_pattern(tmp_path: Path, monkeypatch
     assert find_caption_files("nowhere") == [Path("nowhere")]
 
 
-def test_a_pattern_that_fits_no_file_is_told(tmp_path: Path):
+def test_a_pattern_that_fits_no_file_is_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"no file fits .*/ref\*"):
         find_caption_files(f"{tmp_path}/ref*")

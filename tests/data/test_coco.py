@@ -84,7 +84,7 @@ def test_the_texts_may_stand_in_the_folder_of_the_annotations(root: Path):
     assert read_coco(str(root)) == before
 
 
-def test_an_image_that_is_not_in_its_folder_is_told(root: Path):
+def test_an_image_that_is_not_in_its_folder_is_reported(root: Path):
     (root / "val2014" / name(3)).rename(root / "train2014" / name(3))
     with pytest.raises(UserError, match=rf"1 image is in the splits but not on disk, .* {root}/val2014/{name(3)}; add"):
         read_coco(str(root))
@@ -133,7 +133,7 @@ def test_val2017_is_to_test_or_to_validate_and_a_part_of_train2017_the_other(tmp
     assert dataset.split(other)[0].path == str(root / "train2017" / HELD_OUT[0])
 
 
-def test_an_image_in_both_parts_of_2017_is_told(tmp_path: Path):
+def test_an_image_in_both_parts_of_2017_is_reported(tmp_path: Path):
     root = write_2017(tmp_path, train2017=TRAIN, val2017=[TRAIN[0]])
     with pytest.raises(UserError, match=rf"image {TRAIN[0]} is listed more than once \(\w+, test\)"):
         read_coco2017(str(root), held_out=0.2)

@@ -161,8 +161,8 @@ def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path, fo
     expected = share_out(said, {"val": 0.2, "test": 0.3})
     assert {split: set(images) for split, images in names(dataset).items()} == {s: set(i) for s, i in expected.items()}
     counts = [len(expected[split]) for split in ("train", "val", "test")]
-    told = "no splits are given, so a hash of the images' names chooses {} for train, {} for val, {} for test"
-    assert dataset.notes == (told.format(*counts),)
+    output = "no splits are given, so a hash of the images' names chooses {} for train, {} for val, {} for test"
+    assert dataset.notes == (output.format(*counts),)
 
 
 def test_restval_is_trained_on(root: Path):
@@ -210,7 +210,7 @@ def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
 
 
 def test_broken_images_of_a_folder_with_texts_are_still_named(root: Path):
-    """What is an image is told by its suffix, and hidden files are none."""
+    """Images are recognised by their suffix; hidden files are ignored."""
     write_texts(root, SAID, SPLITS)
     (root / "images" / ".c.png").touch()
     (root / "images" / "notes.md").touch()

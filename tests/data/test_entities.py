@@ -85,7 +85,7 @@ def test_an_image_that_was_not_annotated_is_left_as_it_is(folder: Path):
     assert marked.notes == ("1 of 2 captions are in entities; the others have no boxes",)
 
 
-def test_entities_of_other_images_are_told(folder: Path):
+def test_entities_of_other_images_are_reported(folder: Path):
     with pytest.raises(UserError, match="entities has none of the 1 captions of photographs"):
         mark_entities(dataset("Nobody wrote this"), folder)
 
@@ -156,26 +156,26 @@ def test_a_box_without_area_in_the_image_is_dropped(edges: tuple[int, ...]):
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_damaged_annotation_is_told_by_name(tmp_path: Path, xml: str, packed: bool):
+def test_a_damaged_annotation_is_reported_by_name(tmp_path: Path, xml: str, packed: bool):
     folder = write_folder(tmp_path / "entities", xml=xml)
     with pytest.raises(UserError, match=r"entities.*: Annotations/12.xml is damaged"):
         mark_entities(dataset("There they go"), zipped(folder) if packed else folder)
 
 
-def test_an_annotation_without_its_sentences_is_told(folder: Path):
+def test_an_annotation_without_its_sentences_is_reported(folder: Path):
     (folder / "Sentences" / "12.txt").unlink()
     for place in (folder, zipped(folder)):
         with pytest.raises(UserError, match=r"entities.* has no file Sentences/12.txt"):
             mark_entities(dataset("There they go"), place)
 
 
-def test_sentences_that_are_not_utf_8_are_told(folder: Path):
+def test_sentences_that_are_not_utf_8_are_reported(folder: Path):
     (folder / "Sentences" / "12.txt").write_bytes("caf\u00e9".encode("latin-1"))
     with pytest.raises(UserError, match=r"entities: Sentences/12.txt cannot be read"):
         mark_entities(dataset("There they go"), folder)
 
 
-def test_a_damaged_member_of_a_zip_is_told(folder: Path):
+def test_a_damaged_member_of_a_zip_is_reported(folder: Path):
     place = zipped(folder)
     with zipfile.ZipFile(place) as archive:
         member = archive.getinfo("Sentences/12.txt")
@@ -187,7 +187,7 @@ def test_a_damaged_member_of_a_zip_is_told(folder: Path):
         mark_entities(dataset("There they go"), place)
 
 
-def test_a_place_that_holds_no_entities_is_told(folder: Path, tmp_path: Path):
+def test_a_place_that_holds_no_entities_is_reported(folder: Path, tmp_path: Path):
     (tmp_path / "text.zip").write_text("no zip")
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=r"nowhere.zip does not exist; set dataset.entities"):

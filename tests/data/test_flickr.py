@@ -96,34 +96,34 @@ def test_the_fingerprint_changes_with_a_word_a_name_and_the_order(root: Path):
     assert len({before, *map(fingerprint, changed)}) == 4
 
 
-def test_a_root_that_does_not_exist_is_told(tmp_path: Path):
+def test_a_root_that_does_not_exist_is_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"nowhere does not exist; set dataset.root"):
         read_flickr8k(str(tmp_path / "nowhere"))
 
 
-def test_a_root_that_is_a_file_is_told_as_one(root: Path):
+def test_a_root_that_is_a_file_is_reported_as_one(root: Path):
     with pytest.raises(UserError, match=r"Flickr8k.token.txt is a file, not a folder"):
         read_flickr8k(str(root / "Flickr8k.token.txt"))
 
 
-def test_a_root_without_images_is_told_with_the_names_looked_for(root: Path):
+def test_a_root_without_images_is_reported_with_the_names_looked_for(root: Path):
     shutil.rmtree(root / "images")
     with pytest.raises(UserError, match=r"the image folder was not found in .*; looked for images, Images, Flicker8k"):
         read_flickr8k(str(root))
 
 
-def test_a_root_without_the_caption_file_is_told(root: Path):
+def test_a_root_without_the_caption_file_is_reported(root: Path):
     with pytest.raises(UserError, match=r"the caption file was not found in .*; looked for .*/other.txt"):
         read_flickr8k(str(root), captions="other.txt")
 
 
-def test_a_missing_split_list_is_told(root: Path):
+def test_a_missing_split_list_is_reported(root: Path):
     (root / "Flickr_8k.devImages.txt").unlink()
     with pytest.raises(UserError, match=r"Flickr_8k.devImages.txt does not exist"):
         read_flickr8k(str(root))
 
 
-def test_a_listed_image_that_is_not_on_disk_is_told(root: Path):
+def test_a_listed_image_that_is_not_on_disk_is_reported(root: Path):
     (root / "images" / "2_b.jpg").unlink()
     with pytest.raises(UserError, match=r"1 image is in the splits but not on disk, the first is .*2_b.jpg"):
         read_flickr8k(str(root))
@@ -152,21 +152,21 @@ def test_an_absent_image_that_is_on_disk_after_all_is_used(root: Path):
 
 
 @pytest.mark.parametrize(("split", "image"), [("train", "1_a.jpg"), ("val", "1_a.jpg")])
-def test_an_image_that_is_listed_twice_is_told(root: Path, split: str, image: str):
+def test_an_image_that_is_listed_twice_is_reported(root: Path, split: str, image: str):
     with open(root / SPLIT_LISTS[split], "a") as file:
         file.write(f"{image}\n")
     with pytest.raises(UserError, match="1_a.jpg"):
         read_flickr8k(str(root))
 
 
-def test_an_empty_split_is_told_when_it_is_asked_for(root: Path):
+def test_an_empty_split_is_reported_when_it_is_required(root: Path):
     (root / "Flickr_8k.devImages.txt").write_text("\n")
     dataset = read_flickr8k(str(root))
     with pytest.raises(UserError, match="the split 'val' of dataset flickr8k is empty"):
         dataset.split("val")
 
 
-def test_an_unknown_split_is_told_with_the_known_ones(root: Path):
+def test_an_unknown_split_is_reported_with_the_known_ones(root: Path):
     with pytest.raises(UserError, match="dataset flickr8k has no split 'tset'; did you mean 'test'?"):
         read_flickr8k(str(root)).split("tset")
     with pytest.raises(UserError, match="has no split 'dev'; known are test, train, val"):
@@ -208,7 +208,7 @@ def test_flickr30k_has_numbers_in_its_lists_and_files_of_their_name(tmp_path: Pa
     assert example.captions[4].words == ("sentence", "4", "of", "12")
 
 
-def test_flickr30k_without_its_lists_is_told_of_karpathy_s_splits(tmp_path: Path):
+def test_flickr30k_without_its_lists_is_reported_of_karpathy_s_splits(tmp_path: Path):
     root = write_flickr30k(tmp_path)
     (root / "val.txt").unlink()
     with pytest.raises(UserError, match=r"val.txt does not exist; add the lists, or give Karpathy's JSON as"):

@@ -60,11 +60,11 @@ def test_an_image_name_may_contain_the_mark_before_the_number(tmp_path: Path):
 @pytest.mark.parametrize(
     "line", ["b.jpg#0 Two cats .", "b.jpg\tTwo cats .", "b.jpg#x\tTwo cats .", "#0\tTwo cats .", "b.jpg#0\t ", "\tcats"]
 )
-def test_a_malformed_caption_line_is_told_with_its_number(tmp_path: Path, line: str):
+def test_a_malformed_caption_line_is_reported_with_its_number(tmp_path: Path, line: str):
     path = write(tmp_path / "tokens.txt", f"a.jpg#0\tA dog .\n\n{line}\n")
-    with pytest.raises(UserError, match=r"tokens.txt, line 3: expected 'name.jpg#0<TAB>caption', got '") as told:
+    with pytest.raises(UserError, match=r"tokens.txt, line 3: expected 'name.jpg#0<TAB>caption', got '") as error:
         read_token_file(path)
-    assert str(told.value).endswith(f"'{line}'")
+    assert str(error.value).endswith(f"'{line}'")
 
 
 def test_karpathy_s_json_gives_sentences_by_image_and_images_by_split(tmp_path: Path):
@@ -76,19 +76,19 @@ def test_karpathy_s_json_gives_sentences_by_image_and_images_by_split(tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["", "{,}", '{"images": ['])
-def test_a_file_that_is_not_json_is_told_with_the_line(tmp_path: Path, text: str):
+def test_a_file_that_is_not_json_is_reported_with_the_line(tmp_path: Path, text: str):
     with pytest.raises(UserError, match=r"dataset.json is not JSON \(.+ at line 2 column \d+\); export it again"):
         read_karpathy(write(tmp_path / "dataset.json", f"\n{text}"))
 
 
 @pytest.mark.parametrize("field", ["filename", "split", "sentences"])
-def test_an_image_of_karpathy_s_json_that_lacks_a_field_is_told(tmp_path: Path, field: str):
+def test_an_image_of_karpathy_s_json_that_lacks_a_field_is_reported(tmp_path: Path, field: str):
     path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(**{field: None})]}))
     with pytest.raises(UserError, match=rf"dataset.json is not in Karpathy's layout: images\.0\.{field}: "):
         read_karpathy(path)
 
 
-def test_a_sentence_of_karpathy_s_json_without_its_text_is_told(tmp_path: Path):
+def test_a_sentence_of_karpathy_s_json_without_its_text_is_reported(tmp_path: Path):
     path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(sentences=[{"tokens": ["a"]}])]}))
     with pytest.raises(UserError, match=r"is not in Karpathy's layout: images\.0\.sentences\.0\.raw: field required"):
         read_karpathy(path)
@@ -110,10 +110,10 @@ def test_a_sentence_of_karpathy_s_json_without_its_text_is_told(tmp_path: Path):
         {"images": [entry(sentences=["A dog ."])]},
     ],
 )
-def test_json_of_another_layout_is_told_without_python_s_words(tmp_path: Path, content: Any):
-    with pytest.raises(UserError, match="dataset.json is not in Karpathy's layout") as told:
+def test_json_of_another_layout_is_reported_without_python_s_words(tmp_path: Path, content: Any):
+    with pytest.raises(UserError, match="dataset.json is not in Karpathy's layout") as error:
         read_karpathy(write(tmp_path / "dataset.json", json.dumps(content)))
-    assert not any(phrase in str(told.value) for phrase in ("indices", "subscriptable", "iterable", "unhashable"))
+    assert not any(phrase in str(error.value) for phrase in ("indices", "subscriptable", "iterable", "unhashable"))
 
 
 def test_plain_lines_are_an_image_each_also_where_they_are_empty(tmp_path: Path):
@@ -146,21 +146,21 @@ def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path):
 
 
 @pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,text", "file,caption", "image caption", ""])
-def test_a_table_without_its_columns_is_told(tmp_path: Path, header: str):
+def test_a_table_without_its_columns_is_reported(tmp_path: Path, header: str):
     path = write(tmp_path / "captions.csv", f"{header}\nb.jpg,Two cats .\n")
     with pytest.raises(UserError, match=rf"captions.csv, line 1: expected .* image and caption, got '{header}'"):
         read_table(path)
 
 
 @pytest.mark.parametrize("row", ["a.jpg", "a.jpg,A dog , and a cat .", ",A dog ."])
-def test_a_row_that_does_not_fit_the_header_is_told_with_its_line(tmp_path: Path, row: str):
+def test_a_row_that_does_not_fit_the_header_is_reported_with_its_line(tmp_path: Path, row: str):
     path = write(tmp_path / "captions.csv", f'image,caption\nb.jpg,"Two\ncats ."\n{row}\n')
     with pytest.raises(UserError, match=r"captions.csv, line 4: expected a cell for each of .* image, caption; put a"):
         read_table(path)
 
 
 @pytest.mark.parametrize("row", ['a.jpg,"A dog', 'a.jpg,"A dog" runs'])
-def test_quotes_that_do_not_close_are_told_with_their_line(tmp_path: Path, row: str):
+def test_quotes_that_do_not_close_are_reported_with_their_line(tmp_path: Path, row: str):
     path = write(tmp_path / "captions.csv", f"image,caption\n{row}\n")
     with pytest.raises(UserError, match=r"captions.csv, line \d: .*; put a caption that has .* into double quotes"):
         read_table(path)
@@ -184,7 +184,7 @@ def test_json_lines_have_a_caption_or_several(tmp_path: Path):
         ('{"image": ', r"line 2 is not JSON \(EOF while parsing a value at column \d+\)"),
     ],
 )
-def test_a_line_that_is_no_captioned_image_is_told(tmp_path: Path, line: str, words: str):
+def test_a_line_that_is_no_captioned_image_is_reported(tmp_path: Path, line: str, words: str):
     path = write(tmp_path / "captions.jsonl", f'{{"image": "b.jpg", "caption": "Cats ."}}\n{line}\n')
     with pytest.raises(UserError, match=f"captions.jsonl, {words}"):
         read_json_lines(path)
@@ -222,7 +222,7 @@ def test_a_number_that_is_another_image_s_name_is_no_alias(tmp_path: Path):
         ({"images": [{"file_name": "a.jpg"}]}, r"is not in COCO's layout: images\.0\.id: field required"),
     ],
 )
-def test_captions_that_are_not_as_coco_s_are_told(tmp_path: Path, changes: dict[str, Any], words: str):
+def test_captions_that_are_not_as_coco_s_are_reported(tmp_path: Path, changes: dict[str, Any], words: str):
     with pytest.raises(UserError, match=f"captions.json:? {words}"):
         read_coco_captions(write(tmp_path / "captions.json", json.dumps({**COCO, **changes})))
 
@@ -233,7 +233,7 @@ def test_coco_s_results_are_captions_by_number(tmp_path: Path):
     assert list(file.captions.items()) == [("7", ["two cats"]), ("5", ["a dog"])]
 
 
-def test_a_result_without_its_caption_is_told(tmp_path: Path):
+def test_a_result_without_its_caption_is_reported(tmp_path: Path):
     path = write(tmp_path / "results.json", json.dumps([{"image_id": 7, "caption": "cats"}, {"image_id": 5}]))
     with pytest.raises(UserError, match=r"results.json is not in COCO's results layout: 1\.caption: field required"):
         read_coco_results(path)
@@ -249,13 +249,13 @@ def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
     assert read_karpathy(path).aliases == aliases
 
 
-def test_an_image_that_karpathy_s_json_lists_twice_is_told(tmp_path: Path):
+def test_an_image_that_karpathy_s_json_lists_twice_is_reported(tmp_path: Path):
     path = write(tmp_path / "dataset.json", json.dumps({"images": [entry(), entry(split="val")]}))
     with pytest.raises(UserError, match=r"dataset.json: image a.jpg is listed more than once"):
         read_karpathy(path)
 
 
-def test_results_of_evaluation_have_the_model_s_captions_and_people_s(tmp_path: Path):
+def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_path: Path):
     content = {"bleu4": 20.0, "captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog .", "It barks !"]}}
     file = read_results(write(tmp_path / "results-test.json", json.dumps(content)))
     assert (file.captions, file.references) == ({"a.jpg": ["a dog"]}, {"a.jpg": ["A dog .", "It barks !"]})

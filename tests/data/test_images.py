@@ -161,7 +161,7 @@ def test_only_photographs_are_taken_from_a_folder(tmp_path: Path, name: str):
     assert find_images([str(tmp_path)]) == [tmp_path / "a.png"]
 
 
-def test_a_folder_without_images_is_told(tmp_path: Path):
+def test_a_folder_without_images_is_reported(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(UserError, match=r"holds no image files"):
         find_images([str(tmp_path)])

@@ -118,19 +118,19 @@ def test_images_of_another_file_keep_their_phrases(file: Path, tmp_path: Path):
     assert [[phrase.boxes for phrase in marked.captions[0].phrases] for marked in both] == [[PEOPLE], [PEOPLE]]
 
 
-def test_a_file_of_other_images_is_told(file: Path):
+def test_a_file_of_other_images_is_reported(file: Path):
     with pytest.raises(UserError, match="instances.json has none of the images of coco; it is for other images"):
         mark(file, example("A man", image="9.jpg"))
 
 
 @pytest.mark.parametrize("left_out", ["images", "categories", "annotations"])
-def test_a_file_of_another_layout_is_told(tmp_path: Path, left_out: str):
+def test_a_file_of_another_layout_is_reported(tmp_path: Path, left_out: str):
     path = write(tmp_path / "captions.json", **{left_out: None})
     with pytest.raises(UserError, match=rf"captions.json is not in COCO's layout: {left_out}: "):
         mark(path)
 
 
-def test_a_thing_of_no_category_is_told(tmp_path: Path):
+def test_a_thing_of_no_category_is_reported(tmp_path: Path):
     path = write(tmp_path / "instances.json", annotations=[thing(99, 0, 0, 1, 1)])
     with pytest.raises(UserError, match="instances.json has things of category 99, which it does not name"):
         mark(path)
@@ -151,14 +151,14 @@ def test_no_two_of_cocos_categories_share_a_name():
 @needs_coco
 @pytest.mark.parametrize(("split", "num_marked"), [("train", 345), ("val", 358)])
 def test_most_real_captions_name_something_that_has_a_box(split: str, num_marked: int):
-    told = json.loads((FOLDER / f"captions_{split}2017.json").read_text())
+    output = json.loads((FOLDER / f"captions_{split}2017.json").read_text())
     examples = [
         Example(
             i["file_name"],
             "",
-            tuple(Caption(tokenize(c["caption"])) for c in told["annotations"] if c["image_id"] == i["id"]),
+            tuple(Caption(tokenize(c["caption"])) for c in output["annotations"] if c["image_id"] == i["id"]),
         )
-        for i in told["images"]
+        for i in output["images"]
     ]
     marked = mark(FOLDER / f"instances_{split}2017.json", *examples)
     captions = [caption for example in marked for caption in example.captions]

@@ -94,7 +94,7 @@ def test_a_fourth_channel_is_opacity_over_white():
         ("missing.jpg", "missing.jpg does not exist"),
     ],
 )
-def test_what_is_no_photograph_is_told(photograph: Any, sentence: str):
+def test_what_is_no_photograph_is_reported(photograph: Any, sentence: str):
     with pytest.raises(UserError, match=sentence):
         as_image(photograph)
 

@@ -55,7 +55,7 @@ def centre(box: Box) -> tuple[float, float]:
     return (box.left + box.right) / 2, (box.top + box.bottom) / 2
 
 
-def test_the_splits_have_the_sizes_asked_for(shapes: Dataset):
+def test_the_splits_have_the_sizes_requested(shapes: Dataset):
     assert {split: len(examples) for split, examples in shapes.splits.items()} == {"train": 60, "val": 5, "test": 5}
     assert all(pixels_of(example).shape == (SIDE, SIDE, 3) for example in shapes.examples())
 
@@ -202,7 +202,7 @@ def test_relations_agree_with_the_centres_of_the_boxes(shapes: Dataset):
             assert expected[word] == max(abs(dx), abs(dy))
 
 
-def test_what_is_said_to_be_beside_the_first_thing_stands_there(shapes: Dataset):
+def test_what_is_said_to_be_next_to_the_first_thing_stands_there(shapes: Dataset):
     """`a circle with a star to its left`: the star is left of the circle."""
     sides = {("its", "left"): (-1, 0), ("its", "right"): (1, 0), ("above", "it"): (0, -1), ("below", "it"): (0, 1)}
     seen = set()
@@ -252,7 +252,7 @@ def test_a_killed_drawing_leaves_nothing_half_filled(shapes: Dataset, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == [shapes.name]
 
 
-def test_a_root_that_cannot_be_written_is_told(tmp_path: Path):
+def test_a_root_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file.* cannot be written"):
         read_shapes(str(tmp_path / "file"), train=1, val=1, test=1)

@@ -53,7 +53,7 @@ def test_coverage_of_no_captions_is_zero():
 
 
 @pytest.mark.parametrize("size", [4, 0, -1])
-def test_a_size_without_room_for_words_is_told(size: int):
+def test_a_size_without_room_for_words_is_reported(size: int):
     with pytest.raises(UserError, match=f"above 4, got {size}"):
         Vocabulary.build(CAPTIONS, size)
 

@@ -46,7 +46,7 @@ def test_lightning_validates_on_captions_and_on_images(tmp_path: Path):
 @pytest.mark.parametrize("size", [{"batch_size": 2}, {"tokens_per_batch": 7}])
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("bucketing", BUCKETINGS)
-def test_the_data_module_trains_on_the_batches_asked_for(
+def test_the_data_module_trains_on_the_batches_requested(
     bucketing: BucketingName, together: bool, size: dict[str, int]
 ):
     data = caption_data(examples_of(), bucketing=bucketing, group_by_image=together, **size)
@@ -72,7 +72,7 @@ def test_only_of_the_images_to_train_on_are_views_drawn():
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_an_empty_split_is_told(split: str):
+def test_an_empty_split_is_reported(split: str):
     splits = {"train": tuple(examples_of()), "val": tuple(examples_of()), split: ()}
     with pytest.raises(UserError, match=f"the split '{split}' of dataset three is empty"):
         CaptionDataModule(Dataset("three", splits), vocabulary(), source_of, batch_size=2, seed=0)
@@ -104,7 +104,7 @@ def test_processes_share_every_batch_and_have_as_many_of_them(tmp_path: Path):
     assert sorted(validated) == sorted(alone.validated)
 
 
-def test_items_read_ahead_are_the_same_and_no_more_than_asked_for():
+def test_items_read_ahead_are_the_same_and_no_more_than_requested():
     asked = []
 
     def items() -> Iterator[int]:
@@ -150,7 +150,7 @@ def test_grids_that_are_held_are_read_once_and_are_the_same():
     assert not asked
 
 
-def test_training_holds_its_grids_when_it_is_told_to(tmp_path: Path):
+def test_training_holds_its_grids_when_it_is_reported_to(tmp_path: Path):
     assert trained_by_lightning(tmp_path, 2, cache_on_device=True).trained == trained_by_lightning(tmp_path, 2).trained
 
 

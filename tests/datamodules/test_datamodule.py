@@ -137,7 +137,7 @@ def test_a_source_of_images_that_the_store_lacks_is_refused(
         grid_source(store, photographs)
 
 
-def test_a_broken_image_is_told_when_its_pixels_are_read(photographs: list[Example], encoder: Encoder):
+def test_a_broken_image_is_reported_when_its_pixels_are_read(photographs: list[Example], encoder: Encoder):
     missing = photographs[0]._replace(path="nowhere.png")
     read = pixel_source(encoder.preprocessing, [missing, *photographs[1:]])
     assert len(read([1, 2])) == 2
@@ -145,7 +145,7 @@ def test_a_broken_image_is_told_when_its_pixels_are_read(photographs: list[Examp
         read([1, 0])
 
 
-def test_a_broken_image_met_by_a_worker_is_told_in_one_line(photographs: list[Example], encoder: Encoder):
+def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: list[Example], encoder: Encoder):
     missing = [example._replace(path="nowhere.png") for example in photographs]
     dataset = Dataset("three", {"train": tuple(missing), "val": tuple(missing)})
     data = CaptionDataModule(

@@ -308,7 +308,7 @@ def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"beam_size": 4, "groups": 3}, "beam_size=4 cannot be divided into groups=3"),
         ({"beam_size": 2, "num_captions": 3}, "num_captions=3 needs a beam as large; got beam_size=2"),
@@ -316,6 +316,6 @@ def test_a_shrinking_beam_compares_open_captions_with_ended_ones():
         ({"required": ["dog"], "shrink_beam": True}, "shrink_beam=true is for one beam"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], told: str):
-    with pytest.raises(ValueError, match=told):
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
         BeamSearch(**settings)

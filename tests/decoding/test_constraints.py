@@ -102,7 +102,7 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ({"required": ["dgo"]}, "required: the model does not know the word 'dgo'; did you mean 'dog'?"),
         ({"forbidden": ["zebra"]}, "forbidden: the model does not know the word 'zebra'; it knows 8 words"),
@@ -116,11 +116,11 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
         ({"prefix": "dog cat dog cat", "block_ngrams": 2}, "the prefix .* itself says 2 words in a row twice"),
     ],
 )
-def test_rules_that_cannot_be_kept_are_told(rules: dict[str, Any], told: str):
-    with pytest.raises(UserError, match=told):
+def test_rules_that_cannot_be_kept_are_reported(rules: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
         BeamSearch(**rules).in_tokens(VOCABULARY)
 
 
-def test_words_are_given_as_people_write_them():
+def test_words_are_given_as_users_write_them():
     rules = BeamSearch(prefix="Dog, cat!", required=["BALL", "dog", "ball"]).in_tokens(VOCABULARY)
     assert (rules.prefix, rules.required) == ((4, 5), (6,))

@@ -73,7 +73,7 @@ def test_the_example_of_a_data_set_reads_names_as_captions(own: dict[str, Any], 
     }
 
 
-def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_beside_the_others(
+def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_the_others(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     [program] = [block for block in blocks(DOCS / "extending.md", "python") if not block.startswith(OWN)]

@@ -109,11 +109,11 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize("page", ["index", "concepts", "faq", "data", "reference/commands/train"])
 def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: Any, site: Path, page: str, width: int):
     asked: list[str] = []
-    told: list[str] = []
+    expected: list[str] = []
     tab = browser.new_page(viewport={"width": width, "height": 900})
     tab.on("request", lambda request: asked.append(request.url))
-    tab.on("console", lambda message: told.append(message.text))
-    tab.on("pageerror", lambda fault: told.append(str(fault)))
+    tab.on("console", lambda message: expected.append(message.text))
+    tab.on("pageerror", lambda fault: expected.append(str(fault)))
     tab.goto((site / f"{page}.html").as_uri())
     tab.wait_for_load_state("networkidle")
     assert tab.evaluate("document.documentElement.scrollWidth") == width
@@ -121,7 +121,7 @@ def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: An
     clipped = f"es => es.filter({wide}).map(e => e.className)"
     assert tab.locator(".equation, .md-typeset__scrollwrap, pre code").evaluate_all(clipped) == []
     assert [url for url in asked if not url.startswith(site.as_uri()) and not url.startswith("data:")] == []
-    assert told == []
+    assert expected == []
     tab.close()
 
 

@@ -121,7 +121,7 @@ def test_attention_whose_keys_are_no_tensor_is_not_exported():
         graphs_and_programs(captioner)
 
 
-def test_a_model_whose_way_depends_on_its_numbers_is_told():
+def test_a_model_whose_way_depends_on_its_numbers_is_reported():
     class Moody(type(small_captioner("dot").attention)):  # type: ignore[misc]
         def forward(self, memory: Any, state: Any) -> Any:
             seen = super().forward(memory, state)

@@ -130,7 +130,7 @@ class Bessel(nn.Module):
 
 
 @pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx")
-def test_a_graph_that_a_format_cannot_hold_is_told(tmp_path: Path):
+def test_a_graph_that_a_format_cannot_hold_is_reported(tmp_path: Path):
     graphs = {"begin": Graph(Bessel(), (torch.ones(2, 3),), {"numbers": "images"}, ("values",), "images")}
     with pytest.raises(UserError, match=r"begin cannot be written as onnx \(.+\); leave onnx out of formats"):
         write_formats(tmp_path, graphs, ["onnx"], {})

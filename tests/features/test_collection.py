@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_up import NAMES, SETTINGS, Encoding, damage, made_up_grids, plan_of, write
+from made_up import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
 from showattendtell.features.collection import find_former, find_stores, merge, print_stores, verify
@@ -60,16 +60,16 @@ def flip_bit(shard: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (flip_bit, r"damaged \(the grids of photograph 194.jpg to photograph 225.jpg are not what was written\)"),
         (lambda shard: b"\x93NUMPX" + shard[6:], r"damaged \(the head of 00001.npy\)"),
     ],
 )
-def test_a_changed_shard_fails_verification(tmp_path: Path, change: Callable[[bytes], bytes], told: str):
+def test_a_changed_shard_fails_verification(tmp_path: Path, change: Callable[[bytes], bytes], message: str):
     write(tmp_path / "grids")
     damage(tmp_path / "grids" / "00001.npy", change)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         list(verify(tmp_path / "grids"))
 
 
@@ -77,10 +77,10 @@ def test_a_merged_store_has_the_images_of_all(cache: Path, tmp_path: Path):
     sources = [cache / name / "tiny-16" for name in ("second", "first")]
     merge(sources, tmp_path / "all")
     merged, names = FeatureStore(tmp_path / "all", SETTINGS), [*OTHERS[1:], *NAMES]
-    assert torch.equal(merged[merged.rows(names)], made_up_grids(names)[:, 0].half())
+    assert torch.equal(merged[merged.rows(names)], random_grids(names)[:, 0].half())
     assert (len(merged), list(merged.skipped)) == (319, OTHERS[:1])
     assert sum(verify(tmp_path / "all")) == 320
-    errors = [(store.relative_error, made_up_grids(own).norm().item()) for store, own in parts(sources)]
+    errors = [(store.relative_error, random_grids(own).norm().item()) for store, own in parts(sources)]
     lost = sum((error * norm) ** 2 for error, norm in errors)
     assert merged.relative_error == pytest.approx((lost / sum(norm**2 for _, norm in errors)) ** 0.5, rel=1e-4)
 
@@ -107,8 +107,8 @@ def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
         r"third/tiny-16 is no finished store of grids": [second, third],
         r"nowhere is damaged \(store.json: No such file": [first, tmp_path / "nowhere"],
     }
-    for told, sources in refusals.items():
-        with pytest.raises(UserError, match=told):
+    for printed, sources in refusals.items():
+        with pytest.raises(UserError, match=printed):
             merge(sources, tmp_path / "all")
         assert not (tmp_path / "all").exists()
     with pytest.raises(UserError, match=r"first/tiny-16 is there already; give another folder as output"):
@@ -162,13 +162,13 @@ def test_the_command_merges(cache: Path, features: RunCommand, tmp_path: Path):
 
 
 @pytest.mark.parametrize("settings", [["merge=[a,b]"], ["output=all"], ["merge=[a]", "output=all"], ["merge=a"]])
-def test_a_merge_that_is_half_told_is_refused(features: RunCommand, settings: list[str]):
+def test_a_merge_that_is_half_reported_is_refused(features: RunCommand, settings: list[str]):
     done = features(*settings)
     assert done.status == 2
     assert done.err.startswith("error: merge")
     assert len(done.err.splitlines()) == 1
 
 
-def test_an_empty_cache_is_told(features: RunCommand):
+def test_an_empty_cache_is_reported(features: RunCommand):
     done = features()
     assert (done.status, done.out) == (0, "there are no stores of grids in features\n")

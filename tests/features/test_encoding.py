@@ -74,7 +74,7 @@ def test_onnxruntime_computes_in_full_precision_only(encoder: Encoder):
         start_engine(encoder, "onnxruntime", "bfloat16")
 
 
-def test_a_package_that_is_missing_is_told_with_the_command_that_installs_it(
+def test_a_package_that_is_missing_is_reported_with_the_command_that_installs_it(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tracing, "find_spec", lambda name: None if name == "onnxscript" else object())
@@ -94,16 +94,16 @@ class Bessel(nn.Module):
 
 
 @needs_onnx
-def test_a_network_that_the_exporter_refuses_is_told():
+def test_a_network_that_the_exporter_refuses_is_reported():
     encoder = Encoder("test_efficientnet", "last", "random", size=64)
     encoder.network = Bessel(encoder.network)
-    told = r"onnxruntime cannot run test_efficientnet \(\w+Error: .+\); leave features.engine at torch"
-    with pytest.raises(UserError, match=told):
+    output = r"onnxruntime cannot run test_efficientnet \(\w+Error: .+\); leave features.engine at torch"
+    with pytest.raises(UserError, match=output):
         start_engine(encoder, "onnxruntime", "float32")
 
 
 @needs_onnx
-def test_grids_that_differ_from_torchs_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_grids_that_differ_from_torchs_are_reported(monkeypatch: pytest.MonkeyPatch):
     """The session is that of the same network with other weights."""
     encoder, other = (Encoder("test_efficientnet", "last", "random", size=64) for _ in range(2))
     own = engines._open_session

@@ -139,7 +139,7 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     assert content(path) == content(undisturbed)
 
 
-def test_a_worker_that_is_killed_is_told_and_what_is_written_is_kept(
+def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
     dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, own = tmp_path / "grids", extract.in_processes
@@ -152,8 +152,8 @@ def test_a_worker_that_is_killed_is_told_and_what_is_written_is_kept(
         own(number, write, encode, tell_and_kill)
 
     monkeypatch.setattr(extract, "in_processes", kill_one)
-    told = r"a process that encodes images ended with status -9.* what is written is kept"
-    with pytest.raises(UserError, match=told):
+    output = r"a process that encodes images ended with status -9.* what is written is kept"
+    with pytest.raises(UserError, match=output):
         open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=2))
     assert multiprocessing.active_children() == []
     assert journal_file(path, 0).stat().st_size or journal_file(path, 1).stat().st_size
@@ -185,21 +185,21 @@ def test_a_store_made_with_skip_is_refused_without_it(dataset: Dataset, encoder:
     assert "broken.jpg" not in {example.image for example in readable.examples()}
 
 
-def test_a_broken_image_is_told_with_the_way_to_pass_over_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+def test_a_broken_image_is_reported_with_the_way_to_pass_over_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
-    told = rf"image {broken} cannot be read .* pass over such images with dataset.skip_unreadable=true"
-    with pytest.raises(UserError, match=told):
+    output = rf"image {broken} cannot be read .* pass over such images with dataset.skip_unreadable=true"
+    with pytest.raises(UserError, match=output):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
     assert not is_finished(tmp_path / "grids")
 
 
-def test_a_broken_image_is_told_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
 
 
-def test_work_goes_on_after_a_broken_image_was_replaced(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+def test_work_continues_after_a_broken_image_was_replaced(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(dataset, tmp_path)
     with pytest.raises(UserError, match=r"broken.jpg"):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
@@ -223,7 +223,7 @@ def test_a_store_of_another_resize_is_refused_by_its_name(dataset: Dataset, enco
         open_features(few(dataset), other, tmp_path / "grids", skip_unreadable=False)
 
 
-def test_a_store_without_images_of_the_data_set_is_told(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+def test_a_store_without_images_of_the_data_set_is_reported(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     open_features(few(dataset, 3), encoder, tmp_path / "grids", skip_unreadable=False)
     store, larger = open_features(few(dataset, 5), encoder, tmp_path / "grids", skip_unreadable=False)
     with pytest.raises(UserError, match=r"lacks 2 of the data set's images, the first is 011.png"):
@@ -239,7 +239,7 @@ def test_the_size_the_place_and_the_room_are_printed(
     assert re.search(rf"to {tmp_path}/grids \([0-9.]+ .B free\)", printed)
 
 
-def test_a_store_of_former_times_is_told_and_left_alone(
+def test_a_store_of_former_times_is_reported_and_left_alone(
     dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     former = tmp_path / "grids.safetensors"
@@ -305,7 +305,7 @@ def test_int8_is_near_float16_and_tells_how_near(
     assert ratio == pytest.approx(0.5, abs=0.01)
 
 
-def test_grids_of_a_shorter_precision_are_told_from_the_others(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+def test_grids_of_a_shorter_precision_are_reported_from_the_others(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     short = Extraction(precision="bfloat16")
     store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, short)
     exact, _ = open_features(few(dataset), encoder, tmp_path / "exact", False)

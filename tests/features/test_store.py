@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up import NAMES, SETTINGS, Encoding, damage, made_up_grids, plan_of, write
+from made_up import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import FORMAT, NUMBERS, FeatureStore, Precision, check_same_settings
@@ -23,31 +23,31 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read_back_to_the_precision_of_fp16(path: Path):
     store = FeatureStore(path, SETTINGS)
-    assert torch.equal(store[store.rows(NAMES)], made_up_grids(NAMES)[:, 0].half())
+    assert torch.equal(store[store.rows(NAMES)], random_grids(NAMES)[:, 0].half())
     chosen = [NAMES[i] for i in (207, 2, 129, 130, 207)]
-    assert torch.equal(store[store.rows(chosen)], made_up_grids(chosen)[:, 0].half())
+    assert torch.equal(store[store.rows(chosen)], random_grids(chosen)[:, 0].half())
     assert (len(store), store.views, store.skipped) == (300, 2, {})
     assert store[torch.tensor([], dtype=torch.long)].shape == (0, 6, 5)
 
 
-def test_each_image_of_a_batch_has_the_view_that_is_asked_for(path: Path):
+def test_each_image_of_a_batch_has_the_view_that_is_required(path: Path):
     store = FeatureStore(path)
     views = torch.randint(2, (300,), generator=torch.Generator().manual_seed(0))
-    expected = made_up_grids(NAMES)[torch.arange(300), views].half()
+    expected = random_grids(NAMES)[torch.arange(300), views].half()
     assert torch.equal(store.read(store.rows(NAMES), views), expected)
 
 
 def test_numpy_reads_the_shards(path: Path):
     shards = [np.load(path / f"0000{number}.npy", mmap_mode="r") for number in range(3)]
     assert [shard.shape for shard in shards] == [(130, 2, 6, 5), (130, 2, 6, 5), (40, 2, 6, 5)]
-    assert np.array_equal(np.concatenate(shards), made_up_grids(NAMES).half().numpy())
+    assert np.array_equal(np.concatenate(shards), random_grids(NAMES).half().numpy())
     records = [json.loads((path / f"0000{number}.json").read_text()) for number in range(3)]
     assert [image for record in records for image in record["images"]] == NAMES
 
 
 def test_the_store_tells_how_it_was_made_and_what_rounding_cost(path: Path):
     manifest = json.loads((path / "store.json").read_text())
-    exact = made_up_grids(NAMES).double()
+    exact = random_grids(NAMES).double()
     error = ((exact.half().double() - exact).norm() / exact.norm()).item()
     assert manifest == {
         "format": FORMAT,
@@ -110,7 +110,7 @@ def test_skipped_images_have_no_row_and_their_reason(tmp_path: Path):
     present = [image for image in NAMES if image not in broken]
     assert store.skipped == {image: f"{image} is broken" for image in sorted(broken, key=NAMES.index)}
     assert NAMES[0] not in store
-    assert torch.equal(store[store.rows(present)], made_up_grids(present)[:, 0].half())
+    assert torch.equal(store[store.rows(present)], random_grids(present)[:, 0].half())
     with pytest.raises(UserError, match=r"lacks 1 of the data set's images, the first is photograph 31.jpg"):
         store.rows([NAMES[30], NAMES[31]])
 
@@ -122,7 +122,7 @@ def test_a_store_of_images_that_are_all_broken_is_a_store(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"network": "vgg19"}, r"network=tiny, this run has network=vgg19"),
         ({"preprocessing": {"crop": 8, "mean": [0.5, 0.5, 0.5]}}, r"crop=4, this run has crop=8"),
@@ -132,8 +132,8 @@ def test_a_store_of_images_that_are_all_broken_is_a_store(tmp_path: Path):
         ({"later": 1}, r"later=None, this run has later=1"),
     ],
 )
-def test_a_store_made_with_other_settings_is_refused_by_naming_the_difference(path: Path, change: dict, told: str):
-    with pytest.raises(UserError, match=rf"grids was made with {told}; set cache to another folder"):
+def test_a_store_made_with_other_settings_is_refused_by_naming_the_difference(path: Path, change: dict, message: str):
+    with pytest.raises(UserError, match=rf"grids was made with {message}; set cache to another folder"):
         FeatureStore(path, {**SETTINGS, **change})
 
 
@@ -148,7 +148,7 @@ def test_equal_settings_are_accepted_whatever_their_order():
     assert check_same_settings(Path("store"), SETTINGS, turned) is None
 
 
-def test_a_store_that_lacks_images_is_told(path: Path):
+def test_a_store_that_lacks_images_is_reported(path: Path):
     store = FeatureStore(path, SETTINGS)
     with pytest.raises(UserError, match=r"lacks 2 of the data set's images, the first is new.jpg; remove the folder"):
         store.rows([NAMES[0], "new.jpg", "newer.jpg"])
@@ -168,40 +168,40 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize(("name", "change"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_store_is_told(path: Path, name: str, change: Callable[[bytes], bytes]):
+def test_a_damaged_store_is_reported(path: Path, name: str, change: Callable[[bytes], bytes]):
     damage(path / name, change)
     with pytest.raises(UserError, match=rf"grids is damaged \(.*{name}.+\); remove the folder and it will be made"):
         FeatureStore(path, SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["00001.npy", "00001.json"])
-def test_a_missing_file_of_a_store_is_told(path: Path, name: str):
+def test_a_missing_file_of_a_store_is_reported(path: Path, name: str):
     (path / name).unlink()
     with pytest.raises(UserError, match=rf"grids is damaged \({name}"):
         FeatureStore(path, SETTINGS)
 
 
-def test_a_shard_that_is_cut_while_it_is_read_is_told(path: Path):
+def test_a_shard_that_is_cut_while_it_is_read_is_reported(path: Path):
     store = FeatureStore(path)
     damage(path / "00002.npy", lambda whole: whole[:-1])
     with pytest.raises(UserError, match=r"damaged \(00002.npy ends too early\)"):
         store.read(store.rows(NAMES), torch.ones(300, dtype=torch.long))
 
 
-def test_a_store_of_another_format_is_told(path: Path):
+def test_a_store_of_another_format_is_reported(path: Path):
     damage(path / "store.json", lambda whole: whole.replace(b'"format": 2', b'"format": 3'))
     with pytest.raises(UserError, match=r"grids has format 3, and this version reads 2; set cache to another folder"):
         FeatureStore(path)
 
 
-def test_what_is_no_finished_store_is_told(tmp_path: Path):
+def test_what_is_no_finished_store_is_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"is no finished store of grids; run prepare again"):
         FeatureStore(tmp_path)
     with pytest.raises(UserError, match=r"store.json: No such file"):
         FeatureStore(tmp_path / "nowhere")
 
 
-def test_opening_and_reading_touches_no_more_than_is_asked_for(path: Path):
+def test_opening_and_reading_touches_no_more_than_is_required(path: Path):
     """Shards that are not asked for are not opened."""
     store = FeatureStore(path)
     store[store.rows(NAMES[:4])]
@@ -213,17 +213,21 @@ def test_the_announced_size_is_the_size_of_the_shards(path: Path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (Path.unlink, "00002.npy: No such file or directory"),
         (lambda file: os.truncate(file, 1000), "00002.npy ends too early"),
     ],
 )
-def test_grids_that_vanish_after_the_store_was_opened_are_told(path: Path, change: Callable[[Path], None], told: str):
+def test_grids_that_vanish_after_the_store_was_opened_are_reported(
+    path: Path, change: Callable[[Path], None], message: str
+):
     store = FeatureStore(path, SETTINGS)
     assert store[store.rows(NAMES[:2])].shape == (2, 6, 5)
     change(path / "00002.npy")
-    with pytest.raises(UserError, match=rf"grids is damaged \({told}\); remove the folder and it will be made again"):
+    with pytest.raises(
+        UserError, match=rf"grids is damaged \({message}\); remove the folder and it will be made again"
+    ):
         store[store.rows(NAMES[299:])]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up import NAMES, SETTINGS, Encoding, content, damage, made_up_grids, plan_of, write
+from made_up import NAMES, SETTINGS, Encoding, content, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import BATCH_SIZE, EncodedBatch, FeatureStore, StorePlan, is_finished, journal_file
@@ -72,7 +72,7 @@ def test_a_finished_store_is_not_written_again(path: Path):
 
 
 @pytest.mark.parametrize("batches", [0, 1, 4, 5, 7, 11])
-def test_work_goes_on_after_the_last_batch(path: Path, undisturbed: dict[str, bytes], batches: int):
+def test_work_continues_after_the_last_batch(path: Path, undisturbed: dict[str, bytes], batches: int):
     done = write_some(path, batches)
     assert not is_finished(path)
     assert count_written(path, plan_of()) == sum(map(len, done))
@@ -297,7 +297,7 @@ def kill_when_there(pid: int, file: Path) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_full_disk_is_told_before_any_work_and_later_there_is_room(path: Path):
+def test_a_full_disk_is_reported_before_any_work_and_later_there_is_room(path: Path):
     plan, encode = plan_of(NAMES[:8], LARGE), Encoding(LARGE)
     with (
         largest_file(2 * MEGABYTE),
@@ -308,10 +308,10 @@ def test_a_full_disk_is_told_before_any_work_and_later_there_is_room(path: Path)
     assert list(path.iterdir()) == []
     smaller = plan_of(NAMES[:2], LARGE)
     write(path, smaller)
-    assert torch.equal(FeatureStore(path)[torch.arange(2)], made_up_grids(NAMES[:2], LARGE)[:, 0].half())
+    assert torch.equal(FeatureStore(path)[torch.arange(2)], random_grids(NAMES[:2], LARGE)[:, 0].half())
 
 
-def test_a_batch_that_the_disk_takes_in_part_is_told_and_written_again(path: Path):
+def test_a_batch_that_the_disk_takes_in_part_is_reported_and_written_again(path: Path):
     """There is room for one batch and a half."""
     plan = plan_of(NAMES[:64], LARGE)
 
@@ -330,17 +330,17 @@ def test_a_batch_that_the_disk_takes_in_part_is_told_and_written_again(path: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert continue_writing(path, plan) == [NAMES[32:64]]
     grids = FeatureStore(path)[torch.tensor([0, 31, 32, 63])]
-    assert torch.equal(grids, made_up_grids([NAMES[i] for i in (0, 31, 32, 63)], LARGE)[:, 0].half())
+    assert torch.equal(grids, random_grids([NAMES[i] for i in (0, 31, 32, 63)], LARGE)[:, 0].half())
 
 
-def test_a_cache_folder_that_is_a_file_is_told(tmp_path: Path):
+def test_a_cache_folder_that_is_a_file_is_reported(tmp_path: Path):
     (tmp_path / "cache").write_text("")
     with pytest.raises(UserError, match=r"cache/grids cannot be written \(.+\).* set cache to a folder"):
         write(tmp_path / "cache" / "grids")
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("float16", 1e5), ("float16", torch.nan), ("int8", torch.inf)])
-def test_values_that_do_not_fit_are_told_and_do_not_become_infinite(path: Path, dtype: str, value: float):
+def test_values_that_do_not_fit_are_reported_and_do_not_become_infinite(path: Path, dtype: str, value: float):
     plan = plan_of(settings={**SETTINGS, "dtype": dtype})
 
     def encode(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:

@@ -36,7 +36,7 @@ def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[
     assert [int(example.image) for example in evenly_spaced(examples, number)] == chosen
 
 
-def test_a_large_page_is_told_before_it_is_made(capsys: pytest.CaptureFixture[str]):
+def test_a_large_page_is_reported_before_it_is_made(capsys: pytest.CaptureFixture[str]):
     warn_of_size(50, "number=10 makes less")
     assert capsys.readouterr().err == ""
     warn_of_size(2000, "number=10 makes less")
@@ -57,7 +57,7 @@ def photographs(tmp_path: Path) -> list[Path]:
     return files
 
 
-def test_a_file_that_cannot_be_read_keeps_its_number_and_is_told(photographs: list[Path]):
+def test_a_file_that_cannot_be_read_keeps_its_number_and_is_reported(photographs: list[Path]):
     photographs[1].write_text("no image")
     faults: list[str] = []
     assert [number for number, _ in caption_all([Silent()], photographs, faults)] == [0, 2]

@@ -81,7 +81,7 @@ def test_weights_come_from_a_mirror_and_later_from_the_cache(tmp_path: Path, wei
 
 
 @pytest.mark.parametrize("endpoint", ["mirror.example", "http://two words"])
-def test_a_mirror_that_is_no_address_is_told(tmp_path: Path, endpoint: str):
+def test_a_mirror_that_is_no_address_is_reported(tmp_path: Path, endpoint: str):
     failed = run_python(PRINT_HASH, tmp_path / "home", endpoint)
     assert failed.stderr.strip().endswith(f"HF_ENDPOINT={endpoint} is no address; give it as https://HOST")
 
@@ -116,7 +116,7 @@ def test_a_server_that_is_no_hub_is_as_good_as_none(tmp_path: Path, garbage: str
     assert f"the weights of {NETWORK} could not be fetched" in failed.stderr.strip().splitlines()[-1]
 
 
-def test_a_hub_that_answers_again_is_asked_again(mirror: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_hub_that_answers_again_is_requested_again(mirror: str, monkeypatch: pytest.MonkeyPatch):
     constants = huggingface_hub.constants
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     for endpoint, is_offline in (("http://127.0.0.1:9", True), (mirror, False)):

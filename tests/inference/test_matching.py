@@ -18,7 +18,7 @@ from showattendtell.inference.matching import (
 )
 from showattendtell.metrics.java import MetricError
 
-WRITTEN, OTHER, PEOPLE = Path("written.json"), Path("other.json"), Path("people.json")
+WRITTEN, OTHER, REFERENCES = Path("written.json"), Path("other.json"), Path("people.json")
 SAID = {"a.jpg": ["A dog .", "It barks !"], "b.jpg": ["Two cats ."]}
 
 
@@ -31,7 +31,7 @@ def captions(said: dict[str, Any], **fields: Any) -> CaptionFile:
 def matched(
     written: CaptionFile, people: CaptionFile, split: str | None = None, partial: bool = False
 ) -> MatchedCaptions[str]:
-    return match({WRITTEN: written}, {PEOPLE: people}, split, partial)
+    return match({WRITTEN: written}, {REFERENCES: people}, split, partial)
 
 
 def plain(*lines: str) -> CaptionFile:
@@ -64,19 +64,19 @@ def test_an_image_is_one_whether_it_is_called_by_its_name_or_its_number(written:
 def test_several_reference_files_are_put_together():
     first, second = captions({"a.jpg": "A dog ."}), captions({"5": "It barks !", "7": "Two cats ."}, aliases=NUMBERED)
     written = captions({"a.jpg": "a dog", "b.jpg": "cats"})
-    corpus = match({WRITTEN: written}, {PEOPLE: first, OTHER: second}, None, False)
+    corpus = match({WRITTEN: written}, {REFERENCES: first, OTHER: second}, None, False)
     assert dict(zip(corpus.images, corpus.references, strict=True)) == SAID
 
 
 def test_the_line_of_one_plain_file_is_that_of_another():
-    files = {PEOPLE: plain("A dog .", "Cats ."), OTHER: plain("It barks !", "Two cats .")}
+    files = {REFERENCES: plain("A dog .", "Cats ."), OTHER: plain("It barks !", "Two cats .")}
     corpus = match({WRITTEN: plain("a dog", "cats")}, files, None, False)
     assert corpus.references == [["A dog .", "It barks !"], ["Cats .", "Two cats ."]]
     assert corpus.hypotheses == {WRITTEN: ["a dog", "cats"]}
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_plain_files_of_different_lengths_are_told(partial: bool):
+def test_plain_files_of_different_lengths_are_reported(partial: bool):
     with pytest.raises(UserError, match=r"line i must be image i .*: people.json has 2, written.json has 1"):
         matched(plain("a dog"), plain("A dog .", "Cats ."), partial=partial)
 
@@ -86,27 +86,27 @@ def test_plain_lines_never_match_numbered_images():
         matched(plain("a dog"), captions({"a.jpg": "A dog ."}, aliases={"1": "a.jpg"}))
 
 
-def test_ids_that_do_not_match_are_told_in_both_directions_with_the_first_few():
+def test_ids_that_do_not_match_are_reported_in_both_directions_with_the_first_few():
     written = captions({f"{number}.png": "a dog" for number in range(1234)})
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         matched(written, captions(SAID))
-    strange, lacking, hint = str(told.value).split("; ")
+    strange, lacking, hint = str(error.value).split("; ")
     assert strange == ("written.json captions 1,234 images (0.png, 1.png, 2.png, ...) that the references do not have")
     assert lacking == "written.json has no caption for 2 images (a.jpg, b.jpg) of the references"
     assert "partial=true" in hint
 
 
 @pytest.mark.parametrize("twice", [{"a.jpg": ["a dog", "dogs"]}, {"a.jpg": "a dog", "5": "dogs"}])
-def test_a_second_caption_of_an_image_is_told(twice: dict[str, Any]):
+def test_a_second_caption_of_an_image_is_reported(twice: dict[str, Any]):
     with pytest.raises(UserError, match=r"duplicate id: more than one caption for 1 image \(a.jpg\); one an image"):
         matched(captions({**twice, "b.jpg": "cats"}), captions(SAID, aliases=NUMBERED))
 
 
-def test_the_faults_of_all_files_are_told_at_once():
+def test_the_faults_of_all_files_are_reported_at_once():
     with pytest.raises(UserError, match=r"written.json captions 1 image \(c\).*other.json has no caption for 1 image"):
         match(
             {WRITTEN: captions({**SAID, "c": "c"}), OTHER: captions({"a.jpg": ""})},
-            {PEOPLE: captions(SAID)},
+            {REFERENCES: captions(SAID)},
             None,
             False,
         )
@@ -117,7 +117,7 @@ def test_a_partial_corpus_has_the_images_that_every_file_captions():
         WRITTEN: captions({"a.jpg": "a dog", "b.jpg": "cats"}),
         OTHER: captions({"b.jpg": "two cats", "a.jpg": []}),
     }
-    corpus = match(files, {PEOPLE: captions(SAID)}, None, partial=True)
+    corpus = match(files, {REFERENCES: captions(SAID)}, None, partial=True)
     assert corpus == MatchedCaptions(
         ["b.jpg"],
         [["Two cats ."]],
@@ -126,10 +126,10 @@ def test_a_partial_corpus_has_the_images_that_every_file_captions():
     )
 
 
-def test_files_that_caption_no_image_in_common_are_told():
+def test_files_that_caption_no_image_in_common_are_reported():
     files = {WRITTEN: captions({"a.jpg": "a dog"}), OTHER: captions({"b.jpg": "cats"})}
     with pytest.raises(UserError, match="no image that is captioned in written.json and in other.json"):
-        match(files, {PEOPLE: captions(SAID)}, None, partial=True)
+        match(files, {REFERENCES: captions(SAID)}, None, partial=True)
 
 
 SPLIT = captions({**SAID, "c.jpg": "A tree ."}, splits={"train": ["c.jpg"], "test": ["b.jpg", "a.jpg"]})
@@ -144,7 +144,7 @@ def test_a_split_s_images_are_those_of_the_references_that_are_in_it():
     ("people", "words"),
     [(SPLIT, "no split 'tets'; did you mean 'test'"), (captions(SAID), "no split 'tets'; none of the files tells")],
 )
-def test_an_unknown_split_is_told(people: CaptionFile, words: str):
+def test_an_unknown_split_is_reported(people: CaptionFile, words: str):
     with pytest.raises(UserError, match=words):
         matched(captions(SAID), people, split="tets")
 
@@ -160,7 +160,7 @@ def test_references_that_are_given_count_more_than_those_that_results_hold():
     assert matched(written, captions({"a.jpg": "A dog ."})).references == [["A dog ."]]
 
 
-def test_results_of_evaluation_are_references_by_what_people_say():
+def test_results_of_evaluation_are_references_by_what_annotators_say():
     people = captions({"a.jpg": "a cat"}, references={"a.jpg": ["A dog ."]})
     assert matched(captions({"a.jpg": "a dog"}), people).references == [["A dog ."]]
 
@@ -173,7 +173,7 @@ def test_results_of_evaluation_are_references_by_what_people_say():
         ({"a.jpg": ["A dog ."]}, "test", "split=test chooses among the images of references="),
     ],
 )
-def test_results_that_hold_no_references_for_both_are_told(other: dict[str, Any], split: str | None, words: str):
+def test_results_that_hold_no_references_for_both_are_reported(other: dict[str, Any], split: str | None, words: str):
     files = {WRITTEN: captions({"a.jpg": "a"}, references={"a.jpg": ["A dog ."]})}
     with pytest.raises(UserError, match=words):
         match({**files, OTHER: captions({"a.jpg": "a"}, references=other)}, {}, split, False)
@@ -204,12 +204,12 @@ def test_a_reference_without_words_is_passed_over_and_a_caption_without_words_st
 
 
 @pytest.mark.parametrize("said", [[], ["..."], ["", " "]])
-def test_an_image_without_a_reference_is_told(said: list[str]):
+def test_an_image_without_a_reference_is_reported(said: list[str]):
     with pytest.raises(UserError, match=r"1 image \(b\) without a reference that has words"):
         in_words(MatchedCaptions(["a", "b"], [["A dog ."], said], {WRITTEN: ["a dog", "cats"]}), "plain")
 
 
-def test_a_tokenizer_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_tokenizer_that_cannot_be_run_is_reported(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: Any) -> None:
         raise MetricError("there is no Java here")
 
@@ -220,10 +220,10 @@ def test_a_tokenizer_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch)
 
 def test_captions_to_train_on_are_those_of_the_training_splits_where_a_file_tells_splits():
     splits = {"train": ["a.jpg"], "restval": ["c.jpg"], "test": ["b.jpg"]}
-    assert training_captions({PEOPLE: captions({**SAID, "c.jpg": "A tree ."}, splits=splits)}) == [
+    assert training_captions({REFERENCES: captions({**SAID, "c.jpg": "A tree ."}, splits=splits)}) == [
         *("A dog .", "It barks !", "A tree .")
     ]
-    assert training_captions({PEOPLE: captions(SAID), OTHER: captions({"c": "A tree ."})}) == [
+    assert training_captions({REFERENCES: captions(SAID), OTHER: captions({"c": "A tree ."})}) == [
         *("A dog .", "It barks !", "Two cats .", "A tree .")
     ]
 

@@ -104,7 +104,7 @@ def test_absolute_paths_keep_their_last_part():
     ],
     ids=["no weights", "no configuration", "cut configuration", "foreign", "list", "cut weights"],
 )
-def test_a_folder_that_is_no_model_is_told(tmp_path: Path, change, sentence: str):
+def test_a_folder_that_is_no_model_is_reported(tmp_path: Path, change, sentence: str):
     write_model_folder(tmp_path, CARD, STATE, with_encoder=True)
     change(tmp_path)
     with pytest.raises(UserError, match=sentence):
@@ -120,13 +120,15 @@ def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["flickr8k_sotf", "runs/best.ckpt", "a/b/c/d", "../x", "", "./a"])
-def test_a_name_that_is_nothing_is_told_without_a_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_name_that_is_nothing_is_reported_without_a_network(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="the checkpoint .* does not exist"):
         find_model(name or "nothing")
 
 
-def test_a_file_stands_beside_a_checkpoint_and_where_the_user_is_for_others_models(tmp_path: Path):
+def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_models(tmp_path: Path):
     (tmp_path / "best.ckpt").touch()
     assert next_to(str(tmp_path / "best.ckpt"), "page.html") == tmp_path / "page.html"
     assert next_to("flickr8k_soft", "page.html") == next_to("someone/model", "page.html") == Path("page.html")
@@ -186,7 +188,7 @@ def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(tmp_pat
     assert fetch("someone/model@v1", tmp_path / "home", hub).stdout == fetched.stdout
 
 
-def test_a_model_that_is_not_on_the_hub_is_told(tmp_path: Path, hub: str):
+def test_a_model_that_is_not_on_the_hub_is_reported(tmp_path: Path, hub: str):
     for endpoint in (hub, "http://127.0.0.1:9"):
         failed = fetch("someone/other", tmp_path / "home", endpoint)
         assert "the model someone/other is no file here, and could not be fetched from the hub" in failed.stderr

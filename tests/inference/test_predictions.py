@@ -68,7 +68,7 @@ def test_every_noun_is_looked_at_where_its_step_does(examples: list[Example]):
     assert [(look.boxes, look.kind) for look in looks] == [(p.boxes, p.kind) for p in (BALL, DOG, BALL)] * 2
 
 
-def test_what_the_model_sees_is_told_in_fractions_of_each_image(examples: list[Example]):
+def test_what_the_model_sees_is_reported_in_fractions_of_each_image(examples: list[Example]):
     """The middle square of 80 % of the shorter side."""
     looks = list(maps_at_nouns(module(), images, examples))
     assert [look.seen for look in looks[:3]] == [pytest.approx((0.3, 0.1, 0.7, 0.9))] * 3
@@ -116,8 +116,8 @@ def test_scores_worked_by_hand(examples: list[Example]):
 def test_maps_of_one_region_that_is_another_at_each_step_are_sharp_and_move_whole(examples: list[Example]):
     """Of captions of 6, 3 and 3 words with the end, twice; in batches of two."""
     figures = measure_maps(module(), images, examples)
-    told = {name: (float(figure.mean), figure.of) for name, figure in figures.items()}
-    assert told == {"entropy": (0.0, 24), "movement": (1.0, 18), "coverage": (1.0, 6)}
+    output = {name: (float(figure.mean), figure.of) for name, figure in figures.items()}
+    assert output == {"entropy": (0.0, 24), "movement": (1.0, 18), "coverage": (1.0, 6)}
 
 
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
@@ -125,7 +125,7 @@ def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
     assert measure_attention(module(), images, plain) is None
 
 
-def test_the_model_chooses_between_relations_where_people_name_one(examples: list[Example]):
+def test_the_model_chooses_between_relations_where_captions_name_one(examples: list[Example]):
     """People say near, left and left; the model near, near and left."""
     near, left, neither = (
         Caption(tuple(words.split())) for words in ("a dog near a ball", "a ball left a dog", "a dog")

@@ -85,14 +85,14 @@ def test_an_encoder_that_was_trained_has_its_mean_and_tells_its_own_weights(tmp_
     "setting",
     ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160", "decoder.output_tanh=true"],
 )
-def test_models_of_other_parts_or_regions_are_told_with_what_they_were_trained_with(tmp_path: Path, setting: str):
+def test_models_of_other_parts_or_regions_are_reported_with_what_they_were_trained_with(tmp_path: Path, setting: str):
     first = save(tmp_path / "a.ckpt", 1)
     second = save(tmp_path / "b.ckpt", 1, setting, *(["encoder.resize=160"] if "size" in setting else []))
     with pytest.raises(UserError, match=rf"b.ckpt cannot be averaged with .*a.ckpt: it was trained with .*{setting}"):
         average([first, second])
 
 
-def test_models_of_other_words_are_told(tmp_path: Path):
+def test_models_of_other_words_are_reported(tmp_path: Path):
     first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
     with pytest.raises(UserError, match="b.ckpt cannot be averaged with .*a.ckpt: their vocabularies differ"):
         average([first, second])

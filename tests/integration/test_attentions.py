@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import TINY, Run, assert_done, assert_told
+from runs import TINY, Run, assert_done, assert_error
 
 LOSS = "loss._target_=showattendtell.losses.caption"
 
@@ -52,7 +52,7 @@ def test_hard_attention_draws_the_same_with_the_same_seed_and_otherwise_with_ano
 
 def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
     done = run("evaluate", f"checkpoint={checkpoint}", "attention.inference_mode=argmax")
-    assert_told(done, "there is no setting attention.inference_mode")
+    assert_error(done, "there is no setting attention.inference_mode")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
     ],
     ids=lambda part: part[-1] if isinstance(part, list) else "",
 )
-def test_choices_that_do_not_go_together_are_told(run: Run, prepared: Any, settings: list[str], words: list[str]):
+def test_choices_that_do_not_go_together_are_reported(run: Run, prepared: Any, settings: list[str], words: list[str]):
     small = [setting for setting in SHORT if not setting.startswith("attention.")]
-    assert_told(run("train", *small, *settings), *words)
+    assert_error(run("train", *small, *settings), *words)

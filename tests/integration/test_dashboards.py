@@ -103,7 +103,7 @@ def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, f
 
 
 @pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
-def test_training_goes_on_where_wandb_s_service_ends_or_stands_still(
+def test_training_continues_where_wandb_s_service_ends_or_hangs(
     run: Run, prepared: Any, folder: Path, tmp_path: Path, end: str
 ):
     first = ITS_PLACE + KILL_ITS_SERVICE.replace("SIGNAL", end)
@@ -117,7 +117,7 @@ def test_training_goes_on_where_wandb_s_service_ends_or_stands_still(
 
 
 @pytest.mark.slow
-def test_training_goes_on_where_wandb_has_no_room(run: Run, prepared: Any, tmp_path: Path):
+def test_training_continues_where_wandb_has_no_room(run: Run, prepared: Any, tmp_path: Path):
     (tmp_path / "file").touch()
     place = {"WANDB_DIR": str(tmp_path / "file"), **OFFLINE}
     done = assert_done(run("train", *QUICK, "logger=wandb", f"hydra.run.dir={tmp_path / 'run'}", **place))
@@ -125,7 +125,7 @@ def test_training_goes_on_where_wandb_has_no_room(run: Run, prepared: Any, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_in_its_wandb_run_without_a_step_twice(
+def test_a_run_that_is_killed_continues_in_its_wandb_run_without_a_step_twice(
     run: Run, start_forked: Any, prepared: Any, folder: Path, tmp_path: Path
 ):
     start = partial(start_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"), **OFFLINE)

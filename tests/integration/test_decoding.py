@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import TINY, Run, assert_done, assert_told, held_out
+from runs import TINY, Run, assert_done, assert_error, held_out
 
 from showattendtell import load
 
@@ -45,7 +45,7 @@ def test_mirror_images_are_read_whether_their_grids_are_stored_or_not(
     assert again["captions"] == pixels["captions"]
 
 
-def test_the_result_of_an_ensemble_stands_beside_that_of_its_first_model(run: Run, checkpoint: Path):
+def test_the_result_of_an_ensemble_stands_next_to_that_of_its_first_model(run: Run, checkpoint: Path):
     assert_done(run("evaluate", f"checkpoint=[{checkpoint},{checkpoint}]", "split=val", "metrics=[]"))
     assert checkpoint.with_name("results-val-ensemble.json").is_file()
 
@@ -57,7 +57,7 @@ def test_models_of_different_vocabularies_cannot_write_together(
         content["showattendtell"]["vocabulary"][5] = "zebra"
 
     done = run("evaluate", f"checkpoint=[{checkpoint},{altered(rename)}]")
-    assert_told(done, "altered.ckpt", str(checkpoint), "different vocabularies")
+    assert_error(done, "altered.ckpt", str(checkpoint), "different vocabularies")
 
 
 def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoint: Path, folder: Path):
@@ -100,5 +100,5 @@ def test_captioning_tells_all_captions_of_an_image_the_best_first(run: Run, chec
         (["tokenizer=penn"], ["tokenizer=penn", "'ptb'"]),
     ],
 )
-def test_a_way_of_writing_that_is_none_is_told(run: Run, checkpoint: Path, settings: list[str], words: list[str]):
-    assert_told(run("evaluate", f"checkpoint={checkpoint}", *settings), *words)
+def test_a_way_of_writing_that_is_none_is_reported(run: Run, checkpoint: Path, settings: list[str], words: list[str]):
+    assert_error(run("evaluate", f"checkpoint={checkpoint}", *settings), *words)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Run, assert_done, assert_told, held_out
+from runs import Run, assert_done, assert_error, held_out
 
 needs_onnx = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
 
@@ -42,15 +42,15 @@ def test_the_script_of_an_export_alone_says_what_the_command_caption_says(run: R
         alone: Any = subprocess.run(arguments, capture_output=True, text=True, check=True)
         assert captions_of(alone.stdout) == captions_of(own.out)
         assert len(captions_of(own.out)) == 4
-    assert_told(run("export", f"checkpoint={checkpoint}", "output=handed/on"), "handed/on", "is there already")
+    assert_error(run("export", f"checkpoint={checkpoint}", "output=handed/on"), "handed/on", "is there already")
 
 
-def test_what_cannot_be_exported_is_told(run: Run, checkpoint: Path, tmp_path: Path):
-    assert_told(run("export", "checkpoint=none.ckpt"), "none.ckpt", "does not exist")
-    assert_told(run("export", f"checkpoint={checkpoint}", "formats=[tflite]"), "formats", "onnx")
+def test_what_cannot_be_exported_is_reported(run: Run, checkpoint: Path, tmp_path: Path):
+    assert_error(run("export", "checkpoint=none.ckpt"), "none.ckpt", "does not exist")
+    assert_error(run("export", f"checkpoint={checkpoint}", "formats=[tflite]"), "formats", "onnx")
     missing = 'import sys; sys.modules["onnxscript"] = None\n'
     missing += "import importlib.util as u; own = u.find_spec\n"
     missing += "u.find_spec = lambda name, *rest: None if name == 'onnxscript' else own(name, *rest)\n"
     done = run("export", f"checkpoint={checkpoint}", f"output={tmp_path}/out", first=missing)
-    assert_told(done, "formats=[onnx] needs the package onnxscript", "pip install 'showattendtell[onnx]'")
+    assert_error(done, "formats=[onnx] needs the package onnxscript", "pip install 'showattendtell[onnx]'")
     assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from runs import TINY, Run, assert_told
+from runs import TINY, Run, assert_error
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,11 @@ from runs import TINY, Run, assert_told
         (["dataset.entities=boxes.zip"], ["entities"]),
     ],
 )
-def test_a_fault_of_evaluation_is_told(run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]):
+def test_a_fault_of_evaluation_is_reported(
+    run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]
+):
     (folder / "file").write_text("in the way")
-    assert_told(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", *settings), *words)
+    assert_error(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", *settings), *words)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
     own = [file for file in folder.rglob("*") if file.is_file() and file.suffix in (".ckpt", ".json", ".html", ".png")]
     before = {file: file.read_bytes() for file in own}
     needs_model = command[0] in ("evaluate", "caption")
-    assert_told(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "output")
+    assert_error(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "output")
     assert {file: file.read_bytes() for file in own} == before
 
 
@@ -59,11 +61,13 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
         (["images=blank.png", "output=file"], ["file", "cannot be written"]),
     ],
 )
-def test_a_fault_of_captioning_is_told(run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]):
+def test_a_fault_of_captioning_is_reported(
+    run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]
+):
     (folder / "file").write_text("in the way")
     (folder / "void").mkdir(exist_ok=True)
     Image.new("RGB", (40, 30)).save(folder / "blank.png")
-    assert_told(run("caption", f"checkpoint={checkpoint}", *settings), *words)
+    assert_error(run("caption", f"checkpoint={checkpoint}", *settings), *words)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +83,9 @@ def test_a_fault_of_captioning_is_told(run: Run, checkpoint: Path, folder: Path,
         (["logger=wandb", "logger.wandb.folder=here"], ["there is no setting logger.wandb.folder"]),
     ],
 )
-def test_a_fault_of_training_is_told(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):
+def test_a_fault_of_training_is_reported(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):
     (folder / "file").write_text("in the way")
-    assert_told(run("train", *TINY, *settings), *words)
+    assert_error(run("train", *TINY, *settings), *words)
 
 
 @pytest.mark.parametrize(

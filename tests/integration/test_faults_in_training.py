@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import STEPWISE, Start, assert_done, assert_same_end, assert_told
+from runs import STEPWISE, Start, assert_done, assert_error, assert_same_end
 
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST
@@ -70,7 +70,7 @@ def test_a_process_that_reads_and_is_gone_ends_the_run(
     die = IN_BATCH.format(number=9, fault=f"import os; os.kill(os.getpid(), {number.value})")
     done = train(*STEPWISE, "data.num_workers=1", f"hydra.run.dir={name}", first=die)
     done = done._replace(err=done.err.rpartition("\0")[2])  # torch tells of SIGBUS too, and ends with a zero byte
-    assert_told(
+    assert_error(
         done, "a process that reads images has ended (", "the checkpoints saved before are intact", "resume=true"
     )
     assert_whole(folder / name)
@@ -101,14 +101,14 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_grids_that_vanish_between_two_runs_are_told(
+def test_grids_that_vanish_between_two_runs_are_reported(
     train: Train, begun: Path, shard: Path, undisturbed: Path, damage: Callable[[Path], None]
 ):
     """Without their folder they are made again, as the sentence says."""
     before = content(begun)
     damage(shard)
     resume = [f"resume={begun}", f"cache={shard.parents[3]}"]
-    assert_told(
+    assert_error(
         train(*resume), f"{shard.parent} is damaged (00000.npy has", "remove the folder and it will be made again"
     )
     assert content(begun) == before
@@ -118,13 +118,13 @@ def test_grids_that_vanish_between_two_runs_are_told(
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_grids_that_are_cut_off_while_training_reads_them_are_told(
+def test_grids_that_are_cut_off_while_training_reads_them_are_reported(
     train: Train, shard: Path, undisturbed: Path, tmp_path: Path, workers: int
 ):
     whole = shard.read_bytes()
     settings = [*STEPWISE, f"data.num_workers={workers}", f"cache={shard.parents[3]}", f"hydra.run.dir={tmp_path}/run"]
     cut = IN_BATCH.format(number=9, fault=f"import os; os.truncate('{shard}', 1000)")
-    assert_told(train(*settings, first=cut), f"{shard.parent} is damaged (00000.npy ends too early)")
+    assert_error(train(*settings, first=cut), f"{shard.parent} is damaged (00000.npy ends too early)")
     assert_whole(tmp_path / "run")
     shard.write_bytes(whole)
     assert_done(train(f"resume={tmp_path}/run"))
@@ -181,7 +181,7 @@ def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(train: Train, di
     before = content(disk / "run")
     fill(disk, room)
     done = train(f"resume={disk}/run")
-    assert_told(done, f"{disk}/run/{LAST}", "No space left on device")
+    assert_error(done, f"{disk}/run/{LAST}", "No space left on device")
     assert (f"warning: {disk}/run/{METRICS} cannot be written" in done.err) == (room == 0)
     after = content(disk / "run")
     assert after.keys() == before.keys()
@@ -194,7 +194,7 @@ def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(train: Train, di
 @pytest.mark.slow
 def test_a_disk_that_is_full_when_the_curve_is_drawn_leaves_no_half_of_it(train: Train, disk: Path, undisturbed: Path):
     done = train(f"resume={disk}/run", first=FULL_AT_THE_END)
-    assert_told(done, f"{disk}/run/learning_curve.png cannot be written (No space left on device)")
+    assert_error(done, f"{disk}/run/learning_curve.png cannot be written (No space left on device)")
     assert not (disk / "run/learning_curve.png").exists()
     assert_whole(disk / "run")
     (disk / "others").unlink()

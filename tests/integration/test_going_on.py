@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from runs import STEPWISE, Run, Start, assert_done, assert_same_end, assert_told, kill, wait_for_steps
+from runs import STEPWISE, Run, Start, assert_done, assert_error, assert_same_end, kill, wait_for_steps
 
 
 def runs_of(folder: Path) -> list[Path]:
     return sorted((folder / "runs/shapes-soft").glob("*"))
 
 
-def test_the_same_command_goes_on_after_kills_and_ends_as_if_there_had_been_none(
+def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_none(
     start: Start, undisturbed: Path, folder: Path
 ):
     command = ["train", *STEPWISE, "resume=true"]
@@ -48,7 +48,7 @@ def test_the_same_command_goes_on_after_kills_and_ends_as_if_there_had_been_none
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_prints_the_command_with_which_it_goes_on(
+def test_a_stopped_run_prints_the_command_with_which_it_continues(
     start: Start, run: Run, undisturbed: Path, folder: Path, number: signal.Signals
 ):
     name = f"runs/stopped, {number.name}"
@@ -82,30 +82,30 @@ def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
     assert_same_end(undisturbed, folder / "runs/group")
 
 
-def test_a_run_does_not_go_on_with_other_settings(run: Run, killed: Path):
+def test_a_run_does_not_continue_with_other_settings(run: Run, killed: Path):
     before = {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()}
-    assert_told(run("train", "resume=runs/killed", "optimizer.lr=0.5"), "runs/killed", "optimizer.lr=0.5 instead of")
-    assert_told(run("train", *STEPWISE, "dataset.train=41", "resume=runs/killed"), "dataset.train=41 instead of 40")
+    assert_error(run("train", "resume=runs/killed", "optimizer.lr=0.5"), "runs/killed", "optimizer.lr=0.5 instead of")
+    assert_error(run("train", *STEPWISE, "dataset.train=41", "resume=runs/killed"), "dataset.train=41 instead of 40")
     assert {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()} == before
 
 
-def test_a_run_does_not_go_on_with_other_captions(run: Run, killed: Path, folder: Path):
+def test_a_run_does_not_continue_with_other_captions(run: Run, killed: Path, folder: Path):
     """The settings are the same, and what they lead to is not."""
     content = torch.load(killed / "last.ckpt", weights_only=True)
     content["showattendtell"]["splits"]["train"] = "0"
     (folder / "runs/altered").mkdir()
     torch.save(content, folder / "runs/altered/last.ckpt")
-    assert_told(run("train", "resume=runs/altered"), "runs/altered was trained with other captions or images")
+    assert_error(run("train", "resume=runs/altered"), "runs/altered was trained with other captions or images")
 
 
 FULL_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))"
 """No file may have more bytes; a checkpoint has half a million."""
 
 
-def test_a_full_disk_is_told_and_damages_nothing(run: Run, killed: Path):
+def test_a_full_disk_is_reported_and_damages_nothing(run: Run, killed: Path):
     before = (killed / "last.ckpt").read_bytes()
     done = run("train", "resume=runs/killed", first=FULL_DISK)
-    assert_told(done, "runs/killed/last.ckpt cannot be written", "the checkpoints saved before are intact")
+    assert_error(done, "runs/killed/last.ckpt cannot be written", "the checkpoints saved before are intact")
     assert (killed / "last.ckpt").read_bytes() == before
     assert [file for file in killed.rglob("*") if ".tmp" in file.name] == []
 
@@ -120,7 +120,7 @@ def ordinary() -> list[str]:
     return drop
 
 
-def test_a_folder_that_may_not_be_written_is_told(ordinary: list[str], killed: Path, folder: Path):
+def test_a_folder_that_may_not_be_written_is_reported(ordinary: list[str], killed: Path, folder: Path):
     before = {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()}
     environment = {**os.environ, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
     command = [*ordinary, sys.executable, "-m", "showattendtell.train", "resume=runs/killed"]
@@ -129,13 +129,13 @@ def test_a_folder_that_may_not_be_written_is_told(ordinary: list[str], killed: P
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     finally:
         killed.chmod(0o700)
-    told = SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
-    assert_told(told, "runs/killed/last.ckpt cannot be written (Permission denied)")
+    output = SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
+    assert_error(output, "runs/killed/last.ckpt cannot be written (Permission denied)")
     assert {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()} == before
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_where_it_was(start: Start, undisturbed: Path, folder: Path):
+def test_a_sweep_continues_where_it_was(start: Start, undisturbed: Path, folder: Path):
     """The first job is finished, the second was killed, the third had not begun."""
     small = [*STEPWISE, "trainer.max_epochs=1", "trainer.limit_train_batches=2"]
     command = ["train", "-m", *small, "seed=5,6,7", "resume=true"]

@@ -86,7 +86,7 @@ ENDS = {
     light.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
     light.STOPPED: "it ended with status 143",
 }
-"""What is told of each seed's run."""
+"""What is printed of each seed's run."""
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ ENDS = {
         pytest.param("ray", RAY, "1", [light.BROKEN, light.KILLED, light.STOPPED], marks=pytest.mark.slow),
     ],
 )
-def test_runs_go_on_at_once_and_beside_failing_ones(
+def test_runs_continue_at_once_and_next_to_failing_ones(
     tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]
 ):
     seeds = [light.MEETING[0], light.FAULTY, *others, light.MEETING[1]]
@@ -117,7 +117,7 @@ def test_runs_go_on_at_once_and_beside_failing_ones(
         assert said(runs[light.BROKEN]).endswith(f"\n{ENDS[light.BROKEN]}\n")
 
 
-def test_runs_in_turn_go_on_after_one_that_failed_in_another_batch(tmp_path: Path):
+def test_runs_in_turn_continue_after_one_that_failed_in_another_batch(tmp_path: Path):
     done = sweep(tmp_path, "seed=8,2,9", "hydra.sweeper.max_batch_size=1")
     assert done.returncode == 2
     assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light.FAULTY]}
@@ -176,7 +176,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_a_training_of_slurm_goes_on_when_its_job_is_sent_again(tmp_path: Path):
+def test_a_training_of_slurm_continues_when_its_job_is_sent_again(tmp_path: Path):
     commands = slurm.install(tmp_path / "slurm")
     long = [
         "trainer.max_epochs=40",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import TINY, assert_told
+from runs import TINY, assert_error
 
 from showattendtell.training.loggers import METRICS
 from showattendtell.visualization.figures import read_metrics
@@ -139,14 +139,14 @@ def test_processes_on_two_machines_end_with_the_weights_of_two_on_one(folder: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_run_that_loses_a_process_ends_with_a_sentence_and_goes_on(folder: Path, two: Path, victim: int):
+def test_a_run_that_loses_a_process_ends_with_a_sentence_and_continues(folder: Path, two: Path, victim: int):
     command = [*TRAIN, *SETTINGS, *TWO, f"hydra.run.dir=runs/lost{victim}", "resume=true"]
     own = folder / f"runs/lost{victim}"
     process = start(folder, *command)
     wait_for_step(process, own)
     os.kill(children(process)[victim], signal.SIGKILL)
     done = finish(process)
-    assert_told(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues from there")
+    assert_error(done, f"process {victim + 1} of 2 was ended by SIGKILL", "resume=true continues from there")
     done = run(folder, *command)
     assert_all_done(done)
     assert "resumes after step" in done.out
@@ -212,13 +212,13 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_told_once(folder: Path, prepared: Any, name: str):
-    settings, told = FAULTS[name]
-    assert_told(run(folder, *TRAIN, *SETTINGS, *TWO, *settings), told)
+def test_a_fault_is_reported_once(folder: Path, prepared: Any, name: str):
+    settings, output = FAULTS[name]
+    assert_error(run(folder, *TRAIN, *SETTINGS, *TWO, *settings), output)
 
 
 @pytest.mark.slow
-def test_a_fault_is_told_once_under_torchrun(folder: Path, prepared: Any):
+def test_a_fault_is_reported_once_under_torchrun(folder: Path, prepared: Any):
     settings = [*SETTINGS, "trainer=ddp", "encoder.network=vgg99"]
     done = run(folder, *TORCHRUN, "--standalone", "--nproc-per-node=2", *TRAIN, *settings)
     assert done.err.count("error: ") == 1
@@ -234,25 +234,25 @@ def test_a_sweep_has_runs_of_several_processes(folder: Path, two: Path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["trainer.num_nodes=2"], "trainer.num_nodes=2 needs torchrun on each machine, or SLURM"),
         (["trainer.devices=0"], "trainer: "),
     ],
 )
-def test_processes_that_cannot_be_started_are_told(run: Any, settings: Sequence[str], told: str):
-    assert_told(run("train", *TINY, *settings), told)
+def test_processes_that_cannot_be_started_are_reported(run: Any, settings: Sequence[str], message: str):
+    assert_error(run("train", *TINY, *settings), message)
 
 
-def test_tasks_that_slurm_may_put_anywhere_are_told(run: Any):
+def test_tasks_that_slurm_may_put_anywhere_are_reported(run: Any):
     job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NAME": "captions", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
-    assert_told(run("train", *TINY, **job), "SLURM was given --ntasks=2; give it --nodes and --ntasks-per-node")
+    assert_error(run("train", *TINY, **job), "SLURM was given --ntasks=2; give it --nodes and --ntasks-per-node")
 
 
-def test_other_numbers_than_torchrun_has_started_are_told(run: Any):
+def test_other_numbers_than_torchrun_has_started_are_reported(run: Any):
     group = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    told = "trainer.devices=3, and 2 processes were started on this machine; leave it out"
-    assert_told(run("train", *TINY, "trainer.devices=3", **group), told)
+    output = "trainer.devices=3, and 2 processes were started on this machine; leave it out"
+    assert_error(run("train", *TINY, "trainer.devices=3", **group), output)
     sweep = run("train", "-m", *TINY, "seed=1,2", **group)
     assert sweep.status == 2
     assert "seed=2: a sweep starts its runs itself; leave torchrun out" in sweep.err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from runs import Run, assert_done, assert_told, held_out, validated
+from runs import Run, assert_done, assert_error, held_out, validated
 
 SHORT = "decoding.max_length=4"
 
@@ -29,12 +29,12 @@ def test_a_run_has_a_page_of_its_validation_images(run: Run, checkpoint: Path, f
         assert all(f"<li>{caption.written or ' '.join(caption.words)}</li>" in html for caption in example.captions)
 
 
-def test_an_image_that_cannot_be_read_is_passed_over_and_told_at_the_end(run: Run, checkpoint: Path, folder: Path):
+def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run: Run, checkpoint: Path, folder: Path):
     shutil.copytree(folder / "cache/shapes", folder / "broken")
     [first] = (folder / "broken").rglob("val-00000.png")
     first.write_bytes(first.read_bytes()[:100])
     line = [f"checkpoint={checkpoint}", "dataset.root=broken", "split=val", "number=2", "output=rest.html", SHORT]
-    assert_told(run("caption", *line), "val-00000.png", "cannot be read")
+    assert_error(run("caption", *line), "val-00000.png", "cannot be read")
     assert names(folder / "rest.html") == ["val-00005.png"]
 
 
@@ -105,7 +105,9 @@ def test_each_of_several_checkpoints_speaks_for_itself(
         ("caption", [], ["images is not set", "split=test"]),
     ],
 )
-def test_a_fault_is_told(run: Run, checkpoint: Path, folder: Path, command: str, settings: list[str], words: list[str]):
+def test_a_fault_is_reported(
+    run: Run, checkpoint: Path, folder: Path, command: str, settings: list[str], words: list[str]
+):
     (folder / "file").write_text("in the way")
     Image.new("RGB", (40, 30)).save(folder / "blank.png")
-    assert_told(run(command, f"checkpoint={checkpoint}", SHORT, *settings), *words)
+    assert_error(run(command, f"checkpoint={checkpoint}", SHORT, *settings), *words)

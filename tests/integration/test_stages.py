@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SIZES, TINY, Run, Start, assert_done, assert_told, kill, wait_for_steps
+from runs import SIZES, TINY, Run, Start, assert_done, assert_error, kill, wait_for_steps
 
 from showattendtell.data.shapes import read_shapes
 from showattendtell.metrics.cider import DocumentFrequencies
@@ -50,15 +50,17 @@ def test_stages_that_are_finished_are_passed_over(run: Run, staged: Path):
     again = assert_done(run("train", *STAGES, "resume=true", "hydra.run.dir=runs/staged"))
     assert again.out.count("is finished") == 2
     assert {file: file.stat().st_mtime_ns for file in staged.glob("*/last.ckpt")} == before
-    assert_told(run("train", *STAGES, "hydra.run.dir=runs/staged"), "has stages already", "resume=true")
-    assert_told(
+    assert_error(run("train", *STAGES, "hydra.run.dir=runs/staged"), "has stages already", "resume=true")
+    assert_error(
         run("train", *STAGES, "seed=2", "resume=true", "hydra.run.dir=runs/staged"), "the stages of another command"
     )
 
 
-def test_a_fault_in_a_later_stage_is_told_before_the_first_begins(run: Run, folder: Path):
+def test_a_fault_in_a_later_stage_is_reported_before_the_first_begins(run: Run, folder: Path):
     wrong = 'stages.cider=["reward=cider","reward.sample=3"]'
-    assert_told(run("train", *STAGES[:-1], wrong, "hydra.run.dir=runs/wrong"), "stage cider", "did you mean 'samples'?")
+    assert_error(
+        run("train", *STAGES[:-1], wrong, "hydra.run.dir=runs/wrong"), "stage cider", "did you mean 'samples'?"
+    )
     assert not (folder / "runs/wrong/1-likelihood").exists()
 
 
@@ -74,8 +76,8 @@ def test_a_stage_that_fails_ends_no_other_run_of_a_sweep(run: Run, folder: Path)
 
 
 @pytest.mark.slow
-def test_stages_that_were_killed_go_on_with_the_same_command(start: Start, run: Run, staged: Path, folder: Path):
-    """Killed in the second stage: told to stop, the training saves; killed at once, it does so all the same."""
+def test_stages_that_were_killed_continue_with_the_same_command(start: Start, run: Run, staged: Path, folder: Path):
+    """Killed in the second stage: asked to stop, the training saves; killed at once, it does so all the same."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         stopped = folder / f"runs/stopped-{number.name}"
         settings = [*STAGES, "checkpoint_interval_minutes=0", f"hydra.run.dir={stopped}"]

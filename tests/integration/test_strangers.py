@@ -12,7 +12,7 @@ import optuna
 import pytest
 import torch
 from omegaconf import OmegaConf
-from runs import TINY, Run, assert_done, assert_told
+from runs import TINY, Run, assert_done, assert_error
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, plain_settings
@@ -82,7 +82,7 @@ def test_the_arguments_in_a_folder_run_nothing(
         (run / "stages.json").write_text(json.dumps({"arguments": stages}))
     done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
     assert not (tmp_path / "it-ran").exists()
-    assert_told(done, "stages.json" if in_stages else "last.ckpt", "do not trust the file")
+    assert_error(done, "stages.json" if in_stages else "last.ckpt", "do not trust the file")
 
 
 @pytest.mark.parametrize("flag", ["--config-path={}/evil", "--config-dir={}/evil", "-cd={}/evil", "-m"])
@@ -93,13 +93,13 @@ def test_the_arguments_in_a_folder_are_no_flags(run_forked: Run, stranger: Any, 
     stranger([flag.format(tmp_path)])
     done = run_forked("train", "resume=run", folder=tmp_path)
     assert not (tmp_path / "it-ran").exists()
-    assert_told(done, "last.ckpt", "is not name=value")
+    assert_error(done, "last.ckpt", "is not name=value")
 
 
 def test_an_option_is_no_path(run_forked: Run, stranger: Any, tmp_path: Path):
     (tmp_path / "evil.yaml").write_text("# @package _global_\nschedule: {_target_: torch.load}\n")
     stranger([f"experiment=../../../../../../..{tmp_path}/evil"])
-    assert_told(run_forked("train", "resume=run", folder=tmp_path), "there is no experiment=")
+    assert_error(run_forked("train", "resume=run", folder=tmp_path), "there is no experiment=")
 
 
 @pytest.mark.parametrize("environment", [{}, {"SLURM_RESTART_COUNT": "1"}], ids=["alone", "requeued"])
@@ -110,10 +110,10 @@ def test_processes_that_train_together_run_nothing_either(
     cache = str(folder / "cache")
     done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=cache, **environment)
     assert not (tmp_path / "it-ran").exists()
-    assert_told(done, "last.ckpt", "torch.load")
+    assert_error(done, "last.ckpt", "torch.load")
 
 
-def test_a_schedule_of_ones_own_goes_on_where_it_is_typed_again(run: Run, trained: Any, folder: Path):
+def test_a_schedule_of_your_own_continues_where_it_is_typed_again(run: Run, trained: Any, folder: Path):
     own = ["hydra.run.dir=runs/homemade", "schedule._target_=homemade.Rate", "trainer.limit_train_batches=2"]
     (folder / "homemade.py").write_text(
         "class Rate:\n    def __init__(self, warmup: float): ...\n"
@@ -121,7 +121,7 @@ def test_a_schedule_of_ones_own_goes_on_where_it_is_typed_again(run: Run, traine
     )
     first = "import sys; sys.path.insert(0, '.')"
     assert_done(run("train", *TINY, *own, first=first))
-    assert_told(
+    assert_error(
         run("train", "resume=runs/homemade", first=first), "last.ckpt", "homemade.Rate", "type the argument again"
     )
     again = assert_done(run("train", "resume=runs/homemade", own[1], first=first))
@@ -147,16 +147,16 @@ def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, pl
     (tmp_path / "study").mkdir()
     outside = place.format(tmp_path / "mark")
     (tmp_path / "study" / CARD).write_text(json.dumps({"study": "own", "storage": outside}))
-    assert_told(run_forked("report", "study=study", folder=tmp_path), CARD, "mark", "give storage=PLACE")
+    assert_error(run_forked("report", "study=study", folder=tmp_path), CARD, "mark", "give storage=PLACE")
     assert not (tmp_path / "mark").exists()
-    told = run_forked("report", "study=study", f"storage={outside}", folder=tmp_path)
-    assert_told(told, "there is no study own")
+    output = run_forked("report", "study=study", f"storage={outside}", folder=tmp_path)
+    assert_error(output, "there is no study own")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"])
-def test_a_study_card_that_is_none_is_told(run_forked: Run, tmp_path: Path, content: str):
+def test_a_study_card_that_is_none_is_reported(run_forked: Run, tmp_path: Path, content: str):
     (tmp_path / CARD).write_text(content)
-    assert_told(run_forked("report", "study=.", folder=tmp_path), CARD)
+    assert_error(run_forked("report", "study=.", folder=tmp_path), CARD)
 
 
 def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
@@ -182,4 +182,4 @@ def test_reproduce_compares_the_settings_in_a_folder_as_texts(
     (recipe / "config/config.yaml").write_text(text.replace("seed: 1\n", "seed: ${oc.env:SECRET}\n", 1))
     done = run_forked("reproduce", "table=shapes", "output=out", "plan=true", folder=tmp_path, SECRET=SECRET)
     assert SECRET not in done.out + done.err
-    assert_told(done, "has other settings", "${oc.env:SECRET}")
+    assert_error(done, "has other settings", "${oc.env:SECRET}")

@@ -12,7 +12,7 @@ import optuna
 import postgres
 import pytest
 from optuna.trial import FrozenTrial
-from runs import Run, assert_done, assert_told
+from runs import Run, assert_done, assert_error
 from test_launchers import start, sweep, wait_until
 
 from showattendtell.config.study import FILE, open_storage
@@ -33,7 +33,7 @@ def assert_twelve_different(trials: list[FrozenTrial]) -> None:
     assert len(set(points)) == 12
 
 
-def test_a_search_that_is_killed_goes_on_to_its_trials_and_writes_over_none(tmp_path: Path):
+def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tmp_path: Path):
     process = start(tmp_path, "seed=range(20, 200)", *TWELVE)
     folder = tmp_path / "runs/own-study"
     try:
@@ -69,22 +69,22 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
         place = request.getfixturevalue(storage)
     line = [f"seed={light.SOCIABLE}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
     workers = [start(tmp_path, *line) for _ in range(2)]
-    told = [worker.communicate(timeout=300) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in told)
+    output = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in output)
     assert_twelve_different(trials(tmp_path, place))
-    ran = [out.count(f"seed {light.SOCIABLE} in runs/own-study/") for out, _ in told]
+    ran = [out.count(f"seed {light.SOCIABLE} in runs/own-study/") for out, _ in output]
     assert sum(ran) == 12
     assert min(ran) > 0
     assert (tmp_path / "runs/own-study/report.html").exists()
 
 
 @pytest.mark.slow
-def test_the_report_is_told_again_by_a_command(tmp_path: Path, run_forked: Run):
+def test_the_report_is_reported_again_by_a_command(tmp_path: Path, run_forked: Run):
     sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
     done = assert_done(run_forked("report", "study=runs/mine-study", folder=tmp_path))
     assert done.out.startswith("mine: 2 finished")
     assert "python -m showattendtell.train seed=21" in done.out
-    assert_told(run_forked("report", "study=runs", folder=tmp_path), "runs has no study.json")
+    assert_error(run_forked("report", "study=runs", folder=tmp_path), "runs has no study.json")
 
 
 SMALL = ["dataset.train=200", "dataset.val=40", "dataset.test=10", "trainer.max_epochs=4"]
@@ -111,7 +111,7 @@ def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_
 
 
 @pytest.mark.slow
-def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_told(tmp_path: Path, run_forked: Run):
+def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_reported(tmp_path: Path, run_forked: Run):
     run = partial(run_forked, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path / "cache"))
     median = ["hydra/sweeper/pruner=median", "+hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.n_trials=4"]
     rates = "optimizer.lr=1e-2,5e-3,1e-6,1e-7"
@@ -127,7 +127,7 @@ def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_to
 
 
 @pytest.mark.slow
-def test_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path):
+def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
     seeds = f"seed=20,21,{light.FAULTY},{light.BROKEN},{light.KILLED}"
     line = ["sweep=own", seeds, "hydra/launcher=joblib", "hydra.sweeper.n_trials=9"]
     done = sweep(tmp_path, *line)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Run, assert_done, assert_told
+from runs import Run, assert_done, assert_error
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_place_may_be_called_as_it_likes(run: Run, results: Path, folder: Path
     assert row["results"] == [{"file": "tabled/an odd, [name]=2/results-test.json", "seeds": [2]}]
 
 
-def test_the_papers_rows_stand_beside_a_result_on_its_data(run: Run, results: Path, folder: Path):
+def test_the_papers_rows_stand_next_to_a_result_on_its_data(run: Run, results: Path, folder: Path):
     content = json.loads((results / "first/results-test.json").read_text())
     (folder / "flickr.json").write_text(json.dumps({**content, "dataset": "flickr8k"}))
     done = assert_done(run("report", "flickr.json"))
@@ -74,9 +74,9 @@ def test_the_papers_rows_stand_beside_a_result_on_its_data(run: Run, results: Pa
         (["in-the-way"], ["in-the-way is no result file of evaluate"]),
     ],
 )
-def test_a_fault_is_told(run: Run, results: Any, folder: Path, arguments: list[str], words: list[str]):
+def test_a_fault_is_reported(run: Run, results: Any, folder: Path, arguments: list[str], words: list[str]):
     (folder / "in-the-way").write_text("no folder")
-    assert_told(run("report", *arguments), *words)
+    assert_error(run("report", *arguments), *words)
 
 
 def test_photographs_are_captioned_without_a_name_before_them(run: Run, checkpoint: Path, folder: Path):
@@ -87,4 +87,4 @@ def test_photographs_are_captioned_without_a_name_before_them(run: Run, checkpoi
     done = assert_done(run("caption", f"checkpoint={checkpoint}", *names, "output=placed", "decoding.max_length=3"))
     assert [line.rpartition(":")[0] for line in done.out.splitlines()[:-1:2]] == names
     assert len(list((folder / "placed").glob("*.png"))) == 3
-    assert_told(run("caption", f"checkpoint={checkpoint}", names[0], "images=b.png"), "images are given twice")
+    assert_error(run("caption", f"checkpoint={checkpoint}", names[0], "images=b.png"), "images are given twice")

@@ -135,7 +135,7 @@ def test_every_remedy_lowers_the_variance():
     assert exact < 0.5 * plain
 
 
-def test_the_baseline_follows_the_mean_reward_and_stands_still_outside_training():
+def test_the_baseline_follows_the_mean_reward_and_hangs_outside_training():
     captioner, loss = tiny(), HardLoss(decay=0.9).double()
     expected = 0.0
     for _ in range(3):

@@ -125,13 +125,13 @@ def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
     assert ((found.mean - exact).abs() > 6 * found.error).any()
 
 
-def test_the_parts_of_the_reward_are_weighted_and_told_apart():
+def test_the_parts_of_the_reward_are_weighted_and_distinguished():
     torch.manual_seed(0)
     captioner = tiny("soft")
-    told = critic(cider=0.5, bleu4=2.0, samples=8)(captioner, REGIONS, BATCH).figures
-    assert told["sampled_reward"] == pytest.approx(0.5 * told["sampled_cider"] + 2.0 * told["sampled_bleu4"])
-    assert 0 < told["sampled_unended"] < 100
-    assert 0 < told["sampled_words"] < LONGEST
+    output = critic(cider=0.5, bleu4=2.0, samples=8)(captioner, REGIONS, BATCH).figures
+    assert output["sampled_reward"] == pytest.approx(0.5 * output["sampled_cider"] + 2.0 * output["sampled_bleu4"])
+    assert 0 < output["sampled_unended"] < 100
+    assert 0 < output["sampled_words"] < LONGEST
 
 
 def test_the_captioner_is_in_training_again_afterwards():

@@ -157,7 +157,7 @@ def test_no_words_score_nothing():
     assert score_attention([]) == ((0, 0, 0), (0, 0, 0), (0, 0, 0), {})
 
 
-def test_accuracy_stands_beside_always_saying_the_commonest():
+def test_accuracy_stands_next_to_always_saying_the_commonest():
     pairs = [("left", "left"), ("left", "right"), ("above", "above"), ("left", "left"), ("near", "below")]
     assert score_relations(pairs) == (pytest.approx(3 / 5), pytest.approx(3 / 5), 5)
     assert score_relations([("left", "right"), ("above", "above")]) == (0.5, 0.5, 2)
@@ -196,12 +196,12 @@ def test_captions_of_one_word_have_no_movement():
     assert figures["movement"] == (0, 0)
 
 
-def test_beta_is_told_by_the_class_of_the_word_that_is_said():
+def test_beta_is_reported_by_the_class_of_the_word_that_is_said():
     tokens = torch.tensor([[A, DOG, ON, A, EOS], [DOG, EOS, PAD, PAD, PAD]])
     gates = [[0.1, 0.9, 0.3, 0.5, 0.2], [0.7, 0.4, 1.0, 1.0, 1.0]]
     betas = WordClasses(VOCABULARY).betas(trace([[[1.0]] * 5] * 2, gates), tokens)
-    told = {name: (round(mean.item(), 4), count) for name, (mean, count) in betas.items()}
-    assert told == {"determiner": (0.3, 2), "preposition": (0.3, 1), "end": (0.3, 2), "content": (0.8, 2)}
+    output = {name: (round(mean.item(), 4), count) for name, (mean, count) in betas.items()}
+    assert output == {"determiner": (0.3, 2), "preposition": (0.3, 1), "end": (0.3, 2), "content": (0.8, 2)}
 
 
 def test_figures_of_uneven_parts_are_pooled_to_those_of_the_whole():

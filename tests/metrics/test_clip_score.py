@@ -109,7 +109,7 @@ def test_nothing_but_a_whole_clip_model_is_taken(folder: Path, paths: list[str])
             measure_clip_score(CAPTIONS, paths, load_clip(str(folder / name)), "cpu")
 
 
-def test_without_transformers_it_is_told_what_to_install(
+def test_without_transformers_it_is_reported_what_to_install(
     folder: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "transformers", None)
@@ -117,6 +117,6 @@ def test_without_transformers_it_is_told_what_to_install(
         measure_clip_score(CAPTIONS, paths, load_clip(str(folder / "model")), "cpu")
 
 
-def test_an_image_that_cannot_be_read_is_told(folder: Path, paths: list[str]):
+def test_an_image_that_cannot_be_read_is_reported(folder: Path, paths: list[str]):
     with pytest.raises(UserError, match="nowhere.png does not exist"):
         measure_clip_score(CAPTIONS, [*paths[:-1], "nowhere.png"], load_clip(str(folder / "model")), "cpu")

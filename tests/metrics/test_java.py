@@ -71,7 +71,7 @@ def test_killed_between_requests_it_is_started_anew(serve: Serve):
     assert not is_there(int(first))
 
 
-def test_killed_during_a_request_it_is_asked_again(serve: Serve, tmp_path: Path):
+def test_killed_during_a_request_it_is_requested_again(serve: Serve, tmp_path: Path):
     dies_once = """
 import os, pathlib, signal, sys
 for number, line in enumerate(sys.stdin):

@@ -32,7 +32,7 @@ def test_every_metric_gives_its_figures_or_its_reason(monkeypatch: pytest.Monkey
     assert all(0 <= figure <= 1000 for figure in figures.values())
 
 
-def test_only_what_is_asked_for_is_measured():
+def test_only_what_is_required_is_measured():
     measured, missing = measure(HYPOTHESES, REFERENCES, ["rouge_l"])
     assert (list(measured), missing) == (["rouge_l"], {})
     assert measure(HYPOTHESES, REFERENCES, []) == ({}, {})

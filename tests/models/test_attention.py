@@ -151,7 +151,7 @@ def test_the_sentinel_is_one_more_region_that_the_softmax_chooses_from():
     torch.testing.assert_close(glimpse.weights * glimpse.gate, among.weights[:, :-1])
 
 
-def test_a_sentinel_beside_several_maps_is_refused():
+def test_a_sentinel_next_to_several_maps_is_refused():
     with pytest.raises(ValueError, match="one map; got a score with 3"):
         AdaptiveAttention(D, N, score=partial(MultiheadScore, width=6, heads=3))
 

@@ -68,7 +68,7 @@ def test_settings_replace_what_the_network_was_published_with():
     assert encoder.preprocessing == (64, 64, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bicubic", "squash")
 
 
-def test_a_square_larger_than_what_it_is_cut_from_is_told():
+def test_a_square_larger_than_what_it_is_cut_from_is_reported():
     with pytest.raises(UserError, match=r"encoder\.resize=60 .* encoder\.size=64 .*; give encoder\.resize=64 or more"):
         small(resize=60)
 
@@ -85,14 +85,14 @@ def test_frozen_parameters_get_no_gradient_and_normalisation_stays_as_it_was():
 @pytest.mark.parametrize(
     ("network", "hint"), [("vgg91", "; did you mean 'vgg19'?"), ("zzzz", "timm.list_models"), ("", "timm.list_models")]
 )
-def test_an_unknown_network_is_told(network: str, hint: str):
-    with pytest.raises(UserError, match=f"encoder.network={network} is no network of timm") as told:
+def test_an_unknown_network_is_reported(network: str, hint: str):
+    with pytest.raises(UserError, match=f"encoder.network={network} is no network of timm") as error:
         Encoder(network)
-    assert hint in str(told.value)
+    assert hint in str(error.value)
 
 
 @pytest.mark.parametrize("stride", [1, 64, -1])
-def test_an_unknown_stride_is_told_with_the_known_ones(stride: int):
+def test_an_unknown_stride_is_reported_with_the_known_ones(stride: int):
     with pytest.raises(
         UserError, match=f"encoder.stride={stride} is not a grid of {LITE0}; it has 2, 4, 8, 16, 32 and last"
     ):
@@ -100,13 +100,13 @@ def test_an_unknown_stride_is_told_with_the_known_ones(stride: int):
 
 
 @pytest.mark.parametrize(("network", "size"), [("coat_tiny", 64), ("efficientvim_m1", 64), ("pit_ti_224", 224)])
-def test_a_network_whose_last_layer_has_no_grid_is_told(network: str, size: int):
+def test_a_network_whose_last_layer_has_no_grid_is_reported(network: str, size: int):
     with pytest.raises(UserError, match=f"{network}.*no grid"):
         Encoder(network, "last", "random", size=size)
 
 
 @pytest.mark.parametrize("network", ["test_vit", "xcit_nano_12_p8_224"])
-def test_a_size_that_the_network_cannot_take_is_told(network: str):
+def test_a_size_that_the_network_cannot_take_is_reported(network: str):
     with pytest.raises(UserError, match="encoder.size=100"):
         Encoder(network, "last", "random", size=100)
 
@@ -144,7 +144,7 @@ def test_a_pooled_region_is_the_mean_of_its_square():
     assert pooled.locate(means.flatten(1, 2)).shape == means.flatten(1, 2).shape
 
 
-def test_a_pooling_that_does_not_divide_the_grid_is_told():
+def test_a_pooling_that_does_not_divide_the_grid_is_reported():
     with pytest.raises(UserError, match=r"encoder.pool=3 does not divide the grid of 8 x 8 regions"):
         small(stride=8, pool=3)
 
@@ -162,9 +162,9 @@ def test_positions_add_each_regions_place_behind_its_channels():
     regions = torch.randn(2, rows * columns, located.dim)
     assert torch.equal(plain.locate(regions), regions)
     assert (plain.region_dim, located.region_dim) == (plain.dim, located.dim + 2)
-    told = located.locate(regions).unflatten(1, (rows, columns))
-    assert torch.equal(told[..., :-2].flatten(1, 2), regions)
-    assert told[0, 0, 0, -2:].tolist() == [-3, -3]
-    assert told[1, 0, columns - 1, -2:].tolist() == [3, -3]
-    assert told[1, rows - 1, 0, -2:].tolist() == [-3, 3]
+    output = located.locate(regions).unflatten(1, (rows, columns))
+    assert torch.equal(output[..., :-2].flatten(1, 2), regions)
+    assert output[0, 0, 0, -2:].tolist() == [-3, -3]
+    assert output[1, 0, columns - 1, -2:].tolist() == [3, -3]
+    assert output[1, rows - 1, 0, -2:].tolist() == [-3, 3]
     assert located.describe() | {"weights_sha256": ""} == plain.describe() | {"weights_sha256": ""}

@@ -50,7 +50,7 @@ NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less
 
 
 @pytest.mark.parametrize(
-    ("network", "settings", "told"),
+    ("network", "settings", "message"),
     [
         (LITE0, {"trainable": False}, "frozen_stride=8 is for encoder.trainable=true"),
         (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32$"),
@@ -61,8 +61,8 @@ NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less
         ("twins_svt_small", {"stride": "last"}, NOTHING_LEFT),
     ],
 )
-def test_a_frozen_stride_that_cannot_be_is_told(network: str, settings: dict, told: str):
-    with pytest.raises(UserError, match=told):
+def test_a_frozen_stride_that_cannot_be_is_reported(network: str, settings: dict, message: str):
+    with pytest.raises(UserError, match=message):
         Encoder(network, weights="random", size=64, **{"trainable": True, "frozen_stride": 8, **settings})
 
 
@@ -121,6 +121,6 @@ def test_recomputation_asks_for_a_network_that_is_trained():
         small(recompute=True)
 
 
-def test_a_network_that_cannot_recompute_is_told():
+def test_a_network_that_cannot_recompute_is_reported():
     with pytest.raises(UserError, match="recompute=true: timm has no recomputation for inception_v3; leave it out, or"):
         Encoder("inception_v3", "last", "random", size=96, trainable=True, recompute=True)

@@ -69,7 +69,7 @@ def make_regions() -> Tensor:
 
 def generate_given(narration: IncrementalDecoder, image_index: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log p (B, T, V), alpha (B, T, L) and beta (B, T), where captions that have said the same so far are one stem."""
-    told = []
+    output = []
     heard = torch.cat([torch.full_like(tokens[:, :1], START), tokens], dim=1)
     state, images, before = narration.first, torch.arange(len(narration.first.hidden)), image_index
     for step in range(tokens.shape[1]):
@@ -78,9 +78,9 @@ def generate_given(narration: IncrementalDecoder, image_index: Tensor, tokens: T
         rows = torch.stack([before[stems == stem][0] for stem in range(int(stems.max()) + 1)])
         done = narration.step(state.select(rows), images[rows], stems, heard[:, step])
         log_p = done.scores - done.normalisers.unsqueeze(1)
-        told.append((log_p, done.weights[stems], done.gate[stems]))
+        output.append((log_p, done.weights[stems], done.gate[stems]))
         state, images, before = done.state, images[rows][stems], torch.arange(len(image_index))
-    log_p, weights, gates = (torch.stack(part, dim=1) for part in zip(*told, strict=True))
+    log_p, weights, gates = (torch.stack(part, dim=1) for part in zip(*output, strict=True))
     return log_p, weights, gates
 
 
@@ -111,8 +111,10 @@ def test_soft_attention_with_the_lstm_has_a_narration_of_its_own():
 def test_both_narrations_say_the_same():
     captioner, regions = make_captioner(), make_regions()
     plain = IncrementalDecoder(captioner, transposed(captioner.decoder.word_scores.weight), regions)
-    told = [generate_given(narration, OWNERS, TOKENS) for narration in (incremental_decoder(captioner)(regions), plain)]
-    for ours, theirs in zip(*told, strict=True):
+    output = [
+        generate_given(narration, OWNERS, TOKENS) for narration in (incremental_decoder(captioner)(regions), plain)
+    ]
+    for ours, theirs in zip(*output, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

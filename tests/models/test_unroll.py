@@ -58,7 +58,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Parts
 
 
 @pytest.mark.parametrize(("attention", "decoder", "loss"), MODELS.values(), ids=MODELS)
-def test_people_s_captions(attention, decoder, loss, as_on_a_gpu):
+def test_annotators_s_captions(attention, decoder, loss, as_on_a_gpu):
     captioner = captioner_of(attention, decoder)
     of = {"attention_weight": 0.5, "label_smoothing": 0.1}
 

@@ -17,7 +17,7 @@ echo begun >> log
 trap 'echo saved >> log; exit 143' TERM
 while :; do sleep 0.05; done
 """
-"""A command that saves what it has when it is told to stop."""
+"""A command that saves what it has when it is asked to stop."""
 
 FOLLOWED = """
 import sys
@@ -49,11 +49,11 @@ def test_a_signal_ends_the_present_command_in_its_own_way_and_begins_no_other(nu
     process = subprocess.Popen([sys.executable, "-c", FOLLOWED], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     wait_for(log, "begun\n")
     subprocess.run(["kill", f"-{number}", str(process.pid)], check=True)
-    _, told = process.communicate()
+    _, output = process.communicate()
     wait_for(log, "begun\nsaved\n")
     if number == "TERM":
         assert process.returncode == 143
-        assert told == "\nstopped; the same command resumes from here\n"
+        assert output == "\nstopped; the same command resumes from here\n"
 
 
 WAITING = """
@@ -74,9 +74,9 @@ def test_a_signal_ends_a_worker_that_waits_for_another(tmp_path: Path):
         wait_for(tmp_path / "log", "begun\n")
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told == "\nstopped; the same command resumes from here\n"
+    assert output == "\nstopped; the same command resumes from here\n"
     assert (tmp_path / "log").read_text() == "begun\n"
 
 

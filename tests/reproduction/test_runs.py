@@ -109,7 +109,7 @@ def test_an_ensemble_needs_no_figures_of_maps(made: Any, tmp_path: Path):
     assert (runs[0].scoring.boxed, ensemble.boxed) == (True, False)
 
 
-def test_a_second_stage_of_other_weights_than_there_are_now_is_told(made: Any):
+def test_a_second_stage_of_other_weights_than_there_are_now_is_reported(made: Any):
     first, second = made("recipes=soft_cider", "seeds=[1]")
     finish(first)
     note_beginning(second)
@@ -138,7 +138,7 @@ def test_a_mean_waits_for_its_parts_and_counts_what_they_trained_once(made: Any)
     assert expected_seconds(mean, runs, None) == 0
 
 
-def test_a_mean_of_other_weights_than_there_are_now_is_told(made: Any):
+def test_a_mean_of_other_weights_than_there_are_now_is_reported(made: Any):
     soft, cider, mean = made("recipes=soft_average", "seeds=[1]")
     finish(soft)
     finish(cider)
@@ -169,7 +169,7 @@ def test_a_mean_of_parts_with_other_settings_is_not_of_these(made: Any, tmp_path
     assert finished_runs(TABLE, configured("settings=[decoder.hidden_dim=99]"), tmp_path) == []
 
 
-def test_what_is_made_of_weights_that_are_gone_is_told(made: Any):
+def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
     soft, cider, mean = made("recipes=soft_average", "seeds=[1]")
     for run in (soft, cider):
         finish(run)
@@ -180,7 +180,7 @@ def test_what_is_made_of_weights_that_are_gone_is_told(made: Any):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"),
+    ("recipe", "message"),
     [
         (RecipeConfig(), "odd needs settings of train, or average_of"),
         (RecipeConfig(["dataset=shapes"], average_of=["soft", "hard"]), "odd needs settings of train, or average_of"),
@@ -193,9 +193,9 @@ def test_what_is_made_of_weights_that_are_gone_is_told(made: Any):
         (RecipeConfig(average_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),
     ],
 )
-def test_a_recipe_is_a_training_or_a_mean_of_others(tmp_path: Path, recipe: RecipeConfig, told: str):
+def test_a_recipe_is_a_training_or_a_mean_of_others(tmp_path: Path, recipe: RecipeConfig, message: str):
     table = TABLE._replace(recipes={**TABLE.recipes, "odd": recipe})
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         make_runs(table, configured(), tmp_path)
 
 
@@ -230,20 +230,20 @@ def test_a_setting_that_some_recipes_do_not_have_is_no_fault_where_others_are_ru
     assert [run.title for run in finished_runs(TABLE, configured(setting), tmp_path)] == ["hard, seed 1"]
 
 
-def test_a_setting_that_no_recipe_has_is_told_where_nothing_is_run(tmp_path: Path):
+def test_a_setting_that_no_recipe_has_is_reported_where_nothing_is_run(tmp_path: Path):
     with pytest.raises(UserError, match="there is no setting trainer.max_epoch; did you mean 'max_epochs'"):
         finished_runs(TABLE, configured("settings=[trainer.max_epoch=1]"), tmp_path)
 
 
-def test_runs_with_other_settings_than_those_that_are_asked_for_are_told(made: Any, tmp_path: Path):
+def test_runs_with_other_settings_than_those_that_are_required_are_reported(made: Any, tmp_path: Path):
     [soft] = made("recipes=[soft]", "seeds=[1]", "settings=[trainer.precision=bf16-mixed]")
     finish(soft)
     assert finished_runs(TABLE, configured(), tmp_path) == []
-    [told] = runs_with_other_settings(TABLE, configured(), tmp_path)
-    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give its own" in told
+    [output] = runs_with_other_settings(TABLE, configured(), tmp_path)
+    assert "soft/1 has other settings: trainer.precision=its default instead of bf16-mixed; give its own" in output
 
 
-def test_the_time_of_a_second_stage_is_told_with_that_before_it(made: Any):
+def test_the_time_of_a_second_stage_is_reported_with_that_before_it(made: Any):
     first, second = made("recipes=soft_cider", "seeds=[1]")
     first.folder.mkdir(parents=True)
     write_times([90, 30], first.folder)
@@ -261,7 +261,7 @@ def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(mad
 
 
 @pytest.mark.parametrize("settings", [["settings=[trainer.max_epochs=1]"], ["settings=[optimizer.lr=0.5]"]])
-def test_a_run_of_another_budget_is_told_and_not_mixed_in(made: Any, settings: list[str]):
+def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, settings: list[str]):
     begin(made()[1])
     with pytest.raises(UserError, match="soft/2 has other settings: .* instead of .* output=DIR"):
         made(*settings)
@@ -280,7 +280,7 @@ def test_a_run_of_another_budget_is_told_and_not_mixed_in(made: Any, settings: l
         (["settings=[hydra.run.dir=a]"], r"hydra\.run\.dir is for each run another"),
     ],
 )
-def test_a_fault_is_told_before_anything_runs(made: Any, settings: list[str], words: str):
+def test_a_fault_is_reported_before_anything_runs(made: Any, settings: list[str], words: str):
     with pytest.raises(UserError, match=words):
         made(*settings)
 
@@ -296,12 +296,12 @@ def test_a_fault_is_told_before_anything_runs(made: Any, settings: list[str], wo
         ({"decodings": [3, "consensu"]}, "decoding=consensu; did you mean 'consensus'"),
     ],
 )
-def test_a_table_that_names_what_there_is_not_is_told(changes: Any, words: str, tmp_path: Path):
+def test_a_table_that_names_what_there_is_not_is_reported(changes: Any, words: str, tmp_path: Path):
     with pytest.raises(UserError, match=words):
         make_runs(TABLE._replace(**changes), configured(), tmp_path)
 
 
-def test_what_is_left_is_told_by_the_runs_epochs_then_by_other_seeds_then_by_the_table(made: Any):
+def test_what_is_left_is_reported_by_the_runs_epochs_then_by_other_seeds_then_by_the_table(made: Any):
     first, second, *hard = runs = made("recipes=[soft,hard]")
     assert [expected_seconds(run, runs, 8) for run in (first, second)] == [480, 480]
     assert expected_seconds(hard[0], runs, None) is None

@@ -20,15 +20,15 @@ class Told(CommandRunner):
     def __init__(self, folder: Path, meanwhile: Callable[[str], None] = print):
         super().__init__()
         self.folder, self.meanwhile = folder, meanwhile
-        self.told: list[str] = []
+        self.message: list[str] = []
 
     def run(self, command: str, *settings: str) -> None:
         for setting in settings:
             name, _, place = setting.partition("=")
             if name in ("hydra.run.dir", "output"):
-                told = Path(place).relative_to(self.folder)
-                self.told.append(f"{command} {told}")
-                self.meanwhile(self.told[-1])
+                message = Path(place).relative_to(self.folder)
+                self.message.append(f"{command} {message}")
+                self.meanwhile(self.message[-1])
 
 
 def stages(made: Any) -> tuple[list[TableRun], list[TableRun]]:
@@ -40,27 +40,27 @@ def test_a_second_stage_is_run_that_could_not_begin_before_another_one_was_done(
     firsts, seconds = stages(made)
     finish(firsts[1])
 
-    def meanwhile(told: str) -> None:
-        if told == "train soft_cider/2":  # another worker has scored the first stage of seed 1
+    def meanwhile(message: str) -> None:
+        if message == "train soft_cider/2":  # another worker has scored the first stage of seed 1
             finish(firsts[0])
-        finish(next(run for run in seconds if told.endswith(f"/{run.seed}")))
+        finish(next(run for run in seconds if message.endswith(f"/{run.seed}")))
 
     commands = Told(tmp_path, meanwhile)
     assert carry_out(seconds, tmp_path, commands, configured()) == []
-    assert commands.told == ["train soft_cider/2", "train soft_cider/1"]
+    assert commands.message == ["train soft_cider/2", "train soft_cider/1"]
 
 
 def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begun(made: Any, tmp_path: Path):
     firsts, seconds = stages(made)
 
-    def meanwhile(told: str) -> None:
-        if told == "train soft/1":
+    def meanwhile(message: str) -> None:
+        if message == "train soft/1":
             raise UserError("it fails")
-        finish(next(run for run in (*firsts, *seconds) if told.endswith(f"{run.recipe}/{run.seed}")))
+        finish(next(run for run in (*firsts, *seconds) if message.endswith(f"{run.recipe}/{run.seed}")))
 
     commands = Told(tmp_path, meanwhile)
     assert carry_out([*firsts, *seconds], tmp_path, commands, configured()) == ["soft, seed 1: it fails"]
-    assert commands.told == ["train soft/1", "train soft/2", "train soft_cider/2"]
+    assert commands.message == ["train soft/1", "train soft/2", "train soft_cider/2"]
 
 
 HOLDS = """
@@ -95,14 +95,14 @@ def test_an_ensemble_that_another_worker_has_is_left_to_it(made: Any, tmp_path: 
 
     commands = Told(tmp_path)
     [fault] = score_ensembles(TABLE, runs, tmp_path, commands, configured())
-    assert commands.told == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
+    assert commands.output == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
     assert fault.startswith("soft_ensemble: ")  # there is no result, since nothing was run
 
 
-def test_an_ensemble_waits_for_all_runs_that_are_asked_for(made: Any, tmp_path: Path):
+def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: Path):
     runs = made("recipes=soft", "seeds=[1,2,3]")
     for run in runs[:2]:
         finish(run)
     commands = Told(tmp_path)
     assert score_ensembles(TABLE, runs, tmp_path, commands, configured("seeds=[1,2,3]")) == []
-    assert commands.told == []
+    assert commands.output == []

@@ -59,11 +59,11 @@ def small_disk() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path):
+def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path):
     (tmp_path / "a.txt").write_text("before")
-    with pytest.raises(OSError, match="a.txt") as told, atomic_write(tmp_path / "a.txt") as stream:
+    with pytest.raises(OSError, match="a.txt") as error, atomic_write(tmp_path / "a.txt") as stream:
         stream.write(bytes(2000))
-    assert told.value.filename == str(tmp_path / "a.txt")
+    assert error.value.filename == str(tmp_path / "a.txt")
     assert names(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "before"
 

@@ -159,7 +159,7 @@ def test_of_too_many_connections_the_oldest_without_a_request_is_closed(narrow: 
 HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM["Content-Type"].encode() + b"\r\n"
 
 
-def test_where_all_connections_are_used_another_is_asked_to_try_again(narrow: Served):
+def test_where_all_connections_are_used_another_is_requested_to_try_again(narrow: Served):
     with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
         assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
         refused = ask(narrow.address, "")

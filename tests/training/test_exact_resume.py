@@ -73,7 +73,7 @@ def assert_ends_as(whole: Path, rest: Path) -> None:
     assert {file.name for file in rest.iterdir()} == {BEST, LAST, "metrics.csv", "times.csv"}
 
 
-def assert_goes_on_from_everywhere(tmp_path: Path, settings: list[str], every: int) -> None:
+def assert_resumes_from_every_checkpoint(tmp_path: Path, settings: list[str], every: int) -> None:
     """From every so many-th of the moments at which something new was saved, and from those in validation."""
     config, whole, copies = small_config(*settings), tmp_path / "whole", tmp_path / "copies"
     small_run(config, whole, callbacks=[Kills(whole, copies)])
@@ -102,18 +102,18 @@ VARIANTS = {
 }
 
 
-def test_training_goes_on_from_every_step(tmp_path: Path):
-    assert_goes_on_from_everywhere(tmp_path, [], every=1)
+def test_training_continues_from_every_step(tmp_path: Path):
+    assert_resumes_from_every_checkpoint(tmp_path, [], every=1)
 
 
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
-def test_training_goes_on_whatever_was_chosen(tmp_path: Path, settings: list[str]):
-    assert_goes_on_from_everywhere(tmp_path, settings, every=4)
+def test_training_continues_whatever_was_chosen(tmp_path: Path, settings: list[str]):
+    assert_resumes_from_every_checkpoint(tmp_path, settings, every=4)
 
 
-def test_training_goes_on_where_workers_read(tmp_path: Path):
+def test_training_continues_where_workers_read(tmp_path: Path):
     settings = ["data.num_workers=2", "trainer.limit_train_batches=2", "trainer.max_epochs=3"]
-    assert_goes_on_from_everywhere(tmp_path, settings, every=3)
+    assert_resumes_from_every_checkpoint(tmp_path, settings, every=3)
 
 
 def test_nothing_is_lost_by_being_killed_again_and_again(tmp_path: Path):
@@ -139,7 +139,7 @@ def test_nothing_is_lost_by_being_killed_again_and_again(tmp_path: Path):
     assert_ends_as(whole, run)
 
 
-def test_a_run_goes_on_in_a_folder_that_was_moved(tmp_path: Path):
+def test_a_run_continues_in_a_folder_that_was_moved(tmp_path: Path):
     """The best figure so far is not forgotten, though Lightning would, as the folder has another name."""
     config, whole, copies = small_config("trainer.max_epochs=3"), tmp_path / "whole", tmp_path / "copies"
     small_run(config, whole, callbacks=[Kills(whole, copies)])
@@ -161,7 +161,7 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(tmp_pa
     assert_ends_as(whole, copies / "03")
 
 
-def test_checkpoints_in_mid_epoch_come_as_often_as_asked_for(tmp_path: Path):
+def test_checkpoints_in_mid_epoch_come_as_often_as_requested(tmp_path: Path):
     """Rarely: then only before each validation."""
     config, whole, copies = small_config("checkpoint_interval_minutes=60"), tmp_path / "whole", tmp_path / "copies"
     small_run(config, whole, callbacks=[Kills(whole, copies)])

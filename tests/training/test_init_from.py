@@ -53,7 +53,7 @@ def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
 
 
 @pytest.mark.parametrize("setting", ["decoder.hidden_dim=6", "attention.score.width=5", "attention.gate=channel"])
-def test_another_captioner_is_told_with_the_setting_that_it_had(checkpoint: Path, setting: str):
+def test_another_captioner_is_reported_with_the_setting_that_it_had(checkpoint: Path, setting: str):
     config = small_config(setting)
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
     name = setting.partition("=")[0]
@@ -61,7 +61,7 @@ def test_another_captioner_is_told_with_the_setting_that_it_had(checkpoint: Path
         origin_of(checkpoint, setting).teach(build_captioner(config, 3, size))
 
 
-def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_told(checkpoint: Path):
+def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(checkpoint: Path):
     """Soft attention's gate, which its YAML does not name and that of hard attention does not have."""
     settings = ["attention=hard", "attention.inference_mode=expectation"]
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
@@ -71,7 +71,7 @@ def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_told(checkp
     origin_of(checkpoint, *settings).teach(build_captioner(small_config(*settings), 3, size))
 
 
-def test_another_kind_of_model_is_told_by_its_choices(checkpoint: Path):
+def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
     origin = origin_of(checkpoint)
     choices = {"dataset": "shapes", "attention": "soft", "attention/score": "additive", "decoder": "lstm"}
     origin = origin._replace(card={**origin.card, "choices": choices})
@@ -84,7 +84,7 @@ def test_what_does_not_shape_the_model_is_no_difference(checkpoint: Path, settin
     assert origin_of(checkpoint, *settings).differences == origin_of(checkpoint).differences == []
 
 
-def test_a_file_that_is_not_there_is_told():
+def test_a_file_that_is_not_there_is_reported():
     with pytest.raises(UserError, match="the checkpoint relased does not exist"):
         find_initial_checkpoint(small_config("init_from=relased"))
 
@@ -116,6 +116,6 @@ def test_an_encoder_is_tuned_where_the_checkpoint_has_other_weights():
     ]
 
 
-def test_another_grid_is_told():
+def test_another_grid_is_reported():
     with pytest.raises(UserError, match=r"it was trained with encoder\.stride=16: give the same"):
         from_encoder(network(), ["encoder.stride=16"]).tune(network(stride=8))

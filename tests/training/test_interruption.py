@@ -1,4 +1,4 @@
-"""A run that is told to stop saves first, at whatever moment; one whose loss is no number says on which captions."""
+"""A run that is asked to stop saves first, at whatever moment; one whose loss is no number says on which captions."""
 
 import json
 import os
@@ -56,9 +56,9 @@ def test_a_signal_stops_after_the_step_which_is_saved(
         small_run(config, run, callbacks=[Sender(number, training=6)])
     assert stopped.value.code == status
     assert signal.getsignal(number) is before
-    told = capfd.readouterr().err
-    assert "stopped after step 7, which is saved; resume with" in told
-    assert f"python -m showattendtell.train resume={run}" in told
+    output = capfd.readouterr().err
+    assert "stopped after step 7, which is saved; resume with" in output
+    assert f"python -m showattendtell.train resume={run}" in output
     assert read(run / LAST)["global_step"] == 7
     small_run(config, run, run / LAST)
     assert_ends_as(whole, run)
@@ -111,22 +111,24 @@ def test_an_interruption_that_comes_twice_at_once_is_one(tmp_path: Path):
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A job of SLURM, and a `scontrol` that writes down what it is told."""
-    told, scontrol = tmp_path / "told", tmp_path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    """A job of SLURM, and a `scontrol` that writes down its arguments."""
+    message, scontrol = tmp_path / "message", tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {message}\n')
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     monkeypatch.setenv("SLURM_NTASKS", "1")
     monkeypatch.setenv("SLURM_JOB_NAME", "captions")
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
-    return told
+    return message
 
 
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGUSR1, "requeue 12\n"), (signal.SIGTERM, ""), (signal.SIGINT, "")], ids=str
 )
-def test_slurm_is_asked_to_run_the_job_again_where_it_gave_notice(slurm: Path, number: signal.Signals, expected: str):
+def test_slurm_is_requested_to_run_the_job_again_where_it_gave_notice(
+    slurm: Path, number: signal.Signals, expected: str
+):
     notice = SignalHandler()
     notice.signal = number
     with pytest.raises(SystemExit):
@@ -167,11 +169,11 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
     config, poison = small_config(f"trainer.accelerator={accelerator}"), Poison(batch, float("nan"))
     with pytest.raises(UserError, match=rf"the loss of step {batch + 1} is nan; .*not-finite.json lists the images"):
         small_run(config, tmp_path, callbacks=[poison])
-    told = json.loads((tmp_path / NOT_FINITE).read_text())
+    output = json.loads((tmp_path / NOT_FINITE).read_text())
     place = {"epoch": batch // 5 + 1, "batch": batch % 5 + 1, "step": batch + 1, "loss": "nan"}
-    assert {name: told[name] for name in place} == place
-    assert len(told["captions"]) == len(poison.tokens)
-    assert set(told["images"]) == {caption.partition("#")[0] for caption in told["captions"]}
+    assert {name: output[name] for name in place} == place
+    assert len(output["captions"]) == len(poison.tokens)
+    assert set(output["images"]) == {caption.partition("#")[0] for caption in output["captions"]}
     for file in tmp_path.glob("*.ckpt"):
         assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
 
@@ -218,14 +220,14 @@ def test_the_loss_of_a_gpu_is_looked_at_a_step_later_and_before_anything_is_save
     assert all(value.isfinite().all() for value in read(tmp_path / LAST)["state_dict"].values())
 
 
-def test_the_captions_that_are_told_are_those_that_were_trained_on(tmp_path: Path):
+def test_the_captions_that_are_reported_are_those_that_were_trained_on(tmp_path: Path):
     poison = Poison(3, float("nan"))
     with pytest.raises(UserError):
         small_run(small_config(), tmp_path, callbacks=[poison])
-    told = json.loads((tmp_path / NOT_FINITE).read_text())["captions"]
+    output = json.loads((tmp_path / NOT_FINITE).read_text())["captions"]
     said = {f"{e.image}#{n}": caption.words for e in examples_of(range(IMAGES)) for n, caption in enumerate(e.captions)}
     vocabulary = Vocabulary.build([tuple(WORDS)], size=100)
-    assert [vocabulary.encode(said[caption]) for caption in told] == [
+    assert [vocabulary.encode(said[caption]) for caption in output] == [
         tokens[: tokens.index(EOS) + 1] for tokens in poison.tokens
     ]
 
@@ -238,22 +240,22 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize(("said", "told"), LOST.items(), ids=LOST.values())
-def test_a_process_that_reads_and_is_gone_is_told(said: str, told: str):
+@pytest.mark.parametrize(("said", "message"), LOST.items(), ids=LOST.values())
+def test_a_process_that_reads_and_is_gone_is_reported(said: str, message: str):
     """Also where a file was being written, of which torch raises an error of its own."""
     first = RuntimeError(f"DataLoader worker {said}")
     second = RuntimeError("unexpected pos 64 vs 0")
     second.__context__ = first
     for fault in (first, second):
         with (
-            pytest.raises(UserError, match=rf"ended \({told}\), perhaps because memory ran out"),
+            pytest.raises(UserError, match=rf"ended \({message}\), perhaps because memory ran out"),
             report_lost_workers(),
         ):
             raise fault
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(104, "Connection reset by peer"), EOFError()], ids=repr)
-def test_a_batch_that_does_not_arrive_is_told_as_its_process(fault: Exception):
+def test_a_batch_that_does_not_arrive_is_reported_as_its_process(fault: Exception):
     def _try_get_data() -> None:
         raise fault
 

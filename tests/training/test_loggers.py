@@ -155,7 +155,9 @@ def test_what_is_shown_arrives_and_no_more_images_than_are_wanted(dashboard: Not
     assert dashboard.id == "number 7"
 
 
-def test_a_board_that_breaks_is_told_of_once_and_left_alone(dashboard: Notebook, capsys: pytest.CaptureFixture[str]):
+def test_a_board_that_breaks_is_reported_of_once_and_left_alone(
+    dashboard: Notebook, capsys: pytest.CaptureFixture[str]
+):
     dashboard.log_metrics({"loss": 2.0}, 3)
     dashboard.page.breaks = True
     for step in (6, 9):
@@ -205,7 +207,7 @@ def test_a_resumed_run_shows_nothing_twice():
     assert dashboard.page.lines == [({"train/loss": 2.0}, 5), ({"val/bleu4": 3.0, "epoch": 1}, 10)]
 
 
-def test_the_id_of_the_resumed_run_is_asked_for():
+def test_the_id_of_the_resumed_run_is_required():
     dashboard = Notebook(Page())
     dashboard.id = "number 6"
     dashboard.open(Path(), {}, set())

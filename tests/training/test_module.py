@@ -23,7 +23,7 @@ def trained(tmp_path: Path) -> dict[float, CaptioningModule]:
     return {weight: small_run(small_config(*settings, given), tmp_path / given) for weight, given in weights.items()}
 
 
-def test_people_are_mixed_in_by_their_weight_and_read_without_one_only_to_be_told_of(
+def test_annotators_are_mixed_in_by_their_weight_and_read_without_one_only_to_be_reported_of(
     trained: dict[float, CaptioningModule],
 ):
     alone, mixed = (trained[weight].train() for weight in (0.0, 0.25))
@@ -36,9 +36,9 @@ def test_people_are_mixed_in_by_their_weight_and_read_without_one_only_to_be_tol
         torch.testing.assert_close(step.terms[name], 0.25 * term)
     torch.testing.assert_close(total(step.terms), 0.25 * total(people.terms) + step.terms["reward"])
     torch.testing.assert_close(step.nll, people.nll)
-    told, untold = (alone._step(BATCH, WHOLE, log_nll=told) for told in (True, False))
-    assert told.terms.keys() == untold.terms.keys() == {"reward"}
-    assert told.nll is not None
-    assert not told.nll.requires_grad
-    assert untold.nll is None
-    assert told.figures.keys() > untold.figures.keys() > {"sampled_cider"}
+    output, unlogged = (alone._step(BATCH, WHOLE, log_nll=log_nll) for log_nll in (True, False))
+    assert output.terms.keys() == unlogged.terms.keys() == {"reward"}
+    assert output.nll is not None
+    assert not output.nll.requires_grad
+    assert unlogged.nll is None
+    assert output.figures.keys() > unlogged.figures.keys() > {"sampled_cider"}

@@ -95,7 +95,7 @@ def test_graves_rmsprop_differs_from_torch_s_where_epsilon_stands():
     assert np.abs(ours - theirs).max() > 1e-3
 
 
-def test_graves_rmsprop_goes_on_from_its_state_bit_for_bit():
+def test_graves_rmsprop_continues_from_its_state_bit_for_bit():
     through, stopped = ones(), ones()
     expected = moved(GravesRMSprop([through], lr=0.02), through, GRADIENTS)
     first = GravesRMSprop([stopped], lr=0.02)

@@ -42,7 +42,7 @@ def assert_continues(whole: Recorder, rest: Recorder, steps: int) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("settings", [{}, MANY], ids=["paper", "padded"])
-def test_training_goes_on_from_every_checkpoint_as_if_it_had_not_been_interrupted(
+def test_training_continues_from_every_checkpoint_as_if_it_had_not_been_interrupted(
     tmp_path: Path, settings: dict[str, Any]
 ):
     whole = Recorder()
@@ -62,7 +62,7 @@ def test_training_goes_on_from_every_checkpoint_as_if_it_had_not_been_interrupte
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_interrupted_training_goes_on_with_the_batch_that_it_was_in(tmp_path: Path, num_workers: int):
+def test_an_interrupted_training_continues_with_the_batch_that_it_was_in(tmp_path: Path, num_workers: int):
     """The batches behind it had been read ahead."""
 
     def data() -> CaptionDataModule:
@@ -81,7 +81,9 @@ def test_an_interrupted_training_goes_on_with_the_batch_that_it_was_in(tmp_path:
 
 def test_a_run_that_cuts_its_batches_otherwise_cannot_finish_the_epoch():
     data = caption_data(examples_of(), batch_size=1)
-    with pytest.raises(UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6; resume with"):
+    with pytest.raises(
+        UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6; resume with"
+    ):
         data.load_state_dict({"epoch": 1, "batches": 2, "of": 4})
     data.load_state_dict({"epoch": 1, "batches": 4, "of": 4})
     data.load_state_dict({"epoch": 1, "batches": 2, "of": 6})

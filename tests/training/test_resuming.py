@@ -73,7 +73,7 @@ def test_without_resume_a_run_is_new(trained: Path, root: Path, new: Path):
     assert find_start(resumed(False), new, root) == ResumePoint(new)
 
 
-def test_the_newest_unfinished_run_of_the_same_settings_goes_on(
+def test_the_newest_unfinished_run_of_the_same_settings_continues(
     trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):
     copied(trained, "killed", root / "older", age=60)
@@ -137,14 +137,14 @@ def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(
         find_start(resumed(str(killed), f"init_from={root}/mistyped/best.ckpt"), new, None)
 
 
-def test_a_job_that_slurm_runs_again_goes_on(trained: Path, root: Path, new: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_that_slurm_runs_again_continues(trained: Path, root: Path, new: Path, monkeypatch: pytest.MonkeyPatch):
     killed = copied(trained, "killed", root / "killed")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert find_start(resumed(False), new, root).folder == killed
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
         (["seed=7", "decoder.dropout=0.1"], ["seed=7 instead of 1", "decoder.dropout=0.1 instead of 0.5"]),
@@ -155,12 +155,12 @@ def test_a_job_that_slurm_runs_again_goes_on(trained: Path, root: Path, new: Pat
     ids=str,
 )
 def test_a_run_with_other_settings_is_refused_by_their_names(
-    trained: Path, root: Path, new: Path, settings: list[str], told: list[str]
+    trained: Path, root: Path, new: Path, settings: list[str], message: list[str]
 ):
     killed = copied(trained, "killed", root / "killed")
     with pytest.raises(UserError) as refused:
         find_start(resumed(str(killed), *settings), new, root)
-    for part in [f"{killed} has other settings", *told]:
+    for part in [f"{killed} has other settings", *message]:
         assert part in str(refused.value)
 
 
@@ -212,13 +212,13 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     start = ResumePoint(tmp_path, tmp_path / LAST, card)
     check_data(start, {CARD: card})
     check_data(ResumePoint(tmp_path), {})
-    for part, told in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
-        with pytest.raises(UserError, match=f"was trained with .*{told}"):
+    for part, message in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
+        with pytest.raises(UserError, match=f"was trained with .*{message}"):
             check_data(start, {CARD: {**card, part: None}})
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda folder: None, "is no folder; give the one that holds its last.ckpt"),
         (lambda folder: folder.write_text(""), "is no folder"),
@@ -226,13 +226,13 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     ],
     ids=["missing", "file", "empty"],
 )
-def test_a_named_run_that_is_none_is_told(root: Path, new: Path, make: Any, told: str):
+def test_a_named_run_that_is_none_is_reported(root: Path, new: Path, make: Any, message: str):
     make(root / "run")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         find_start(resumed(str(root / "run")), new, root)
 
 
-def test_a_checkpoint_of_before_there_was_resume_is_told(trained: Path, root: Path, new: Path):
+def test_a_checkpoint_of_before_there_was_resume_is_reported(trained: Path, root: Path, new: Path):
     killed = copied(trained, "killed", root / "killed")
     content = torch.load(killed / LAST, weights_only=True)
     del content["callbacks"]["LastCheckpoint"]
@@ -280,12 +280,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     os.utime(killed / LAST, times=((killed / PREVIOUS).stat().st_mtime + 90,) * 2)
     start = find_start(resumed(str(killed)), new, root)
     assert start.checkpoint == killed / PREVIOUS
-    told = capsys.readouterr()
-    assert f"warning: {killed / LAST} is damaged (" in told.err
+    output = capsys.readouterr()
+    assert f"warning: {killed / LAST} is damaged (" in output.err
     assert (
-        "previous.ckpt was written 1.5 minutes before it, and what was trained since then is trained again" in told.err
+        "previous.ckpt was written 1.5 minutes before it, and what was trained since then is trained again"
+        in output.err
     )
-    assert f"{killed} resumes after step 7, in epoch 2" in told.out
+    assert f"{killed} resumes after step 7, in epoch 2" in output.out
     small_run(resumed(False), killed, start.checkpoint)
     assert (killed / "metrics.csv").read_bytes() == (trained / "finished/metrics.csv").read_bytes()
 
@@ -296,7 +297,7 @@ def test_a_damaged_run_is_found_by_what_is_whole(trained: Path, root: Path, new:
     assert find_start(resumed(True), new, root).checkpoint == killed / PREVIOUS
 
 
-def test_a_run_that_was_killed_between_two_names_goes_on(
+def test_a_run_that_was_killed_between_two_names_continues(
     trained: Path, root: Path, new: Path, capsys: pytest.CaptureFixture[str]
 ):
     killed = copied(trained, "killed", root / "killed")
@@ -305,7 +306,7 @@ def test_a_run_that_was_killed_between_two_names_goes_on(
     assert "warning" not in capsys.readouterr().err
 
 
-def test_a_run_without_a_whole_checkpoint_is_told(trained: Path, root: Path, new: Path):
+def test_a_run_without_a_whole_checkpoint_is_reported(trained: Path, root: Path, new: Path):
     killed = copied(trained, "killed", root / "killed")
     for name in (LAST, PREVIOUS):
         (killed / name).write_bytes((killed / name).read_bytes()[:5000])

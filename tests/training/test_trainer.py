@@ -43,7 +43,7 @@ class Scripted(lightning.LightningModule):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("settings", "best_epoch", "best_score", "told"),
+    ("settings", "best_epoch", "best_score", "message"),
     [
         ([], 2, 30.0, "2.600 in validation; BLEU-4 20.0 (best 30.0), CIDEr 44.0, 3 distinct captions"),
         (
@@ -68,7 +68,7 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     settings: list[str],
     best_epoch: int,
     best_score: float,
-    told: str,
+    message: str,
 ):
     config, _ = compose("train", [*settings, "callbacks.early_stopping.patience=1", "trainer.accelerator=cpu"])
     OmegaConf.set_struct(config, False)
@@ -81,7 +81,7 @@ def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best_epoch - 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == best_epoch + 1
-    assert told in lines[2]
+    assert message in lines[2]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -103,7 +103,7 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ("trainer.limit_val_batches=0", "leaves nothing to choose the best checkpoint by"),
         ("trainer.overfit_batches=2", r"take trainer\.limit_train_batches"),
@@ -112,22 +112,24 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
         ("trainer.precision=64-true", "take 32-true, bf16-mixed or 16-mixed"),
     ],
 )
-def test_settings_with_which_nothing_is_trained_are_told(setting: str, told: str, tmp_path: Path):
-    with pytest.raises(UserError, match=f"{setting.partition('=')[0]}.*{told}"):
+def test_settings_with_which_nothing_is_trained_are_reported(setting: str, message: str, tmp_path: Path):
+    with pytest.raises(UserError, match=f"{setting.partition('=')[0]}.*{message}"):
         build_trainer(small_config(f"++{setting}"), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["trainer.val_check_interval=2000"], "trainer: `val_check_interval` .2000. must be less than"),
         (["trainer.limit_val_batches=0.001"], "trainer: .*limit_val_batches"),
         (["trainer.max_epochs=-1", "trainer.max_time=00:00:01:00"], r"no last step.*set trainer\.max_epochs or"),
     ],
 )
-def test_what_lightning_refuses_later_is_told_without_its_traceback(settings: list[str], told: str, tmp_path: Path):
-    with pytest.raises(UserError, match=told):
+def test_what_lightning_refuses_later_is_reported_without_its_traceback(
+    settings: list[str], message: str, tmp_path: Path
+):
+    with pytest.raises(UserError, match=message):
         small_run(small_config(*(f"++{setting}" for setting in settings)), tmp_path)
 
 

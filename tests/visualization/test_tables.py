@@ -34,7 +34,7 @@ def test_the_gaze_table_shows_the_model_next_to_the_baselines(capsys: pytest.Cap
     ]
 
 
-def test_the_gaze_table_has_a_row_for_every_kind_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]):
+def test_the_gaze_table_has_a_row_for_every_kind_where_that_is_required(capsys: pytest.CaptureFixture[str]):
     print_gaze(GAZE, "where it looks", with_kinds=True)
     assert rows(capsys.readouterr().out)[3:] == [
         ["model: people", "1,000", "80.0", "60.0"],

@@ -64,7 +64,7 @@ def complaint(done: Any) -> str:
     return done.err.splitlines()[-1]
 
 
-def test_coco_is_fetched_once_and_only_the_parts_that_are_asked_for(
+def test_coco_is_fetched_once_and_only_the_parts_that_are_required(
     download: Download, server: Publisher, tmp_path: Path
 ):
     mirror = f"mirror={server.address}/zips"
@@ -122,7 +122,7 @@ def test_flickr8k_is_read_by_training_as_it_was_unpacked(download: Download, tmp
     assert read_flickr8k(str(tmp_path / "data"), captions="dataset_flickr8k.json") == dataset
 
 
-def test_what_has_no_address_is_asked_for_when_the_rest_is_there(download: Download, server: Publisher, tmp_path: Path):
+def test_what_has_no_address_is_required_when_the_rest_is_there(download: Download, server: Publisher, tmp_path: Path):
     server.files["caption_datasets.zip"] = zipped(FLICKR8K["caption_datasets.zip"])
     settings = [*unpublished("flickr8k", "karpathy"), f"dataset.archives.karpathy.base={server.address}"]
     assert complaint(download(*settings)) == (
@@ -156,14 +156,14 @@ def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server
     assert done.err.count("trying again in") == 4
 
 
-def test_a_wrong_checksum_is_told_and_the_file_set_aside(download: Download, server: Publisher, tmp_path: Path):
+def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download, server: Publisher, tmp_path: Path):
     right = server.files["val2017.zip"]
     settings = ["dataset=coco2017", "parts=[images]", f"mirror={server.address}", *SETTINGS[1:3]]
     server.files["val2017.zip"] = right[:50] + b"?" + right[51:]
     settings += [f"dataset.archives.val2017.num_bytes={len(right)}"]
-    told = complaint(download(*settings))
-    assert told.startswith("error: data/downloads/val2017.zip has the sha256 checksum ")
-    assert told.endswith(
+    output = complaint(download(*settings))
+    assert output.startswith("error: data/downloads/val2017.zip has the sha256 checksum ")
+    assert output.endswith(
         "instead of 4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05; it is now "
         "val2017.zip.wrong: run the command again to fetch it once more, or name another place with mirror=..."
     )
@@ -200,7 +200,7 @@ def test_a_wrong_checksum_is_told_and_the_file_set_aside(download: Download, ser
         (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
     ],
 )
-def test_a_fault_is_told_in_a_sentence(
+def test_a_fault_is_reported_in_a_sentence(
     download: Download, server: Publisher, tmp_path: Path, settings: list[str], files: dict[str, bytes], sentence: str
 ):
     server.files = files
@@ -210,10 +210,10 @@ def test_a_fault_is_told_in_a_sentence(
     done = download(*line)
     assert done.status == 2
     port = str(server.server_address[1])
-    told = done.err.replace(port, "PORT").replace("127.0.0.1:PORT/images.invalid", "images.invalid")
-    assert sentence in told
-    assert "Traceback" not in told
-    assert "settings are wrong" not in told
+    output = done.err.replace(port, "PORT").replace("127.0.0.1:PORT/images.invalid", "images.invalid")
+    assert sentence in output
+    assert "Traceback" not in output
+    assert "settings are wrong" not in output
 
 
 def start(folder: Path, *settings: str) -> subprocess.Popen[bytes]:
@@ -293,7 +293,7 @@ def test_whenever_a_process_is_killed_the_next_ones_complete_it(download: Downlo
     assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
 
 
-def test_a_full_disk_is_told_and_what_came_is_kept(download: Download, server: Publisher, tmp_path: Path):
+def test_a_full_disk_is_reported_and_what_came_is_kept(download: Download, server: Publisher, tmp_path: Path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))"
     done = download(*SETTINGS, f"mirror={server.address}", first=limit)
     assert complaint(done) == "error: data: file too large; mend that, and run the command again to resume"
@@ -313,7 +313,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(
     download: Download, server: Publisher, tmp_path: Path, small_disk: Path
 ):
     settings = [*SETTINGS, f"mirror={server.address}", f"dataset.archives.val2017.num_bytes={3_000_000}"]
@@ -323,6 +323,6 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
     assert server.asked == []
 
 
-def test_a_disk_that_fills_up_is_told(download: Download, server: Publisher, tmp_path: Path, small_disk: Path):
-    told = complaint(download(*SETTINGS, f"mirror={server.address}"))
-    assert told == "error: data: no space left on device; mend that, and run the command again to resume"
+def test_a_disk_that_fills_up_is_reported(download: Download, server: Publisher, tmp_path: Path, small_disk: Path):
+    output = complaint(download(*SETTINGS, f"mirror={server.address}"))
+    assert output == "error: data: no space left on device; mend that, and run the command again to resume"

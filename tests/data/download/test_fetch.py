@@ -17,18 +17,18 @@ Fetch = Callable[..., Path]
 
 @pytest.fixture
 def get(publisher: Publisher, tmp_path: Path) -> Fetch:
-    """Fetches a.zip from the publisher; `told` and `warned` of the function keep what was said."""
+    """Fetches a.zip from the publisher; `output` and `warned` of the function keep its reports and warnings."""
     publisher.files["a.zip"] = CONTENT
 
     def run(num_bytes: int | None = None, retries: int = 3) -> Path:
         path = tmp_path / "a.zip"
-        told, warned = run.told, run.warned  # type: ignore[attr-defined]
+        output, warned = run.output, run.warned  # type: ignore[attr-defined]
         address = f"{publisher.address}/zips/a.zip"
-        fetch(address, path, num_bytes, retries, lambda here, total: told.append((here, total)), warned.append)
+        fetch(address, path, num_bytes, retries, lambda here, total: output.append((here, total)), warned.append)
         assert [file.name for file in tmp_path.iterdir()] == ["a.zip"]
         return path
 
-    run.told, run.warned = [], []  # type: ignore[attr-defined]
+    run.output, run.warned = [], []  # type: ignore[attr-defined]
     return run
 
 
@@ -36,17 +36,17 @@ def asked(publisher: Publisher) -> list[tuple[str | None, str | None]]:
     return [(wanted, condition) for _, wanted, condition in publisher.asked]
 
 
-def test_a_file_arrives_whole_and_is_told_on_the_way(publisher: Publisher, get: Fetch):
+def test_a_file_arrives_whole_and_is_reported_on_the_way(publisher: Publisher, get: Fetch):
     assert get(len(CONTENT)).read_bytes() == CONTENT
     assert asked(publisher) == [(None, None)]
-    here = [count for count, _ in get.told]
+    here = [count for count, _ in get.output]
     assert here[0] == 0
     assert here == sorted(here)
-    assert get.told[-1] == (len(CONTENT), len(CONTENT))
+    assert get.output[-1] == (len(CONTENT), len(CONTENT))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_came_before_the_line_broke_is_not_asked_for_again(publisher: Publisher, get: Fetch, seed: int):
+def test_what_came_before_the_line_broke_is_not_requested_again(publisher: Publisher, get: Fetch, seed: int):
     cuts = sorted(random.Random(seed).sample(range(1000, len(CONTENT), 1000), 3))
     publisher.faults = [f"drop:{end - start}" for start, end in zip([0, *cuts], cuts, strict=False)]
     assert get().read_bytes() == CONTENT
@@ -54,7 +54,7 @@ def test_what_came_before_the_line_broke_is_not_asked_for_again(publisher: Publi
     assert len(get.warned) == 3
 
 
-def test_a_second_run_goes_on_where_the_first_gave_up(publisher: Publisher, get: Fetch, tmp_path: Path):
+def test_a_second_run_continues_where_the_first_gave_up(publisher: Publisher, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:300000"] + ["drop:0"] * 3
     with pytest.raises(UserError, match=r"a.zip cannot be fetched \(.*\); 300.0 kB are here: run the command again"):
         get(retries=2)
@@ -65,7 +65,7 @@ def test_a_second_run_goes_on_where_the_first_gave_up(publisher: Publisher, get:
     assert asked(publisher) == [("bytes=300000-", '"first"')]
 
 
-def test_a_beginning_that_is_whole_already_is_not_asked_for(publisher: Publisher, get: Fetch, tmp_path: Path):
+def test_a_beginning_that_is_whole_already_is_not_requested(publisher: Publisher, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:700000", "drop:0"]
     with pytest.raises(UserError, match="cannot be fetched"):
         get(retries=0)
@@ -77,7 +77,7 @@ def test_a_beginning_that_is_whole_already_is_not_asked_for(publisher: Publisher
 
 
 @pytest.mark.parametrize("faults", [["drop:9"], ["drop:300000", "drop:9"], ["drop:300000", "drop:0", "drop:350000"]])
-def test_a_server_without_ranges_is_asked_for_the_whole(publisher: Publisher, get: Fetch, faults: list[str]):
+def test_a_server_without_ranges_is_required_the_whole(publisher: Publisher, get: Fetch, faults: list[str]):
     publisher.ranges, publisher.faults = False, faults
     assert get().read_bytes() == CONTENT
 
@@ -148,14 +148,14 @@ def test_a_beginning_of_something_unknown_is_forgotten(
     assert get().read_bytes() == CONTENT
 
 
-def test_a_busy_server_is_asked_again(publisher: Publisher, get: Fetch):
+def test_a_busy_server_is_requested_again(publisher: Publisher, get: Fetch):
     publisher.faults = ["busy", "busy"]
     assert get().read_bytes() == CONTENT
     assert len(publisher.asked) == 3
     assert "the server answers 503 Service Unavailable; trying again" in get.warned[0]
 
 
-def test_a_server_that_stays_busy_is_told(publisher: Publisher, get: Fetch):
+def test_a_server_that_stays_busy_is_reported(publisher: Publisher, get: Fetch):
     publisher.faults = ["busy"] * 9
     with pytest.raises(UserError, match=r"cannot be fetched \(the server answers 503 Service Unavailable\)"):
         get(retries=3)
@@ -178,7 +178,7 @@ def test_an_address_without_the_file_is_no_fault_yet(publisher: Publisher, tmp_p
     assert len(publisher.asked) == 1
 
 
-def test_another_length_than_the_published_one_is_told_before_anything_is_lost(
+def test_another_length_than_the_published_one_is_reported_before_anything_is_lost(
     publisher: Publisher, get: Fetch, tmp_path: Path
 ):
     publisher.faults = ["drop:300000"]
@@ -190,10 +190,10 @@ def test_another_length_than_the_published_one_is_told_before_anything_is_lost(
     assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[:300_000]
 
 
-def test_a_file_of_untold_length_ends_where_the_answer_ends(publisher: Publisher, get: Fetch):
+def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: Publisher, get: Fetch):
     publisher.tells_length = False
     assert get().read_bytes() == CONTENT
-    assert get.told[-1] == (len(CONTENT), None)
+    assert get.output[-1] == (len(CONTENT), None)
 
 
 @pytest.mark.parametrize(
@@ -204,10 +204,10 @@ def test_a_file_of_untold_length_ends_where_the_answer_ends(publisher: Publisher
         ("http://[/a.zip", "."),
     ],
 )
-def test_a_server_that_is_not_there_is_told(address: str, reason: str, tmp_path: Path, publisher: Publisher):
-    with pytest.raises(UserError, match=rf"^.* cannot be fetched \(.*{reason}.*\)") as told:
+def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_path: Path, publisher: Publisher):
+    with pytest.raises(UserError, match=rf"^.* cannot be fetched \(.*{reason}.*\)") as error:
         fetch(address, tmp_path / "a.zip", None, 1, lambda *_: None, print)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_silent_server_is_given_up(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):

@@ -44,7 +44,7 @@ def write(path: Path, text: str = "") -> Path:
     return path
 
 
-def test_what_has_an_address_is_fetched_and_what_has_none_asked_for(depot: DownloadCache):
+def test_what_has_an_address_is_fetched_and_what_has_none_requested(depot: DownloadCache):
     plan, publication = plan_of(depot)
     assert [step.state for step in plan] == [ArchiveState.FETCH, ArchiveState.FETCH, ArchiveState.REQUEST]
     assert [step.addresses for step in plan] == [
@@ -64,12 +64,12 @@ def test_parts_choose(depot: DownloadCache):
     check_requests(plan, publication)
 
 
-def test_a_part_that_the_data_set_lacks_is_told(depot: DownloadCache):
+def test_a_part_that_the_data_set_lacks_is_reported(depot: DownloadCache):
     with pytest.raises(UserError, match="^parts=splits: this data set has no splits; known are captions, images$"):
         make_plan(Publication("r", "free", {"a": IMAGES, "b": TEXT}), depot, ["images", "splits"], None)
 
 
-def test_the_address_of_a_mirror_is_asked_before_the_publisher(depot: DownloadCache):
+def test_the_address_of_a_mirror_is_requested_before_the_publisher(depot: DownloadCache):
     plan, _ = plan_of(depot, None, "https://b.org/copy/")
     assert [step.addresses for step in plan] == [
         ("https://b.org/copy/images.zip", "http://a.org/zips/images.zip"),
@@ -97,7 +97,7 @@ def test_archives_lie_in_the_root_in_a_mirror_or_are_one(depot: DownloadCache, t
         ("other.zip", "other.zip is none of the data set's archives, which are images.zip, text.zip, asked.zip"),
     ],
 )
-def test_a_mirror_of_nothing_is_told(depot: DownloadCache, tmp_path: Path, name: str, complaint: str):
+def test_a_mirror_of_nothing_is_reported(depot: DownloadCache, tmp_path: Path, name: str, complaint: str):
     write(tmp_path / "other.zip")
     with pytest.raises(UserError, match=f"^mirror=.*{complaint}$"):
         plan_of(depot, None, tmp_path / name)
@@ -123,7 +123,7 @@ def test_only_a_fetched_archive_is_removed_when_it_is_unpacked(depot: DownloadCa
 
 
 @pytest.mark.parametrize("place", ["splits.json", "other.json"])
-def test_what_the_user_put_there_is_not_asked_for(depot: DownloadCache, place: str):
+def test_what_the_user_put_there_is_not_requested(depot: DownloadCache, place: str):
     write(depot.root / place)
     assert states(depot)[2] is ArchiveState.DONE
 
@@ -169,7 +169,7 @@ def test_two_processes_do_not_download_into_one_root(depot: DownloadCache):
         pass
 
 
-def test_a_root_that_is_a_file_is_told(tmp_path: Path):
+def test_a_root_that_is_a_file_is_reported(tmp_path: Path):
     with (
         pytest.raises(UserError, match="downloads cannot be written .*; set dataset.root to another folder"),
         DownloadCache(write(tmp_path / "file")).claimed(),

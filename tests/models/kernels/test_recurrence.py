@@ -131,7 +131,7 @@ def test_losses_of_200_updates_are_those_of_steps_one_by_one(kind, monkeypatch: 
     torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-4)
 
 
-def test_what_each_caption_saw_is_told_at_its_own_steps(kind, monkeypatch: pytest.MonkeyPatch):
+def test_what_each_caption_saw_is_reported_at_its_own_steps(kind, monkeypatch: pytest.MonkeyPatch):
     def trace() -> tuple[Tensor, ...]:
         learner = Learner(*kind, torch.float64)
         torch.manual_seed(3)
@@ -183,7 +183,7 @@ class Watched(SoftAttention):
         return super().forward(memory, state)
 
 
-def test_an_attention_of_ones_own_is_asked_at_every_step():
+def test_an_attention_of_your_own_is_requested_at_every_step():
     decoder, watched = LSTMDecoder(V, D, embedding_dim=5, hidden_dim=N), Watched(D, N)
     assert is_fused_supported(SoftAttention(D, N), decoder)
     Captioner(watched, decoder)(torch.randn(3, 9, D), OWNERS, TOKENS)
