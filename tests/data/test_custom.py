@@ -231,7 +231,7 @@ def test_a_missing_image_is_passed_over_where_that_is_allowed(root: Path):
 def documented() -> dict[str, str]:
     """The example files of the page, which stand there in this order."""
     names = ["captions.csv", "captions.jsonl", "captions.json", "captions.token", "beach.txt"]
-    section = DOCS.read_text().partition("### Formats")[2].partition("### Splits")[0]
+    section = DOCS.read_text().partition("### Caption formats")[2].partition("### Splits")[0]
     assert [name for name in re.findall(r"`([\w.]+)`", section) if name in names] == names
     return dict(zip(names, re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL), strict=True))
 

@@ -42,10 +42,10 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def message(tmp_path: Path) -> Any:
+def results_table(tmp_path: Path) -> Any:
     """The overview of runs, given by recipe and seed with the BLEU-4 and the captions of beam 3."""
 
-    def tell(
+    def build(
         finished: dict[tuple[str, int], tuple[float, dict[str, str]]], *begun: tuple[str, int], ensembles: Any = None
     ) -> ResultsTable | None:
         runs = []
@@ -60,15 +60,15 @@ def message(tmp_path: Path) -> Any:
                 write(result(seed=run.seed, training_minutes=12.0, **changes), run.scoring.result_file(beam))
         return outcome.make_table(TABLE, runs, ensembles or {}, ["a note"])
 
-    return tell
+    return build
 
 
 def rows(overview: ResultsTable, block: int = 0) -> list[str]:
     return [row.label for row in overview.blocks[block].rows]
 
 
-def test_each_recipe_stands_below_the_papers_row_of_its_model(message: Any):
-    overview = message({("nic", 1): (10, POOR), ("soft", 1): (20, GOOD), ("dot", 1): (15, POOR)})
+def test_each_recipe_stands_below_the_papers_row_of_its_model(results_table: Any):
+    overview = results_table({("nic", 1): (10, POOR), ("soft", 1): (20, GOOD), ("dot", 1): (15, POOR)})
     assert rows(overview) == [
         "paper: Log Bilinear",
         "paper: Hard-Attention",
@@ -84,15 +84,15 @@ def test_each_recipe_stands_below_the_papers_row_of_its_model(message: Any):
     )
 
 
-def test_seeds_become_a_mean_with_its_deviation_and_all_columns_that_there_are(message: Any):
-    overview = message({("soft", 1): (20, GOOD), ("soft", 2): (22, GOOD)})
+def test_seeds_become_a_mean_with_its_deviation_and_all_columns_that_there_are(results_table: Any):
+    overview = results_table({("soft", 1): (20, GOOD), ("soft", 2): (22, GOOD)})
     [row] = [row for row in overview.blocks[0].rows if row.label == "soft, beam 3"]
     assert row.figures["bleu4"] == TableValue(21.0, pytest.approx(2**0.5))
     assert overview.columns == ("bleu1", "bleu2", "bleu3", "bleu4", "training_minutes")
 
 
-def test_others_are_held_against_the_base_and_the_base_against_its_own_other_widths(message: Any):
-    overview = message({("soft", 1): (20, GOOD), ("soft", 2): (20, GOOD), ("dot", 1): (15, POOR)})
+def test_others_are_held_against_the_base_and_the_base_against_its_own_other_widths(results_table: Any):
+    overview = results_table({("soft", 1): (20, GOOD), ("soft", 2): (20, GOOD), ("dot", 1): (15, POOR)})
     assert overview.blocks[1].title == "differences to soft, beam 3"
     assert rows(overview, 1) == ["soft, beam 1", "dot, beam 3"]
     narrow, dot = (row.figures for row in overview.blocks[1].rows)
@@ -102,28 +102,28 @@ def test_others_are_held_against_the_base_and_the_base_against_its_own_other_wid
     assert any(note.startswith("differences: ") for note in overview.notes)
 
 
-def test_without_the_base_there_are_no_differences(output: Any):
-    assert len(output({("dot", 1): (15, POOR)}, ("soft", 1)).blocks) == 1
+def test_without_the_base_there_are_no_differences(results_table: Any):
+    assert len(results_table({("dot", 1): (15, POOR)}, ("soft", 1)).blocks) == 1
 
 
-def test_what_is_not_finished_has_no_row(message: Any):
-    assert message({}, ("soft", 1)) is None
-    assert "dot, beam 3" not in rows(message({("soft", 1): (20, GOOD)}, ("dot", 1)))
+def test_what_is_not_finished_has_no_row(results_table: Any):
+    assert results_table({}, ("soft", 1)) is None
+    assert "dot, beam 3" not in rows(results_table({("soft", 1): (20, GOOD)}, ("dot", 1)))
 
 
-def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(message: Any, tmp_path: Path):
+def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table: Any, tmp_path: Path):
     ensemble = ScoringPlan("soft_ensemble", tmp_path / "soft_ensemble/1-2", (tmp_path / "deleted.ckpt",), (1, 3), False)
     for beam in ensemble.decodings:
         changes = {"decoding": {"method": "BeamSearch", "beam_size": beam}, "captions": GOOD, "references": REFERENCES}
         write(result(bleu4=23.0, **changes), ensemble.result_file(beam))
     finished = {("soft", 1): (20, GOOD), ("soft", 2): (21, GOOD), ("dot", 1): (15, POOR)}
-    overview = message(finished, ensembles={"soft_ensemble": ensemble})
+    overview = results_table(finished, ensembles={"soft_ensemble": ensemble})
     assert rows(overview)[-2:] == ["soft_ensemble, beam 1", "soft_ensemble, beam 3"]
     assert overview.blocks[0].rows[-1].figures["bleu4"] == TableValue(23.0)
     assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"
 
 
-def test_notes_tell_of_the_paper_and_the_encoder(message: Any):
-    notes = message({("soft", 1): (20, GOOD)}).notes
+def test_notes_tell_of_the_paper_and_the_encoder(results_table: Any):
+    notes = results_table({("soft", 1): (20, GOOD)}).notes
     assert notes[0].startswith("paper: Table 1 of Xu et al. 2015")
     assert {"encoder: vgg19 at 224 pixels; the paper has VGG-19", "a note"} <= set(notes)

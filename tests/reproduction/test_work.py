@@ -14,21 +14,21 @@ from showattendtell.reproduction.runs import TableRun
 from showattendtell.reproduction.work import CommandRunner, carry_out, score_ensembles
 
 
-class Told(CommandRunner):
-    """What is trained and scored, and what happens meanwhile."""
+class RecordedCommands(CommandRunner):
+    """Records the commands instead of running them."""
 
     def __init__(self, folder: Path, meanwhile: Callable[[str], None] = print):
         super().__init__()
         self.folder, self.meanwhile = folder, meanwhile
-        self.message: list[str] = []
+        self.run_commands: list[str] = []
 
     def run(self, command: str, *settings: str) -> None:
         for setting in settings:
             name, _, place = setting.partition("=")
             if name in ("hydra.run.dir", "output"):
-                message = Path(place).relative_to(self.folder)
-                self.message.append(f"{command} {message}")
-                self.meanwhile(self.message[-1])
+                result = Path(place).relative_to(self.folder)
+                self.run_commands.append(f"{command} {result}")
+                self.meanwhile(self.run_commands[-1])
 
 
 def stages(made: Any) -> tuple[list[TableRun], list[TableRun]]:
@@ -45,9 +45,9 @@ def test_a_second_stage_is_run_that_could_not_begin_before_another_one_was_done(
             finish(firsts[0])
         finish(next(run for run in seconds if message.endswith(f"/{run.seed}")))
 
-    commands = Told(tmp_path, meanwhile)
+    commands = RecordedCommands(tmp_path, meanwhile)
     assert carry_out(seconds, tmp_path, commands, configured()) == []
-    assert commands.message == ["train soft_cider/2", "train soft_cider/1"]
+    assert commands.run_commands == ["train soft_cider/2", "train soft_cider/1"]
 
 
 def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begun(made: Any, tmp_path: Path):
@@ -58,9 +58,9 @@ def test_a_run_that_fails_is_not_tried_again_and_what_begins_with_it_is_not_begu
             raise UserError("it fails")
         finish(next(run for run in (*firsts, *seconds) if message.endswith(f"{run.recipe}/{run.seed}")))
 
-    commands = Told(tmp_path, meanwhile)
+    commands = RecordedCommands(tmp_path, meanwhile)
     assert carry_out([*firsts, *seconds], tmp_path, commands, configured()) == ["soft, seed 1: it fails"]
-    assert commands.message == ["train soft/1", "train soft/2", "train soft_cider/2"]
+    assert commands.run_commands == ["train soft/1", "train soft/2", "train soft_cider/2"]
 
 
 HOLDS = """
@@ -90,12 +90,12 @@ def test_an_ensemble_that_another_worker_has_is_left_to_it(made: Any, tmp_path: 
     for run in runs:
         finish(run)
     with another_worker(tmp_path / "soft_ensemble/1-2.lock"):
-        assert score_ensembles(TABLE, runs, tmp_path, Told(tmp_path), configured()) == []
+        assert score_ensembles(TABLE, runs, tmp_path, RecordedCommands(tmp_path), configured()) == []
     assert "soft_ensemble is with another worker" in capsys.readouterr().out
 
-    commands = Told(tmp_path)
+    commands = RecordedCommands(tmp_path)
     [fault] = score_ensembles(TABLE, runs, tmp_path, commands, configured())
-    assert commands.output == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
+    assert commands.run_commands == ["evaluate soft_ensemble/1-2/results-test-beam1.json"]
     assert fault.startswith("soft_ensemble: ")  # there is no result, since nothing was run
 
 
@@ -103,6 +103,6 @@ def test_an_ensemble_waits_for_all_runs_that_are_required(made: Any, tmp_path: P
     runs = made("recipes=soft", "seeds=[1,2,3]")
     for run in runs[:2]:
         finish(run)
-    commands = Told(tmp_path)
+    commands = RecordedCommands(tmp_path)
     assert score_ensembles(TABLE, runs, tmp_path, commands, configured("seeds=[1,2,3]")) == []
-    assert commands.output == []
+    assert commands.run_commands == []
