@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 __all__ = [
     "Fraction",
+    "ImageLength",
     "NonNegativeFloat",
     "NonNegativeInt",
     "PositiveFloat",
@@ -19,6 +20,7 @@ __all__ = [
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
+ImageLength = Annotated[int, Field(gt=0, le=2048)]
 Text = Annotated[str, Field(min_length=1)]
 
 MAY_DIFFER = {

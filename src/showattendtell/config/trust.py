@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
@@ -137,6 +138,13 @@ def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
             continue
 
 
+def check_text(content: Any, file: str | Path) -> None:
+    """Raise a `UserError` if a text in stored data has control characters: on a terminal they are commands."""
+    for text in _texts(content):
+        if any(unicodedata.category(character) == "Cc" for character in text):
+            raise UserError(f"{file} was altered: {_shown(text)} has control characters; do not trust the file")
+
+
 def _parse(argument: str, file: Path) -> Override:
     """Raise a `UserError` for an argument that is not a setting with a value, such as a flag."""
     try:
@@ -175,8 +183,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in the value of a setting."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    """Yield every text in the value of a setting, the keys of a dict included."""
+    inner = chain(value, value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     yield from [value] if isinstance(value, str) else chain.from_iterable(map(_texts, inner))
 
 

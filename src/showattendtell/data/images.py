@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from pydantic import Field
 from torch import Tensor
 from torchvision import io
 from torchvision.transforms import InterpolationMode
@@ -20,6 +21,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError, first_line
+from showattendtell.settings import ImageLength
 from showattendtell.types import Box
 
 PIXELS = 2
@@ -190,6 +192,9 @@ def _is_image(file: Path) -> bool:
     return known and not file.name.startswith(".") and file.is_file()
 
 
+Mean = Annotated[float, Field(ge=-1000, le=1000)]
+Deviation = Annotated[float, Field(ge=0.001, le=1000)]
+
 CropMode = Literal["center", "squash"]
 """As in timm: scale an image's shortest side to a length, or both sides."""
 
@@ -199,11 +204,11 @@ class Preprocessing(NamedTuple):
     if `crop_mode` is `squash`), crop the central `crop` pixels, then compute (value - mean) / std per channel
     for whole batches. Stored in the checkpoint."""
 
-    resize: int
-    crop: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    interpolation: str = "bicubic"
+    resize: ImageLength
+    crop: ImageLength
+    mean: tuple[Mean, Mean, Mean]
+    std: tuple[Deviation, Deviation, Deviation]
+    interpolation: Literal["nearest", "nearest-exact", "bilinear", "bicubic"] = "bicubic"
     crop_mode: CropMode = "center"
 
     def __call__(self, image: Image.Image | Tensor) -> Tensor:

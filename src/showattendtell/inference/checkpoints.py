@@ -8,22 +8,25 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired
 
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import validate_repo_id
+from pydantic import StrictBool
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors
-from torch import Tensor
+from torch import Tensor, nn
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell import __version__
 from showattendtell.config.compose import plain_settings, with_overrides
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
-from showattendtell.config.trust import check_targets, literal
+from showattendtell.config.trust import check_targets, check_text, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
+from showattendtell.data.files import fit
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding
@@ -54,6 +57,23 @@ CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
 
 SHIPPED = "flickr8k_soft"
 """The bundled model."""
+
+
+class _EncoderCard(TypedDict):
+    preprocessing: dict[str, Any]
+    weights_sha256: str
+    tuned: NotRequired[StrictBool]
+
+
+class _Card(TypedDict):
+    """The fields of a checkpoint's metadata that are read, for pydantic."""
+
+    version: str
+    config: dict[str, Any]
+    choices: dict[str, str]
+    vocabulary: list[str]
+    encoder: _EncoderCard
+    splits: dict[str, str]
 
 
 class SavedModel(NamedTuple):
@@ -118,9 +138,13 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         config = with_overrides(config, attention=attention)
         raise_errors(validate(config))
         encoder = build(config.encoder if published else with_overrides(config.encoder, weights="random"))
-        encoder.preprocessing = Preprocessing(**card["encoder"]["preprocessing"])
+        stored = card["encoder"]["preprocessing"]
+        encoder.preprocessing = fit(stored, Preprocessing, f"the preprocessing in {path} was altered")
         encoder.tuned = card["encoder"].get("tuned", False)
         vocabulary = Vocabulary(card["vocabulary"])
+        with torch.device("meta"):  # without memory: an altered size may be of any number
+            planned = build_captioner(config, encoder.region_dim, len(vocabulary))
+        _check_shapes(planned, state, path)
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except UserError:
         raise
@@ -140,6 +164,20 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
     return LoadedModel(module.eval().to(_device(device)), config, card)
+
+
+def _check_shapes(captioner: nn.Module, state: Mapping[str, Tensor], path: str) -> None:
+    """Raise `UserError` unless the weights of the captioner in `state` have its shapes and its kinds of numbers."""
+    for name, planned in captioner.state_dict().items():
+        stored = state.get(f"captioner.{name}")
+        if stored is not None and (stored.shape, stored.dtype.is_floating_point) != (
+            planned.shape,
+            planned.dtype.is_floating_point,
+        ):
+            raise UserError(
+                f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
+                f"{tuple(stored.shape)} instead of {planned.dtype} of {tuple(planned.shape)}; take another copy of it"
+            )
 
 
 def _check_encoder(encoder: Encoder, card: Mapping[str, Any], path: str) -> None:
@@ -198,6 +236,8 @@ def find_damage(file: Path) -> str:
     empty if it is intact."""
     try:
         with zipfile.ZipFile(file) as parts:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
+                return "it is compressed, as torch never writes it"
             broken = parts.testzip()
         if not broken:
             torch.load(file, map_location="cpu", weights_only=True, mmap=True)
@@ -272,10 +312,26 @@ def read_checkpoint(file: Path) -> SavedModel:
     card = _upgrade(card)
     if card.get("format") != FORMAT:
         raise UserError(
-            f"{file} was written by showattendtell {card.get('version')} in format {card.get('format')}, this is "
+            f"{file} was written by showattendtell {card.get('version')} in format {card.get('format')!r}, this is "
             f"{__version__} and reads format {FORMAT}; install that version for it, or train again"
         )
+    fit(card, _Card, f"the metadata of {file} were altered")
+    check_text(card, file)
+    _check_weights(state, file)
     return SavedModel(card, state)
+
+
+def _check_weights(state: Any, file: Path) -> None:
+    """Raise `UserError` unless these are tensors by name, stored in full, of finite numbers."""
+    if not isinstance(state, dict) or not all(isinstance(weights, Tensor) for weights in state.values()):
+        raise _damaged(file, "its state_dict is not one of tensors")
+    for name, weights in state.items():
+        # A tensor with a stride of 0 claims more numbers than the file holds.
+        in_full = weights.layout == torch.strided and weights.untyped_storage().nbytes() >= weights.nbytes
+        if not isinstance(name, str) or not in_full:
+            raise _damaged(file, f"{name} is not stored in full")
+        if weights.is_floating_point() and not weights.isfinite().all():
+            raise UserError(f"{file} was altered: {name} has values that are not finite; take another copy of it")
 
 
 def _read(file: Path) -> SavedModel:

@@ -14,7 +14,7 @@ from torch.nn.functional import avg_pool2d
 from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.models.pretrained import load_network, state_hash
-from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 class Encoder(nn.Module):
@@ -52,8 +52,8 @@ class Encoder(nn.Module):
         network: str,
         stride: int | Literal["last"] = "last",
         weights: str = "hub",
-        size: PositiveInt = 224,
-        resize: PositiveInt | None = None,
+        size: ImageLength = 224,
+        resize: ImageLength | None = None,
         crop_mode: CropMode = "center",
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,

@@ -1,0 +1,143 @@
+"""Model folders and checkpoints altered with intent: each is refused in one sentence, before it costs memory."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, bundled_models, load_model, read_checkpoint
+
+BUNDLED = bundled_models()["flickr8k_soft"]
+
+Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
+
+
+@pytest.fixture
+def altered(tmp_path: Path) -> Callable[[Change], Path]:
+    """A copy of the bundled model whose metadata and weights a function has changed."""
+
+    def alter(change: Change) -> Path:
+        card = json.loads((BUNDLED / CONFIG).read_text(encoding="utf-8"))
+        state = load_file(BUNDLED / WEIGHTS)
+        change(card, state)
+        (tmp_path / CONFIG).write_text(json.dumps(card), encoding="utf-8")
+        save_file(state, tmp_path / WEIGHTS)
+        return tmp_path
+
+    return alter
+
+
+def preprocessing(**changes: Any) -> Change:
+    return lambda card, _: card["encoder"]["preprocessing"].update(changes)
+
+
+def metadata(**changes: Any) -> Change:
+    return lambda card, _: card.update(changes)
+
+
+def weights(change: Callable[[torch.Tensor], torch.Tensor], name: str = "captioner.decoder.embedding.weight") -> Change:
+    def alter(_: dict[str, Any], state: dict[str, torch.Tensor]) -> None:
+        state[name] = change(state[name])
+
+    return alter
+
+
+def words(change: Callable[[list[Any]], object]) -> Change:
+    return lambda card, _: change(card["vocabulary"])
+
+
+def setting(part: str, **changes: Any) -> Change:
+    return lambda card, _: card["config"][part].update(changes)
+
+
+ATTACKS: dict[str, tuple[Change, str]] = {
+    "resize of 200,000": (preprocessing(resize=200_000), "preprocessing.*resize"),
+    "resize of a letter": (preprocessing(resize="x"), "preprocessing.*resize"),
+    "resize of -1": (preprocessing(resize=-1), "preprocessing.*resize"),
+    "resize of 0": (preprocessing(resize=0), "preprocessing.*resize"),
+    "crop of 0": (preprocessing(crop=0), "preprocessing.*crop"),
+    "crop of 100,000": (preprocessing(crop=100_000), "preprocessing.*crop"),
+    "crop of a letter": (preprocessing(crop="x"), "preprocessing.*crop"),
+    "crop of 1.5": (preprocessing(crop=1.5), "preprocessing.*crop"),
+    "mean of a letter": (preprocessing(mean="x"), "preprocessing.*mean"),
+    "mean of two numbers": (preprocessing(mean=[0.5, 0.5]), "preprocessing.*mean"),
+    "std of 0": (preprocessing(std=[0, 0, 0]), "preprocessing.*std"),
+    "std of NaN": (preprocessing(std=[float("nan")] * 3), "preprocessing.*std"),
+    "unknown interpolation": (preprocessing(interpolation="magic"), "preprocessing.*interpolation"),
+    "interpolation of a number": (preprocessing(interpolation=3), "preprocessing.*interpolation"),
+    "unknown crop mode": (preprocessing(crop_mode="spiral"), "preprocessing.*crop_mode"),
+    "unknown field": (preprocessing(depth=3), "preprocessing.*depth"),
+    "no preprocessing": (lambda card, _: card["encoder"].pop("preprocessing"), "metadata.*preprocessing"),
+    "tuned by text": (lambda card, _: card["encoder"].update(tuned="yes"), "metadata.*tuned"),
+    "choices of null": (metadata(choices=None), "metadata.*choices"),
+    "splits of null": (metadata(splits=None), "metadata.*splits"),
+    "version of null": (metadata(version=None), "metadata.*version"),
+    "format of text": (metadata(format="3"), "in format '3'"),
+    "configuration of a list": (metadata(config=[]), "metadata.*config"),
+    "vocabulary of numbers": (words(lambda all_words: all_words.__setitem__(9, 9)), "metadata.*vocabulary"),
+    "vocabulary of a text": (metadata(vocabulary="a dog"), "metadata.*vocabulary"),
+    "a word twice": (words(lambda all_words: all_words.__setitem__(9, all_words[8])), "each word once"),
+    "a word too many": (words(lambda all_words: all_words.append("zebras")), "do not fit"),
+    "escape sequence in a word": (words(lambda all_words: all_words.__setitem__(9, "\x1b[2J")), "control characters"),
+    "escape sequence in the version": (metadata(version="1\x1b]0;owned\x07"), "control characters"),
+    "escape sequence in a name": (metadata(choices={"\x9b31m": "soft"}), "control characters"),
+    "NaN weight": (weights(lambda values: values.index_fill(0, torch.tensor(5), float("nan"))), "not finite"),
+    "infinite weight": (weights(lambda values: values.index_fill(0, torch.tensor(5), float("inf"))), "not finite"),
+    "whole numbers": (weights(lambda values: values.int()), "do not fit.*int32"),
+    "other shape": (weights(lambda values: values[:, :3].contiguous()), "do not fit.*shape"),
+    "a billion hidden units": (setting("decoder", hidden_dim=1_000_000_000), "cannot be loaded"),
+    "100,000 hidden units": (setting("decoder", hidden_dim=100_000), "do not fit"),
+    "image of 200,000 pixels": (setting("encoder", size=200_000), "encoder.size"),
+}
+
+
+@pytest.mark.parametrize(("change", "sentence"), ATTACKS.values(), ids=ATTACKS.keys())
+def test_an_altered_model_folder_is_refused_in_one_printable_sentence(
+    altered: Callable[[Change], Path], change: Change, sentence: str
+):
+    with pytest.raises(UserError, match=sentence) as error:
+        load_model(str(altered(change)), "cpu", BeamSearch())
+    assert str(error.value).isprintable()
+
+
+def test_the_bundled_model_is_read_as_it_is(altered: Callable[[Change], Path]):
+    assert load_model(str(altered(lambda card, state: None)), "cpu", BeamSearch()).module.vocabulary.words[4] == "a"
+
+
+def checkpoint(file: Path, state: Any) -> Path:
+    card = json.loads((BUNDLED / CONFIG).read_text(encoding="utf-8"))
+    torch.save({"showattendtell": card, "state_dict": state}, file)
+    return file
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        [torch.zeros(3)],
+        {"captioner.word": [1.0, 2.0]},
+        {3: torch.zeros(3)},
+        {"captioner.word": torch.zeros(1).expand(10**12)},
+        {"captioner.word": torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (10**9,))},
+    ],
+    ids=["list", "numbers", "integer keys", "one number for 10^12", "sparse"],
+)
+def test_weights_that_are_no_tensors_in_full_are_refused(tmp_path: Path, state: Any):
+    with pytest.raises(UserError, match=r"best.ckpt is damaged or no checkpoint"):
+        read_checkpoint(checkpoint(tmp_path / "best.ckpt", state))
+
+
+def test_a_compressed_checkpoint_is_refused_before_it_grows(tmp_path: Path):
+    plain = checkpoint(tmp_path / "plain.ckpt", {"captioner.word": torch.zeros(1_000_000)})
+    with zipfile.ZipFile(plain) as parts, zipfile.ZipFile(tmp_path / "best.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for part in parts.infolist():
+            packed.writestr(part.filename, parts.read(part))
+    assert (tmp_path / "best.ckpt").stat().st_size < plain.stat().st_size / 10
+    with pytest.raises(UserError, match="compressed"):
+        read_checkpoint(tmp_path / "best.ckpt")
