@@ -118,11 +118,18 @@ class CaptioningPipeline(ModelHubMixin):
     def _save_pretrained(self, save_directory: Path) -> None:
         if len(self.models) > 1:
             raise UserError(f"{self.name} are {len(self.models)} models; save each of them on its own")
+        if not self.models[0].card:
+            raise UserError(f"{self.name} is a model in memory; save a checkpoint with trainer.save_checkpoint")
         save_model_folder(self.models[0], save_directory)
 
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
         """Return the model card; `model_card_kwargs` of `save_pretrained` are arguments of `model_card`."""
         return ModelCard(model_card(self.models[0].card, **about))
+
+    @classmethod
+    def from_module(cls, module: ImageCaptioner, name: str = "model", seed: int | None = 1) -> "CaptioningPipeline":
+        """Caption with a model in memory, such as a `CaptioningModule` that has been trained."""
+        return cls(name, [LoadedModel(module.eval(), Config({}), {})], seed)
 
     @classmethod
     def from_pretrained(

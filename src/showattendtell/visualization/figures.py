@@ -5,8 +5,8 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
@@ -32,7 +32,8 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
 
 def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     """Draw the training and validation loss per word (left) and BLEU-4 of the validation captions (right)."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
     for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
         points = metrics.get(name, {})
         left.plot(list(points), list(points.values()), marker=".", label=label)
@@ -53,7 +54,7 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
 
 def draw_data_sheet(dataset: Dataset, path: Path) -> None:
     """Draw a histogram of caption lengths by split above samples spread evenly over the largest split."""
-    figure = plt.figure(figsize=(11, 7), layout="constrained")
+    figure = Figure(figsize=(11, 7), layout="constrained")
     grid = figure.add_gridspec(3, NUM_SAMPLES // 2, height_ratios=(1, 1.2, 1.2))
     _draw_lengths(dataset, figure.add_subplot(grid[0, :]))
     largest = max(dataset.splits.values(), key=len)
@@ -70,7 +71,7 @@ def _draw_lengths(dataset: Dataset, axis: Axes) -> None:
         lengths = range(1, max(counts, default=1) + 1)
         shares = [100 * counts[length] / max(1, counts.total()) for length in lengths]
         axis.step(lengths, shares, where="mid", label=f"{name} ({counts.total():,})")
-    axis.set(title=f"{dataset.name}: words a caption", ylabel="% of captions")
+    axis.set(title=f"{dataset.name}: words per caption", ylabel="% of captions")
     axis.grid(alpha=0.3)
     axis.legend()
 

@@ -10,9 +10,6 @@ from io import BytesIO
 from pathlib import Path
 
 import matplotlib
-
-matplotlib.use("Agg")  # works without a display
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
@@ -59,12 +56,9 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
 
 
 def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
-    """Close a figure and return its image file."""
+    """Return the image file of a figure."""
     content = BytesIO()
-    try:
-        figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
-    finally:
-        plt.close(figure)
+    figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
     return content.getvalue()
 
 
@@ -90,9 +84,9 @@ def heatmap_figure(
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
     columns = math.ceil((len(words) + 1) / rows)
     panel = (2.0, 2.0 * small.height / small.width + 0.3)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained", squeeze=False
-    )
+    # Not pyplot, which would need a display, or change the plots of the user's notebook.
+    figure = Figure(figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     figure.suptitle(" ".join(words), fontsize=13)
     for axis in axes.flat:
         axis.axis("off")

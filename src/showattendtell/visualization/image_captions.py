@@ -89,6 +89,12 @@ class ImageCaptions:
         """Return the arguments of `heatmap_figure`: photograph, words, attention, gates, and `seen` in pixels."""
         return self.photograph, self.words, self.attention, self.gates, self.seen.scaled(*self.photograph.size)
 
+    def _repr_png_(self) -> bytes:
+        """Return the figure that a notebook shows: a panel for each word with its map."""
+        from showattendtell.visualization.heatmaps import encode, heatmap_figure
+
+        return encode(heatmap_figure(*self.as_drawn()))
+
     def __str__(self) -> str:
         return self.caption
 
