@@ -16,12 +16,16 @@ FONT = "STIXTwoMath-Regular.ttf"
 """The font of equations, since a system may not have one."""
 
 
+SECTIONS = {"commands": "Commands", "choices": "Config groups", "api": "Python API"}
+"""The section of the navigation for each folder of the generated reference."""
+
+
 def on_config(config: MkDocsConfig) -> None:
     fence = {"name": "math", "class": "math", "format": as_mathml}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
     sections: dict[str, list[str]] = {}
     for path in reference_pages():
-        section = "Commands" if "/commands/" in path else "Config groups"
+        section = SECTIONS[path.split("/")[1]]
         sections.setdefault(section, []).append(path)
     assert config.nav is not None
     [reference] = (pages["Reference"] for pages in config.nav if isinstance(pages, dict) and "Reference" in pages)

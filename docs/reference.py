@@ -18,12 +18,41 @@ RECIPES = ("experiment", "sweep", "variant")
 """Groups whose options set settings of other groups."""
 
 
+CLASSES = {
+    "Data modules": (
+        "datamodules.datamodule",
+        ("ShapesDataModule", "Flickr8kDataModule", "Flickr30kDataModule", "CocoDataModule", "CustomDataModule")
+        + ("ReaderDataModule", "DataOptions"),
+    ),
+    "Training": ("training.module", ("CaptioningModule",)),
+    "Inference": ("inference.pipeline", ("load", "CaptioningPipeline")),
+    "Captions": ("visualization.image_captions", ("ImageCaptions",)),
+    "Attention": ("models.attention", ("Attention", "SoftAttention", "AdaptiveAttention", "MeanAttention")),
+    "Hard attention": ("models.hard_attention", ("HardAttention",)),
+    "Attention scores": ("models.scores", ()),
+    "Decoders": ("models.decoder", ("Decoder", "LSTMDecoder")),
+    "Encoder": ("models.encoder", ("Encoder",)),
+    "Losses": ("losses.caption", ("SoftLoss", "HardLoss")),
+    "Beam search": ("decoding.beam_search", ("BeamSearch",)),
+    "Metrics": ("metrics.modular", ()),
+}
+"""The page of each part of the Python API: its module, and its documented names, or () for all."""
+
+
 @cache
 def reference_pages() -> dict[str, str]:
     """The Markdown of each page by its path under docs/."""
     groups = compose("train", [])[1]
     pages = {f"reference/commands/{name}.md": _command_page(name, groups) for name in COMMANDS}
-    return pages | {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
+    pages |= {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
+    return pages | {f"reference/api/{module}.md": _api_page(title, module) for title, (module, _) in CLASSES.items()}
+
+
+def _api_page(title: str, module: str) -> str:
+    """A page that mkdocstrings fills from the docstrings."""
+    names = CLASSES[title][1]
+    blocks = [f"::: showattendtell.{module}.{name}" for name in names] or [f"::: showattendtell.{module}"]
+    return "\n\n".join([f"# {title}", *blocks]) + "\n"
 
 
 def _page(group: str) -> str:
@@ -60,7 +89,7 @@ def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
         heads = [line for line in lines if not line.startswith("  ")]
         blocks = [line.strip() for line in lines if line.startswith("  ")]
         if heads:
-            yield html.escape(" ".join(heads), quote=False)
+            yield html.escape(" ".join(heads), quote=False).replace("[", "\\[")  # no link
         if blocks:
             yield "```text\n" + "\n".join(blocks) + "\n```"
 

@@ -151,16 +151,17 @@ def load(
 ) -> CaptioningPipeline:
     """Load a trained model that captions photographs.
 
-    >>> captioner = load()
-    >>> output = captioner("docs/figures/skater.jpg")
-    >>> output.caption
-    'a man is doing a trick on a ramp'
-    >>> output.maps.shape == (len(output.words), output.photograph.height, output.photograph.width)
-    True
-    >>> [word for word, log_p in zip(output.words, output.log_probs) if log_p > -0.1]
-    ['a', 'a', 'a']
-    >>> load(beam_size=1, max_length=3)("docs/figures/skater.jpg").words
-    ('a', 'man', 'is')
+    Examples:
+        >>> captioner = load()
+        >>> output = captioner("docs/figures/skater.jpg")
+        >>> output.caption
+        'a man is doing a trick on a ramp'
+        >>> output.maps.shape == (len(output.words), output.photograph.height, output.photograph.width)
+        True
+        >>> [word for word, log_p in zip(output.words, output.log_probs) if log_p > -0.1]
+        ['a', 'a', 'a']
+        >>> load(beam_size=1, max_length=3)("docs/figures/skater.jpg").words
+        ('a', 'man', 'is')
 
     Args:
         checkpoint: a `best.ckpt` of training, a folder that `save_pretrained` wrote, the name of a bundled

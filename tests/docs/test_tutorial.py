@@ -1,0 +1,41 @@
+"""The tutorial notebook: what is stored in it, and that it runs from top to bottom."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documentation import ROOT
+
+NOTEBOOK = ROOT / "docs/tutorial.ipynb"
+
+
+def outputs(notebook: Any) -> list[Any]:
+    return [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
+
+
+def test_the_stored_notebook_shows_figures_and_no_place_of_a_machine():
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    stored = outputs(json.loads(text))
+    assert sum("image/png" in output.get("data", {}) for output in stored) == 4
+    assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in stored)
+    assert re.findall(r"/(?:home|root|work|tmp)/", text) == []
+    assert len(text) < 1_500_000
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path):
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat, which make setup installs")
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient, which make setup installs")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = outputs(notebook)
+    assert sum("image/png" in output.get("data", {}) for output in shown) == 4
+    table = next(output["data"]["text/html"] for output in shown if "text/html" in output.get("data", {}))
+    soft, hard = map(float, re.search(r"bleu4.*?([\d.]+)</td>.*?([\d.]+)</td>", table).groups())
+    assert soft > 80
+    assert hard > 20
