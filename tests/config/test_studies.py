@@ -190,7 +190,7 @@ def test_a_trial_with_values_that_the_search_cannot_have_is_not_run(tmp_path: Pa
     """They come from a database, and would be arguments."""
     own = study(tmp_path)
     taken = take_one(own)
-    own._release(taken.number)
+    own._held.pop(taken.number).close()
     before = own.trials()[0]
     params = {**before.params, name: value}
     kinds = {**before.distributions, name: CategoricalDistribution([value])}

@@ -4,7 +4,7 @@ import json
 import math
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 from uuid import uuid4
@@ -14,7 +14,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import BasePruner
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -32,34 +31,12 @@ from showattendtell.settings import may_differ
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-FILE = "study.db"
-"""The default storage of a study, a file in its sweep's folder."""
-
-PATIENCE = 60
-"""Seconds to wait while another process writes."""
-
-OPENINGS = 3
-"""Attempts to open a database, which may fail while another process creates the same tables."""
-
-CARD = "study.json"
-"""File in the sweep's folder with the name of the study and its storage, without a password."""
-
-PRUNED = "pruned"
-SECONDS = "seconds"
-
-HELD = ".worker"
-"""Lock file in a trial's folder, held by the sweep that runs the trial."""
-
-PROPOSALS = 3
-"""Number of proposals by the sampler before a random sampler replaces it, if all were tried already."""
-
-DRAWS = 500
-"""Number of random proposals before the search space counts as exhausted, if all were tried already."""
-
-ATTEMPTS = 3
-"""Number of times an interrupted trial is started before it fails."""
-
-SAMPLERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"]
+FILE = "study.db"  # the default storage of a study, in its sweep's folder
+CARD = "study.json"  # the name of the study and its storage, without a password, in the sweep's folder
+HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
+PRUNED, SECONDS = "pruned", "seconds"  # attributes of trials
+PROPOSALS = 3  # proposals by the sampler before a random sampler replaces it, if all were tried already
+PRUNERS = ["optuna.pruners.*"]
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:
@@ -71,8 +48,9 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-    waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}
-    for left in reversed(range(OPENINGS)):
+    # seconds to wait while another process writes
+    waiting = {"connect_args": {"timeout": 60}} if place.startswith("sqlite") else {"pool_pre_ping": True}
+    for left in reversed(range(3)):  # opening fails while another process creates the same tables
         try:
             return RDBStorage(template, engine_kwargs=waiting)
         except ImportError:
@@ -116,25 +94,15 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
         raise UserError(f"{folder} has no {CARD}; give the folder of a search, runs/NAME-study") from None
     except (KeyError, RecursionError, TypeError, ValueError) as fault:
         raise UserError(f"{folder / CARD} is damaged ({type(fault).__name__}); give the folder of a search") from None
-    if url is None and place is not None and not _is_inside(place, folder):
+    is_file = isinstance(place, str) and "://" not in place
+    is_inside = is_file and Path(place).expanduser().resolve().is_relative_to(folder.resolve())
+    if url is None and place is not None and not is_inside:
         raise UserError(f"{folder / CARD} names the storage {place}, which is outside of {folder}; give storage=PLACE")
     storage = open_storage(url or place, folder)
     try:
         return optuna.load_study(study_name=name, storage=storage)
     except KeyError:
         raise UserError(f"there is no study {name} where {folder} has it; give storage=PLACE") from None
-
-
-def _is_inside(place: Any, folder: Path) -> bool:
-    """Return whether a storage is a file in the folder, not a database elsewhere."""
-    if not isinstance(place, str) or "://" in place:
-        return False
-    return Path(place).expanduser().resolve().is_relative_to(folder.resolve())
-
-
-def build_pruner(node: DictConfig) -> BasePruner:
-    pruner: BasePruner = instantiate(node, _execution_whitelist_=["optuna.pruners.*"])
-    return pruner
 
 
 class CurrentTrial:
@@ -145,13 +113,11 @@ class CurrentTrial:
 
     def __init__(self, storage: BaseStorage, study: str, pruner: DictConfig, number: int):
         self._storage = storage
-        self._study = optuna.load_study(
-            study_name=study, storage=storage, sampler=RandomSampler(), pruner=build_pruner(pruner)
-        )
+        built = instantiate(pruner, _execution_whitelist_=PRUNERS)
+        self._study = optuna.load_study(study_name=study, storage=storage, sampler=RandomSampler(), pruner=built)
         known = storage.get_study_id_from_name(study)
         self._id = storage.get_trial_id_from_study_id_trial_number(known, number)
-        before = storage.get_trial(self._id).user_attrs.get(SECONDS, 0.0)
-        self._started = time.monotonic() - before
+        self._started = time.monotonic() - storage.get_trial(self._id).user_attrs.get(SECONDS, 0.0)
 
     def report(self, figure: float, step: int) -> None:
         """Report the validation score number `step`, counted from 1."""
@@ -159,17 +125,14 @@ class CurrentTrial:
         self.keep_time()
 
     def keep_time(self) -> None:
-        self._remember(SECONDS, time.monotonic() - self._started)
+        self._storage.set_trial_user_attr(self._id, SECONDS, time.monotonic() - self._started)
 
     def is_hopeless(self) -> bool:
         """Return whether the pruner stops this trial, and record it in the study."""
         hopeless = self._study.pruner.prune(self._study, self._storage.get_trial(self._id))
         if hopeless:
-            self._remember(PRUNED, True)
+            self._storage.set_trial_user_attr(self._id, PRUNED, True)
         return hopeless
-
-    def _remember(self, name: str, value: Any) -> None:
-        self._storage.set_trial_user_attr(self._id, name, value)
 
 
 def current_trial() -> CurrentTrial:
@@ -179,16 +142,9 @@ def current_trial() -> CurrentTrial:
     return CurrentTrial(storage, config.sweeper.study_name, config.sweeper.pruner, int(config.sweep.subdir))
 
 
-def common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
+def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
     """Return the metric that all trials optimise. An experiment, a variant, a reward or the last stage may set it; no
-    setting of a part does.
-
-    Args:
-        searched: searched settings, with the distributions of their values.
-        fixed: settings of all trials.
-
-    Raises `UserError` if trials optimise different metrics.
-    """
+    setting of a part does. Raises `UserError` if trials optimise different metrics."""
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
         found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
@@ -224,9 +180,9 @@ class ClaimedTrial(NamedTuple):
     overrides: tuple[str, ...]
 
 
-def is_counted(trial: FrozenTrial) -> bool:
-    """Return whether a trial is running or has ended, and was not withdrawn in favour of another worker's trial."""
-    return trial.state != TrialState.FAIL or "fault" in trial.user_attrs
+def _counted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that run or have ended, and were not withdrawn in favour of another worker's trial."""
+    return [trial for trial in trials if trial.state != TrialState.FAIL or "fault" in trial.user_attrs]
 
 
 class Study:
@@ -264,8 +220,9 @@ class Study:
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
-        self._monitor = common_monitor(searched, fixed)
-        self._sampler, self._pruner, self._seed = sampler, build_pruner(pruner), seed
+        self._monitor = _common_monitor(searched, fixed)
+        self._sampler, self._seed = sampler, seed
+        self._pruner = instantiate(pruner, _execution_whitelist_=PRUNERS)
         self._folder = folder
         self._held: dict[int, TextIO] = {}
         with file_lock(self._folder / LOCK):
@@ -277,31 +234,29 @@ class Study:
                 load_if_exists=True,
             )
             self._id = self._storage.get_study_id_from_name(name)
-            self._refuse_other_space()
-            self._refuse_strangers()
+            self._refuse_others()
             write_card(folder, name, storage)
 
-    def _refuse_other_space(self) -> None:
-        """Raise a `UserError` if the study has other settings or choices. The bounds of ranges may change."""
+    def _refuse_others(self) -> None:
+        """Raise a `UserError` if the study has other settings or choices, or the folder trials that the study has not.
+        The bounds of ranges may change."""
         settings = {key.lstrip("+"): str(value) for key, value in self._given.items()}
-        own: dict[str, Any] = {
-            name: value for name, value in settings.items() if name != "sweep" and not may_differ(name)
-        }
-        own |= {name: _kind(space) for name, space in self._space.items()} | {"monitor": self._monitor}
+        own: dict[str, Any] = {key: value for key, value in settings.items() if key != "sweep" and not may_differ(key)}
+        for name, space in self._space.items():
+            is_choice = isinstance(space, CategoricalDistribution)
+            own[name] = [str(choice) for choice in space.choices] if is_choice else type(space).__name__
+        own["monitor"] = self._monitor
         known = self.study.user_attrs.get("space")
         if known is None:
-            self.study.set_user_attr("space", own)
-            return
+            self.study.set_user_attr("space", known := own)
         others = sorted(name for name in {**known, **own} if known.get(name) != own.get(name))
         if others:
             raise UserError(
                 f"the study {self.study.study_name} was begun with other values of {listed(others)}; give what it "
                 "had, or begin another one with hydra.sweeper.study_name=NAME"
             )
-
-    def _refuse_strangers(self) -> None:
-        known = {str(trial.number) for trial in self.trials()}
-        strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in known]
+        numbers = {str(trial.number) for trial in self.trials()}
+        strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
         if strangers:
             raise UserError(
                 f"{strangers[0]} is no trial of the study {self.study.study_name}, and stays as it is; move it, or "
@@ -346,20 +301,16 @@ class Study:
     def _again(self, trial: FrozenTrial) -> list[ClaimedTrial]:
         """Return the interrupted trial, to be resumed; none if it was interrupted too often, or if this search could
         not have proposed its values: they come from a database, and would become arguments."""
-        if not self._is_own(trial):
+        is_own = trial.params.keys() == self._space.keys()
+        if not is_own or not all(_is_in(value, self._space[name]) for name, value in trial.params.items()):
             self.fail(trial.number, "its values are outside of the search space")
             return []
         attempts = trial.user_attrs.get("attempts", 1)
-        if attempts >= ATTEMPTS:
+        if attempts >= 3:
             self.fail(trial.number, f"it was cut off {attempts} times")
             return []
         self._remember(trial.number, "attempts", attempts + 1)
         return [self._taken(trial, "resume=true")]
-
-    def _is_own(self, trial: FrozenTrial) -> bool:
-        return trial.params.keys() == self._space.keys() and all(
-            _is_in(value, self._space[name]) for name, value in trial.params.items()
-        )
 
     def _taken(self, trial: FrozenTrial, *more: str) -> ClaimedTrial:
         given = [f"{key}={value}" for key, value in self._given.items()]
@@ -369,17 +320,15 @@ class Study:
     def _add(self, total: int) -> FrozenTrial | None:
         """Add a new trial and return it; None if the study has `total` trials or has tried all values."""
         while True:
-            counted = [trial for trial in self.trials() if is_counted(trial)]
-            if len(counted) >= min(total, _size(self._space)):
+            if len(_counted(self.trials())) >= min(total, math.prod(map(_num_values, self._space.values()))):
                 return None
             token = uuid4().hex
-            proposed = self._propose(token)
-            if not proposed:
+            if not (proposed := self._propose(token)):
                 return None
             self.study.add_trial(proposed)
             trials = self.trials()
             own = next(trial for trial in trials if trial.user_attrs.get("token") == token)
-            before = [trial for trial in trials[: own.number] if is_counted(trial)]
+            before = _counted(trials[: own.number])
             if len(before) < total and all(trial.params != own.params for trial in before):
                 return own
             self.study.tell(own.number, state=TrialState.FAIL)  # another worker was faster
@@ -387,16 +336,20 @@ class Study:
     def _propose(self, token: str) -> FrozenTrial | None:
         """Return a trial with values that no other trial has; None if none is found."""
         trials = self.trials()
-        tried = [trial.params for trial in trials if is_counted(trial)]
+        tried = [trial.params for trial in _counted(trials)]
         seed = None if self._seed is None else self._seed + len(trials)
         draft = optuna.create_study(
             study_name=self.study.study_name,
             direction=self.study.direction,
-            sampler=instantiate(self._sampler, seed=seed, _execution_whitelist_=SAMPLERS),
+            sampler=instantiate(
+                self._sampler,
+                seed=seed,
+                _execution_whitelist_=["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"],
+            ),
             pruner=self._pruner,
         )
         draft.add_trials(trials)
-        for attempt in range(PROPOSALS + DRAWS):
+        for attempt in range(PROPOSALS + 500):  # then the search space counts as exhausted
             if attempt == PROPOSALS:
                 draft.sampler = RandomSampler(seed)
             proposed = draft.ask(self._space)
@@ -423,16 +376,14 @@ class Study:
         elif isinstance(returned, float) and math.isfinite(returned):
             self.study.tell(number, returned)
         else:
-            return self.fail(number, f"it returned {returned}")
-        return self._release(number)
+            self.fail(number, f"it returned {returned}")
+            return
+        self._held.pop(number).close()
 
     def fail(self, number: int, fault: str) -> None:
         """Record that a trial failed, with the error message."""
         self._remember(number, "fault", fault)
         self.study.tell(number, state=TrialState.FAIL)
-        self._release(number)
-
-    def _release(self, number: int) -> None:
         self._held.pop(number).close()
 
     def _remember(self, number: int, name: str, value: Any) -> None:
@@ -440,19 +391,8 @@ class Study:
         self._storage.set_trial_user_attr(trial, name, value)
 
 
-def _kind(space: BaseDistribution) -> str | list[str]:
-    """Return the part of a distribution that may not change in a study: its choices, or the kind of range."""
-    if isinstance(space, CategoricalDistribution):
-        return [str(choice) for choice in space.choices]
-    return type(space).__name__
-
-
-def _size(space: Mapping[str, BaseDistribution]) -> float:
-    """Return the number of points of a search space."""
-    return math.prod(_num_values(values) for values in space.values())
-
-
 def _num_values(space: BaseDistribution) -> float:
+    """Return the number of values of a distribution."""
     if isinstance(space, CategoricalDistribution):
         return len(set(space.choices))
     if isinstance(space, IntDistribution | FloatDistribution) and space.step:
