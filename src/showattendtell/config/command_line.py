@@ -1,8 +1,9 @@
 """Check a command line before anything runs, and convert it to the form that Hydra accepts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
@@ -34,24 +35,11 @@ SUPPLIED = {
 
 HYDRAS = ("hydra.", "hydra/")  # prefixes of Hydra's own settings and groups
 
+# launchers that need another package, each with the extra of this project that installs it
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
-"""Launchers that need another package, each with the extra of this project that installs it."""
 
 
-Run = tuple[tuple[str, str], ...]
-"""The arguments of one run of a sweep, by setting or group."""
-
-Fault = tuple[str, str]
-"""The setting or group of a wrong argument, and the error message."""
-
-
-class Problems(NamedTuple):
-    """Findings about one run: settings that its YAML leaves to the default in the code, misplaced settings with their
-    error messages, and error messages about the values of the others."""
-
-    unstated: set[str]
-    misplaced: dict[str, str]
-    wrong: list[str]
+Fault = tuple[str, str]  # the setting or group of a wrong argument, and the error message
 
 
 def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
@@ -84,13 +72,13 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     first = {key: lines[0] for key, lines in given.items()}
     runs = {line: tuple({**first, key: line}.items()) for key, lines in given.items() for line in lines}
     distinct = dict.fromkeys([tuple(first.items()), *runs.values()])
-    found = {run: _find(name, run, groups, complete and not faulty) for run in distinct}
+    found = {run: _find(name, dict(run), groups, complete and not faulty) for run in distinct}
     sentences = [sentence for _, sentence in faults]
-    sentences += _placing_faults(given, {line: found[run].misplaced for line, run in runs.items()})
-    raise_errors([*sentences, *dict.fromkeys(sentence for findings in found.values() for sentence in findings.wrong)])
+    sentences += _placing_faults(given, {line: found[run][1] for line, run in runs.items()})
+    raise_errors([*sentences, *dict.fromkeys(sentence for _, _, wrong in found.values() for sentence in wrong)])
 
     # add the prefixes that Hydra needs, and leave out settings that a later argument overrides
-    unstated = {key for findings in found.values() for key in findings.unstated}
+    unstated = {key for keys, _, _ in found.values() for key in keys}
     spelled = {str(o.input_line): f"++{_bare(o)}" if key in unstated else _bare(o) for key, o in overrides.items()}
     settings = set(parse_arguments(arguments).overrides)
     return [spelled.get(each, each) for each in arguments if each in spelled or each not in settings]
@@ -149,16 +137,12 @@ def _lacking_package(group: str, option: str) -> str:
     """Return an error message if the package of a launcher or search space is not installed, else an empty text."""
     kind, extra = ("optuna", "sweeps") if group == SEARCH else (option.partition("_")[0], EXTRAS.get(option))
     part = "sweeper" if group == SEARCH else "launcher"
-    if group not in (SEARCH, LAUNCHER) or not extra or _is_found(f"hydra_plugins.hydra_{kind}_{part}"):
+    if group not in (SEARCH, LAUNCHER) or not extra:
         return ""
+    with suppress(ModuleNotFoundError):  # its parent package is missing
+        if find_spec(f"hydra_plugins.hydra_{kind}_{part}"):
+            return ""
     return f"{group}={option} needs the package hydra-{kind}-{part}; run pip install 'showattendtell[{extra}]'"
-
-
-def _is_found(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False
 
 
 def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
@@ -184,16 +168,24 @@ def _value(line: str) -> str:
     return line.partition("=")[2].strip("'\"")
 
 
-def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) -> Problems:
-    chosen = {key: line for key, line in run if key in groups}
+def _find(
+    name: str, run: Mapping[str, str], groups: Mapping[str, list[str]], complete: bool
+) -> tuple[set[str], dict[str, str], list[str]]:
+    """Return, for the arguments of one run of a sweep by setting or group: the settings that its YAML leaves to the
+    default in the code, misplaced settings with their error messages, and error messages about the other values."""
+    chosen = {key: line for key, line in run.items() if key in groups}
     misplaced = _lacking_groups(name, chosen)
     choices = [line for key, line in chosen.items() if key not in misplaced]
     config, _ = compose(name, choices)
-    settings = {key: line for key, line in run if key not in groups}
+    settings = {key: line for key, line in run.items() if key not in groups}
     stated = {key for key in settings if _is_stated(config, key)}
     for key, line in settings.items():
         if key.startswith("hydra.") and key not in stated and not line.startswith("+"):
-            misplaced[key] = f"there is no setting {key}{did_you_mean(key, _siblings(config, key))}"
+            parent = key.rpartition(".")[0]  # or the closest one that exists
+            while not isinstance(node := OmegaConf.select(config, parent), DictConfig):
+                parent = parent.rpartition(".")[0]
+            known = [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
+            misplaced[key] = f"there is no setting {key}{did_you_mean(key, known)}"
     misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not key.startswith(HYDRAS)}, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
     unstated = {key for key in placed if not key.startswith(HYDRAS) and key not in stated}
@@ -201,8 +193,8 @@ def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) 
     try:
         config, _ = compose(name, [*choices, *spelled])
     except UserError as fault:
-        return Problems(unstated, misplaced, [str(fault)])
-    return Problems(unstated, misplaced, validate(without_hydra(config), complete))
+        return unstated, misplaced, [str(fault)]
+    return unstated, misplaced, validate(without_hydra(config), complete)
 
 
 def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -214,15 +206,6 @@ def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     present = config.hydra.runtime.choices
     parents = {group: group.rpartition("/")[0] for group in nested if group not in present}
     return {g: f"{parent}={present[parent]} has no {g}; leave {nested[g]} out" for g, parent in parents.items()}
-
-
-def _siblings(config: DictConfig, key: str) -> list[str]:
-    """Return the settings next to `key`, or next to the closest parent that exists."""
-    parent = key.rpartition(".")[0]
-    node = OmegaConf.select(config, parent)
-    if not isinstance(node, DictConfig):
-        return _siblings(config, parent)
-    return [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
 
 
 def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[str, list[str]]) -> dict[str, str]:

@@ -36,14 +36,12 @@ CARD = "study.json"  # the name of the study and its storage, without a password
 HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
 PRUNED, SECONDS = "pruned", "seconds"  # attributes of trials
 PROPOSALS = 3  # proposals by the sampler before a random sampler replaces it, if all were tried already
-PRUNERS = ["optuna.pruners.*"]
+SAMPLERS, PRUNERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"], ["optuna.pruners.*"]
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:
-    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder.
-
-    Raises `UserError` if it cannot be opened.
-    """
+    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder. Raises `UserError` if
+    it cannot be opened."""
     if url and "://" not in url:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
@@ -54,10 +52,8 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         try:
             return RDBStorage(template, engine_kwargs=waiting)
         except ImportError:
-            raise UserError(
-                f"the storage {_shown(place)} needs a package; for PostgreSQL run "
-                "pip install 'showattendtell[postgresql]'"
-            ) from None
+            install = "for PostgreSQL run pip install 'showattendtell[postgresql]'"
+            raise UserError(f"the storage {_shown(place)} needs a package; {install}") from None
         except (ArgumentError, DBAPIError) as fault:
             if not left:
                 reason = first_line(getattr(fault, "orig", None) or fault)
@@ -80,13 +76,8 @@ def write_card(folder: Path, name: str, url: str | None) -> None:
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
-    """Return the study of a sweep's folder.
-
-    Args:
-        url: the storage, if it is outside of the folder; an outside storage in `study.json` is not trusted.
-
-    Raises `UserError` if there is no study.
-    """
+    """Return the study of a sweep's folder. `url` is its storage, if that is outside of the folder; an outside storage
+    in `study.json` is not trusted. Raises `UserError` if there is no study."""
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         name, place = str(card["study"]), card["storage"]
@@ -106,10 +97,8 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
 
 
 class CurrentTrial:
-    """The trial that this process runs.
-
-    Reported values and elapsed time are stored in the study; an interrupted trial resumes with both.
-    """
+    """The trial that this process runs. An interrupted one resumes with the reported values and the elapsed time, which
+    are stored in the study."""
 
     def __init__(self, storage: BaseStorage, study: str, pruner: DictConfig, number: int):
         self._storage = storage
@@ -240,28 +229,24 @@ class Study:
     def _refuse_others(self) -> None:
         """Raise a `UserError` if the study has other settings or choices, or the folder trials that the study has not.
         The bounds of ranges may change."""
-        settings = {key.lstrip("+"): str(value) for key, value in self._given.items()}
+        name, settings = self.study.study_name, {key.lstrip("+"): str(value) for key, value in self._given.items()}
         own: dict[str, Any] = {key: value for key, value in settings.items() if key != "sweep" and not may_differ(key)}
-        for name, space in self._space.items():
-            is_choice = isinstance(space, CategoricalDistribution)
-            own[name] = [str(choice) for choice in space.choices] if is_choice else type(space).__name__
+        for key, space in self._space.items():
+            choices = getattr(space, "choices", None)  # of a range only its kind may not change
+            own[key] = list(map(str, choices)) if choices else type(space).__name__
         own["monitor"] = self._monitor
         known = self.study.user_attrs.get("space")
         if known is None:
             self.study.set_user_attr("space", known := own)
-        others = sorted(name for name in {**known, **own} if known.get(name) != own.get(name))
+        others = sorted(key for key in {**known, **own} if known.get(key) != own.get(key))
         if others:
-            raise UserError(
-                f"the study {self.study.study_name} was begun with other values of {listed(others)}; give what it "
-                "had, or begin another one with hydra.sweeper.study_name=NAME"
-            )
+            remedy = "give what it had, or begin another one with hydra.sweeper.study_name=NAME"
+            raise UserError(f"the study {name} was begun with other values of {listed(others)}; {remedy}")
         numbers = {str(trial.number) for trial in self.trials()}
         strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
         if strangers:
-            raise UserError(
-                f"{strangers[0]} is no trial of the study {self.study.study_name}, and stays as it is; move it, or "
-                "begin another study with hydra.sweeper.study_name=NAME"
-            )
+            remedy = "move it, or begin another study with hydra.sweeper.study_name=NAME"
+            raise UserError(f"{strangers[0]} is no trial of the study {name}, and stays as it is; {remedy}")
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials of the study, ordered by number."""
@@ -302,15 +287,15 @@ class Study:
         """Return the interrupted trial, to be resumed; none if it was interrupted too often, or if this search could
         not have proposed its values: they come from a database, and would become arguments."""
         is_own = trial.params.keys() == self._space.keys()
+        attempts = trial.user_attrs.get("attempts", 1)
         if not is_own or not all(_is_in(value, self._space[name]) for name, value in trial.params.items()):
             self.fail(trial.number, "its values are outside of the search space")
-            return []
-        attempts = trial.user_attrs.get("attempts", 1)
-        if attempts >= 3:
+        elif attempts >= 3:
             self.fail(trial.number, f"it was cut off {attempts} times")
-            return []
-        self._remember(trial.number, "attempts", attempts + 1)
-        return [self._taken(trial, "resume=true")]
+        else:
+            self._remember(trial.number, "attempts", attempts + 1)
+            return [self._taken(trial, "resume=true")]
+        return []
 
     def _taken(self, trial: FrozenTrial, *more: str) -> ClaimedTrial:
         given = [f"{key}={value}" for key, value in self._given.items()]
@@ -338,16 +323,9 @@ class Study:
         trials = self.trials()
         tried = [trial.params for trial in _counted(trials)]
         seed = None if self._seed is None else self._seed + len(trials)
-        draft = optuna.create_study(
-            study_name=self.study.study_name,
-            direction=self.study.direction,
-            sampler=instantiate(
-                self._sampler,
-                seed=seed,
-                _execution_whitelist_=["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"],
-            ),
-            pruner=self._pruner,
-        )
+        sampler = instantiate(self._sampler, seed=seed, _execution_whitelist_=SAMPLERS)
+        name, direction = self.study.study_name, self.study.direction
+        draft = optuna.create_study(study_name=name, direction=direction, sampler=sampler, pruner=self._pruner)
         draft.add_trials(trials)
         for attempt in range(PROPOSALS + 500):  # then the search space counts as exhausted
             if attempt == PROPOSALS:
@@ -358,14 +336,13 @@ class Study:
                 break
         else:
             return None
-        system = draft.trials[proposed.number].system_attrs
         given = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
         settings = {**given, **{name: format_value(value) for name, value in params.items()}}
         return create_trial(
             state=TrialState.RUNNING,
             params=params,
             distributions=self._space,
-            system_attrs=system,
+            system_attrs=draft.trials[proposed.number].system_attrs,
             user_attrs={"host": socket.gethostname(), "token": token, "settings": settings},
         )
 

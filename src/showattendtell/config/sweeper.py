@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from showattendtell.config.compose import SEARCH
 from showattendtell.config.hydra_internals import BasicSweeper, failure_of
 from showattendtell.config.subprocesses import in_own_process
-from showattendtell.config.validation import FAULTS, full_traceback, is_debugging, raise_errors, sentence, validate
+from showattendtell.config.validation import error_message, raise_errors, sentence, validate
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text
@@ -34,11 +34,8 @@ IN_TURN = "basic"  # Hydra's own launcher, which runs one job after the other in
 
 
 def run_in_sweep(run: Callable[[], Any]) -> Any:
-    """Run `run` in the folder where the sweep was started, and return its result.
-
-    If runs are parallel, its output goes into NAME.log in its folder. An exception is always logged there, and then
-    raised to Hydra, which continues with the other runs.
-    """
+    """Run `run` in the folder where the sweep was started, and return its result. If runs are parallel, its output goes
+    into NAME.log in its folder. An exception is always logged there, and then raised to Hydra."""
     config = HydraConfig.get()
     log = Path(config.runtime.output_dir, f"{config.job.name}.log")
     launcher = config.runtime.choices["hydra/launcher"]
@@ -47,9 +44,7 @@ def run_in_sweep(run: Callable[[], Any]) -> Any:
         try:
             return run()
         except Exception as fault:
-            message = f"error: {sentence(fault)}\n"
-            if is_debugging() or not isinstance(fault, FAULTS):
-                message = full_traceback(fault) + (message if isinstance(fault, FAULTS) else "")
+            message = error_message(fault)
             sys.stderr.write(message)
             if launcher == IN_TURN:
                 log.write_text(message)
@@ -98,24 +93,17 @@ class GridSweeper(BasicSweeper):
 
 
 def settle_folder(config: DictConfig) -> None:
-    """Write the sweep's folder into its configuration as an absolute path, with its time stamp resolved.
-
-    The override has the prefix `++`, which distinguishes it from a folder that the user named.
-    """
+    """Write the sweep's folder into its configuration as an absolute path, with its time stamp resolved."""
     folder = os.path.abspath(config.hydra.sweep.dir)
     with read_write(config.hydra):
         config.hydra.sweep.dir = folder
+        # the prefix distinguishes it from a folder that the user named
         config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={QuotedString(folder, Quote.double).with_quotes()}")
 
 
 class RecordingLauncher(Launcher):
-    """A launcher that records the results of all runs in `ended`, in the order of their launch, and returns only the
-    successful ones to its sweeper, which would stop at a failed run.
-
-    Args:
-        launcher: the wrapped launcher, already set up.
-        config: the configuration of the sweep.
-    """
+    """Wraps a launcher that is set up: records the results of all runs in `ended`, in the order of their launch, and
+    returns only the successful ones to its sweeper, which would stop at a failed run."""
 
     def __init__(self, launcher: Launcher, config: DictConfig):
         self._launcher, self._hydra = launcher, config.hydra
@@ -129,15 +117,13 @@ class RecordingLauncher(Launcher):
         if name == IN_TURN:
             ended = self._launcher.launch(job_overrides, initial_job_idx)
         else:
-            print(
-                f"each run prints into {format_override(self._hydra.sweep.dir)}/NUMBER/{self._hydra.job.name}.log",
-                flush=True,
-            )
+            folder, file = self._hydra.sweep.dir, f"{self._hydra.job.name}.log"
+            print(f"each run prints into {format_override(folder)}/NUMBER/{file}", flush=True)
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the runs
             try:
                 ended = self._launcher.launch(job_overrides, initial_job_idx)
             except Exception as fault:
-                log = Path(self._hydra.sweep.dir, f"{self._hydra.job.name}.log")
+                log = Path(folder, file)
                 log.write_text(traceback.format_exc())
                 message = " ".join(str(fault).strip().splitlines()[:2]) or type(fault).__name__
                 raise UserError(f"hydra/launcher={name}: {message}; {format_override(log)} has more") from fault
@@ -145,10 +131,7 @@ class RecordingLauncher(Launcher):
         return [run for run in ended if run.status == JobStatus.COMPLETED]
 
     def report(self) -> None:
-        """Print a line for each successful run.
-
-        Raises `UserError` with a line for each failed run.
-        """
+        """Print a line for each successful run. Raises `UserError` with a line for each failed one."""
         failed = []
         shared = set.intersection(*(set(run.overrides or ()) for run in self.ended))
         for run in self.ended:
