@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 from uuid import uuid4
 
 import optuna
@@ -162,13 +162,6 @@ def _values(space: BaseDistribution) -> list[str]:
     return [format_value(space.low)]
 
 
-class ClaimedTrial(NamedTuple):
-    """A trial claimed by this process: its number and the arguments of its run."""
-
-    number: int
-    overrides: tuple[str, ...]
-
-
 def _counted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials that run or have ended, and were not withdrawn in favour of another worker's trial."""
     return [trial for trial in trials if trial.state != TrialState.FAIL or "fault" in trial.user_attrs]
@@ -252,17 +245,18 @@ class Study:
         """Return all trials of the study, ordered by number."""
         return self.study.get_trials(deepcopy=False)
 
-    def take(self, number: int, total: int) -> list[ClaimedTrial]:
+    def take(self, number: int, total: int) -> dict[int, list[str]]:
         """Claim up to `number` trials for this process: first interrupted ones, then new ones until the study has
-        `total`. Return an empty list if all are done or run by other processes."""
-        taken: list[ClaimedTrial] = []
+        `total`. Return the arguments of their runs by number; none if all are done or run by other processes."""
+        taken: dict[int, list[str]] = {}
         with file_lock(self._folder / LOCK):
             for trial in self.trials():
-                if len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial):
-                    taken += self._again(trial)
+                is_free = len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial)
+                if is_free and self._may_resume(trial):
+                    taken[trial.number] = [*self._arguments(trial), "resume=true"]
             while len(taken) < number and (added := self._add(total)):
                 self._hold(added.number)
-                taken.append(self._taken(added))
+                taken[added.number] = self._arguments(added)
         return taken
 
     def _seize(self, trial: FrozenTrial) -> bool:
@@ -283,9 +277,9 @@ class Study:
             self._held[number] = file
         return file is not None
 
-    def _again(self, trial: FrozenTrial) -> list[ClaimedTrial]:
-        """Return the interrupted trial, to be resumed; none if it was interrupted too often, or if this search could
-        not have proposed its values: they come from a database, and would become arguments."""
+    def _may_resume(self, trial: FrozenTrial) -> bool:
+        """Count an attempt to resume a trial. It fails if it was interrupted too often, or if this search could not
+        have proposed its values: they come from a database, and would become arguments."""
         is_own = trial.params.keys() == self._space.keys()
         attempts = trial.user_attrs.get("attempts", 1)
         if not is_own or not all(_is_in(value, self._space[name]) for name, value in trial.params.items()):
@@ -294,13 +288,13 @@ class Study:
             self.fail(trial.number, f"it was cut off {attempts} times")
         else:
             self._remember(trial.number, "attempts", attempts + 1)
-            return [self._taken(trial, "resume=true")]
-        return []
+            return True
+        return False
 
-    def _taken(self, trial: FrozenTrial, *more: str) -> ClaimedTrial:
+    def _arguments(self, trial: FrozenTrial) -> list[str]:
         given = [f"{key}={value}" for key, value in self._given.items()]
         own = [f"{self._keys[name]}={format_value(value)}" for name, value in trial.params.items()]
-        return ClaimedTrial(trial.number, (*given, *own, f"hydra.sweep.subdir={trial.number}", *more))
+        return [*given, *own, f"hydra.sweep.subdir={trial.number}"]
 
     def _add(self, total: int) -> FrozenTrial | None:
         """Add a new trial and return it; None if the study has `total` trials or has tried all values."""

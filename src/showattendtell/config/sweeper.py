@@ -208,13 +208,13 @@ class StudySweeper(Sweeper):
 
         study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)
         while taken := study.take(self._n_jobs, self._n_trials):
-            self._recorder.launch([trial.overrides for trial in taken], taken[0].number)
+            self._recorder.launch(list(taken.values()), next(iter(taken)))
             ended = self._recorder.ended
-            for trial, run in zip(taken, ended[-len(taken) :], strict=True):
+            for number, run in zip(taken, ended[-len(taken) :], strict=True):
                 if run.status == JobStatus.COMPLETED:
-                    study.end(trial.number, run.return_value)
+                    study.end(number, run.return_value)
                 else:
-                    study.fail(trial.number, sentence(failure_of(run)))
+                    study.fail(number, sentence(failure_of(run)))
             if len(ended) >= 3 and all(run.status == JobStatus.FAILED for run in ended):
                 faults = [f"{_folder_of(run)}: {sentence(failure_of(run))}" for run in ended]
                 raise UserError("\n  ".join([f"all {len(faults)} trials failed, and there will be no more:", *faults]))
