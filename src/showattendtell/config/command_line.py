@@ -38,7 +38,6 @@ HYDRAS = ("hydra.", "hydra/")  # prefixes of Hydra's own settings and groups
 # launchers that need another package, each with the extra of this project that installs it
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
 
-
 Fault = tuple[str, str]  # the setting or group of a wrong argument, and the error message
 
 

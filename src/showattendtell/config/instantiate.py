@@ -22,8 +22,7 @@ from showattendtell.models.decoder import initialise_as_released
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Dataset
 
-Config = DictConfig
-"""A checked configuration, whose settings are attributes."""
+Config = DictConfig  # a checked configuration, whose settings are attributes
 
 
 def build(node: DictConfig, **objects: Any) -> Any:

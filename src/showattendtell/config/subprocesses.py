@@ -65,8 +65,7 @@ def end_with_parent() -> None:
 
 class Subcommands:
     """Context that runs commands one after the other and forwards signals to the current one, so that it can save its
-    state. Between commands a signal exits this process. `came` is the last signal received, if there was one.
-    """
+    state. Between commands a signal exits this process. `came` is the last signal received, if there was one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -30,7 +30,7 @@ LIMIT = 20_000  # the largest number of characters in a stored command
 def trusted_targets() -> list[str]:
     """Return the patterns of every `_target_` that a file may name: those in conf/, and those that the user trusts."""
     own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
-    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]
+    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]  # all targets of a package
 
 
 @cache
