@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from showattendtell.visualization.image_captions import ImageCaptions
 
 __version__ = version("showattendtell")
-__all__ = [
-    "CaptionOutput",
-    "CaptioningModule",
-    "CaptioningPipeline",
-    "CocoDataModule",
-    "CustomDataModule",
+__all__ = ["CaptionOutput", "CaptioningModule", "CaptioningPipeline", "CocoDataModule", "CustomDataModule"]
+__all__ += [
     "Flickr8kDataModule",
     "Flickr30kDataModule",
     "ImageCaptions",
@@ -38,8 +34,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch and Lightning take seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
+    module = "training.module" if name == "CaptioningModule" else "inference.pipeline"
     if name.endswith("DataModule"):
         module = "datamodules.datamodule"
-    else:
-        module = "training.module" if name == "CaptioningModule" else "inference.pipeline"
     return getattr(import_module(f"showattendtell.{module}"), name)

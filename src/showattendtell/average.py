@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 
 
-def run(config: DictConfig) -> None:
+@entry_point("average")
+def main(config: DictConfig) -> None:
     """Write the averaged checkpoint. Raises `UserError` if it would overwrite one of its inputs."""
     import sys
     from pathlib import Path
@@ -29,8 +30,6 @@ def run(config: DictConfig) -> None:
     save(made.checkpoint, path)
     print(f"{len(config.checkpoint)} models, cosine {made.cosine:.3f}; written to {path}")
 
-
-main = entry_point("average", run)
 
 if __name__ == "__main__":
     main()

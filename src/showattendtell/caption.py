@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -13,7 +13,8 @@ PAGE = "html"
 PAGE_START = "<!doctype html>"
 
 
-def run(config: DictConfig) -> None:
+@entry_point("caption", positional="images")
+def main(config: DictConfig) -> None:
     if (config.images is None) == (config.split is None):
         raise UserError(
             "give photographs, as images=photo.jpg, or a split of the checkpoint's data set, as split=test; not both"
@@ -25,17 +26,12 @@ def run(config: DictConfig) -> None:
     from showattendtell.visualization.image_captions import drawing
 
     pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]
-    with drawing() if pictures else nullcontext(_draw_nothing) as draw:  # starts before torch is imported
+    with drawing() if pictures else nullcontext(print) as draw:  # starts before torch is imported
         return _caption_photographs(config, pictures, draw)
-
-
-def _draw_nothing(*_: Any) -> None: ...
 
 
 def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable[..., None]) -> None:
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
-    from pathlib import Path
-
     from showattendtell.data.images import find_images
     from showattendtell.inference.pipeline import caption_all, load_captioners, warn_of_size
     from showattendtell.visualization.image_captions import picture_names
@@ -44,24 +40,24 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
     names, output = picture_names(files), Path(config.output or "captions")
-    photographs = {file.resolve() for file in files}
+    page, photographs = output / "index.html", {file.resolve() for file in files}
     for path in (output / f"{name}.{suffix}" for name in names for suffix in pictures):
         if path.resolve() in photographs:
             raise UserError(f"{path} is one of the photographs; set output to another folder")
     with_page = config.formats is None or PAGE in config.formats
     if with_page:
-        writable(output / "index.html", starts_with(PAGE_START))
+        writable(page, starts_with(PAGE_START))
         warn_of_size(len(files), "formats=[png] writes none")
     captioners = load_captioners(config)
-    entries = []
-    faults: list[str] = []
+    models = [captioner.name for captioner in captioners]
+    entries, faults = [], list[str]()
     for number, descriptions in caption_all(captioners, files, faults):
         first = descriptions[0]
         print(f"{files[number]}: {first.caption}")
         for other in first.captions[1:]:
             print(f"  also: {other.caption}")
-        for captioner, description in zip(captioners[1:], descriptions[1:], strict=True):
-            print(f"  {captioner.name}: {description.caption}")
+        for model, description in zip(models[1:], descriptions[1:], strict=True):
+            print(f"  {model}: {description.caption}")
         for suffix in pictures:
             path = output / f"{names[number]}.{suffix}"
             draw(*first.as_drawn(), path)
@@ -69,9 +65,8 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
         if with_page:
             entries.append(make_entry(files[number].name, descriptions))
     if entries:
-        page = output / "index.html"
         count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
-        write_page(Page(count, [captioner.name for captioner in captioners], entries), page)
+        write_page(Page(count, models, entries), page)
         print(page)
     if faults:
         raise UserError("; ".join(faults))
@@ -83,17 +78,9 @@ def _caption_split(config: DictConfig) -> None:
     Raises:
         UserError: at the end, about images that cannot be read, unless `dataset.skip_unreadable` is set.
     """
-    from pathlib import Path
-
     from showattendtell.config.instantiate import build
+    from showattendtell.inference import pipeline
     from showattendtell.inference.checkpoints import next_to
-    from showattendtell.inference.pipeline import (
-        caption_all,
-        evenly_spaced,
-        load_captioners,
-        resolve_dataset,
-        warn_of_size,
-    )
     from showattendtell.inference.predictions import references_of
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import starts_with, writable
@@ -103,16 +90,14 @@ def _caption_split(config: DictConfig) -> None:
         raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
     first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")), starts_with(PAGE_START))
-    captioners = load_captioners(config)
-    settings = resolve_dataset(captioners[0].config, config)
+    captioners = pipeline.load_captioners(config)
+    settings = pipeline.resolve_dataset(captioners[0].config, config)
     dataset = build(settings)
     split = dataset.split(config.split)
-    examples = evenly_spaced(split, config.number)
-    warn_of_size(len(examples), "a smaller number= gives a smaller one")
-    faults: list[str] = []
-    references, entries = references_of(examples), []
-    files = [Path(example.path) for example in examples]
-    for number, descriptions in caption_all(captioners, files, faults):
+    examples = pipeline.evenly_spaced(split, config.number)
+    pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
+    references, entries, faults = references_of(examples), [], list[str]()
+    for number, descriptions in pipeline.caption_all(captioners, [Path(each.path) for each in examples], faults):
         name = examples[number].image
         entries.append(make_entry(name, descriptions, references[name]))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
@@ -123,8 +108,6 @@ def _caption_split(config: DictConfig) -> None:
     elif faults:
         raise UserError("; ".join(faults))
 
-
-main = entry_point("caption", run, positional="images")
 
 if __name__ == "__main__":
     main()

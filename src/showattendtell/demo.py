@@ -10,7 +10,6 @@ from showattendtell.config.entry_point import report_errors, take_debug
 from showattendtell.errors import UserError
 
 RUN = "runs/demo"
-NUM_PICTURES = 4
 
 
 def main() -> None:
@@ -25,24 +24,19 @@ def main() -> None:
             raise UserError(f"there is no setting {name}: demo takes none; train, evaluate and caption do")
         _follow("train", f"hydra.run.dir={RUN}")
         _follow("evaluate", f"checkpoint={RUN}/best.ckpt")
-        _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(_scenes())}", f"output={RUN}/captions")
+        from showattendtell.config.instantiate import build
+
+        config, _ = compose("train", ["dataset=shapes"])
+        scenes = [example.path for example in build(config.dataset).split("test")[:4]]
+        _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(scenes)}", f"output={RUN}/captions")
     print(f"\nThe pictures are in {RUN}/captions, and in a browser {RUN}/captions/index.html shows them word by word.")
     print(f"The learning curve is {RUN}/learning_curve.png.")
 
 
 def _follow(command: str, *settings: str) -> None:
     print(f"\n$ python -m showattendtell.{shlex.join([command, *settings])}", flush=True)
-    status = subprocess.run([sys.executable, "-m", f"showattendtell.{command}", *settings]).returncode
-    if status:
+    if status := subprocess.run([sys.executable, "-m", f"showattendtell.{command}", *settings]).returncode:
         sys.exit(status)
-
-
-def _scenes() -> list[str]:
-    """Return the files of the first test images."""
-    from showattendtell.config.instantiate import build
-
-    config, _ = compose("train", ["dataset=shapes"])
-    return [example.path for example in build(config.dataset).split("test")[:NUM_PICTURES]]
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-CLOSED_PIPE = 141
-"""Exit status of a program whose reader has gone, as shells report it."""
+CLOSED_PIPE = 141  # exit status of a program whose reader has gone, as shells report it
 
 
 class UserError(Exception):
@@ -44,14 +43,9 @@ def quiet_pipe() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        if not _is_stdout_closed():
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in poll.poll(0)):  # the pipe that broke is to another process
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it exits
         sys.exit(CLOSED_PIPE)
-
-
-def _is_stdout_closed() -> bool:
-    """Return whether standard output is the pipe that broke, and not one to another process."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))

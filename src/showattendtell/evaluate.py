@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 
 
-def run(config: DictConfig) -> float:
+@entry_point("evaluate")
+def main(config: DictConfig) -> float:
     """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent."""
     from pathlib import Path
 
@@ -58,8 +59,6 @@ def run(config: DictConfig) -> float:
     print(f"written to {path}")
     return scores.figures.get("bleu4", 0.0)
 
-
-main = entry_point("evaluate", run)
 
 if __name__ == "__main__":
     main()

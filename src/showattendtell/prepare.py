@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 
 
-def run(config: DictConfig) -> None:
+@entry_point("prepare")
+def main(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build, build_source
@@ -27,8 +28,6 @@ def run(config: DictConfig) -> None:
     else:
         build_source(config, dataset, encoder)
 
-
-main = entry_point("prepare", run)
 
 if __name__ == "__main__":
     main()

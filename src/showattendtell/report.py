@@ -6,7 +6,8 @@ from showattendtell.config.entry_point import entry_point
 from showattendtell.errors import UserError
 
 
-def run(config: DictConfig) -> None:
+@entry_point("report", positional="runs")
+def main(config: DictConfig) -> None:
     from pathlib import Path
 
     if (config.runs is None) == (config.study is None):
@@ -36,8 +37,6 @@ def run(config: DictConfig) -> None:
         print(f"written to {path}")
     return None
 
-
-main = entry_point("report", run, positional="runs")
 
 if __name__ == "__main__":
     main()

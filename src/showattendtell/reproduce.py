@@ -6,7 +6,8 @@ from showattendtell.config.entry_point import entry_point
 from showattendtell.reproduction.tables import quote_settings
 
 
-def run(config: DictConfig) -> None:
+@entry_point("reproduce", expand=quote_settings)
+def main(config: DictConfig) -> None:
     """Run the recipes. Raises `UserError` at the end if runs failed, with a list of them."""
     from pathlib import Path
 
@@ -24,8 +25,6 @@ def run(config: DictConfig) -> None:
     if not config.plan:
         reproduce(table, runs, folder, config)
 
-
-main = entry_point("reproduce", run, expand=quote_settings)
 
 if __name__ == "__main__":
     main()

@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 
 
-def run(config: DictConfig) -> None:
+@entry_point("score")
+def main(config: DictConfig) -> None:
     from collections import ChainMap
     from pathlib import Path
 
@@ -61,8 +62,6 @@ def run(config: DictConfig) -> None:
     )
     print(f"written to {path}")
 
-
-main = entry_point("score", run)
 
 if __name__ == "__main__":
     main()

@@ -6,12 +6,17 @@ from importlib import import_module
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
+from showattendtell.errors import UserError
 
-PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
-
-def run(config: DictConfig) -> None:
-    _find_packages()
+@entry_point("serve")
+def main(config: DictConfig) -> None:
+    for package in ("fastapi", "uvicorn", "python_multipart"):
+        try:
+            import_module(package)
+        except ImportError:
+            name = package.replace("_", "-")
+            raise UserError(f"serve needs the package {name}; run pip install 'showattendtell[serve]'") from None
     from showattendtell.config.instantiate import build
     from showattendtell.inference.pipeline import load_captioners
     from showattendtell.serving.app import make_app
@@ -33,19 +38,6 @@ def run(config: DictConfig) -> None:
     hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
     run_app(make_app(models, queue, limits, hosts), listening, limits)
 
-
-def _find_packages() -> None:
-    from showattendtell.errors import UserError
-
-    for package in PACKAGES:
-        try:
-            import_module(package)
-        except ImportError:
-            name = package.replace("_", "-")
-            raise UserError(f"serve needs the package {name}; run pip install 'showattendtell[serve]'") from None
-
-
-main = entry_point("serve", run)
 
 if __name__ == "__main__":
     main()

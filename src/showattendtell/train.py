@@ -1,22 +1,28 @@
 """Train a captioner, and write its best and last checkpoint, its curves and its log into the run's folder."""
 
+import os
 from pathlib import Path
 from typing import SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.entry_point import (
-    as_argument,
-    entry_point,
-    is_first_process,
-    read_choices,
-    run_folder,
-    search_root,
-)
+from showattendtell.config.entry_point import as_argument, entry_point, read_choices, run_folder, search_root
 from showattendtell.errors import UserError
 
 
-def run(config: DictConfig) -> float:
+def expanded(arguments: list[str]) -> list[str]:
+    """Return the arguments, with those of the resumed run if `resume` is a run's folder. Other processes of torchrun or
+    SLURM than the first get settings that create no folder."""
+    if any(argument.startswith("resume=") for argument in arguments):
+        from showattendtell.training.resume import recall
+
+        arguments = recall(arguments)
+    is_first = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
+    return arguments if is_first else [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
+
+
+@entry_point("train", expand=expanded)
+def main(config: DictConfig) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word; with stages, that of
     the last stage."""
     if config.decoding.get("mirrored"):
@@ -77,18 +83,6 @@ def report_best(folder: Path, score: SupportsFloat | None) -> float:
     print(f"  python -m showattendtell.evaluate {as_argument('checkpoint', folder / 'best.ckpt')}")
     return float(score)
 
-
-def expanded(arguments: list[str]) -> list[str]:
-    """Return the arguments, with those of the resumed run if `resume` is a run's folder. Other processes than the first
-    get settings that create no folder."""
-    if any(argument.startswith("resume=") for argument in arguments):
-        from showattendtell.training.resume import recall
-
-        arguments = recall(arguments)
-    return arguments if is_first_process() else [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
-
-
-main = entry_point("train", run, expand=expanded)
 
 if __name__ == "__main__":
     main()

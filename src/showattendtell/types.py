@@ -32,12 +32,9 @@ class Box(NamedTuple):
 
     def clipped(self, frame: Box) -> Box:
         """Return the part within `frame`; its area is 0 if the boxes do not overlap."""
-        return Box(
-            min(max(self.left, frame.left), frame.right),
-            min(max(self.top, frame.top), frame.bottom),
-            min(max(self.right, frame.left), frame.right),
-            min(max(self.bottom, frame.top), frame.bottom),
-        )
+        left, right = (min(max(x, frame.left), frame.right) for x in (self.left, self.right))
+        top, bottom = (min(max(y, frame.top), frame.bottom) for y in (self.top, self.bottom))
+        return Box(left, top, right, bottom)
 
     @property
     def area(self) -> float:

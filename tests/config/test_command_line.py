@@ -212,7 +212,7 @@ def test_a_search_is_spelled_with_its_space_less_what_is_given():
 
 
 def test_a_search_whose_package_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("showattendtell.config.command_line._is_found", lambda module: False)
+    monkeypatch.setattr("showattendtell.config.command_line.find_spec", lambda module: None)
     with pytest.raises(
         UserError, match=r"needs the package hydra-optuna-sweeper; run pip install 'showattendtell\[sweeps\]'"
     ):

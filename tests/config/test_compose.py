@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from showattendtell.config.compose import LAUNCHER, compose
-from showattendtell.config.help import help_page
+from showattendtell.config.entry_point import help_page
 from showattendtell.errors import UserError
 
 GROUPS = {

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import OF_SEARCHES, compose
-from showattendtell.config.help import help_page
+from showattendtell.config.entry_point import help_page
 
 ANSWER = """
 import atexit, runpy, sys

@@ -19,7 +19,6 @@ from optuna.trial import TrialState, create_trial
 from showattendtell.config.study import (
     CARD,
     FILE,
-    ClaimedTrial,
     CurrentTrial,
     Study,
     find_study,
@@ -43,14 +42,15 @@ def study(folder: Path, *arguments: str, sampler: Any = RANDOM, storage: str | N
     return Study("own", place, folder, OmegaConf.create(sampler), OmegaConf.create(NONE), 1, list(arguments or MIXED))
 
 
-def take_one(study: Study, total: int = 99) -> ClaimedTrial:
-    [taken] = study.take(1, total)
+def take_one(study: Study, total: int = 99) -> tuple[int, list[str]]:
+    """The number of the trial and the arguments of its run."""
+    [taken] = study.take(1, total).items()
     return taken
 
 
 def run_all(study: Study, total: int, returned: Callable[[Any], Any] = lambda trial: float(trial.number)) -> None:
     while taken := study.take(1, total):
-        number = taken[0].number
+        [number] = taken
         study.end(number, returned(study.trials()[number]))
 
 
@@ -71,17 +71,17 @@ def die() -> None:
 
 def test_a_run_is_given_the_settings_of_all_the_values_of_its_trial_and_its_folder(tmp_path: Path):
     own = study(tmp_path)
-    taken = take_one(own)
+    _, overrides = take_one(own)
     params = own.trials()[0].params
     assert params.keys() == {"optimizer", "optimizer.lr", "decoder.dropout", "decoder.hidden_dim"}
-    assert taken.overrides == (
+    assert overrides == [
         "dataset=shapes",
         f"optimizer={params['optimizer']}",
         f"optimizer.lr={params['optimizer.lr']}",
         f"++decoder.dropout={params['decoder.dropout']}",
         f"decoder.hidden_dim={params['decoder.hidden_dim']}",
         "hydra.sweep.subdir=0",
-    )
+    ]
     assert 1e-4 <= params["optimizer.lr"] <= 1e-2
     assert params["optimizer.lr"] == float(f"{params['optimizer.lr']:.4g}")
     assert params["decoder.hidden_dim"] in (32, 64, 96, 128)
@@ -90,8 +90,8 @@ def test_a_run_is_given_the_settings_of_all_the_values_of_its_trial_and_its_fold
 def test_a_study_continues_to_its_number_of_trials_and_no_further(tmp_path: Path):
     run_all(study(tmp_path), 3)
     again = study(tmp_path)
-    assert again.take(5, 3) == []
-    assert [trial.number for trial in again.take(5, 5)] == [3, 4]
+    assert again.take(5, 3) == {}
+    assert list(again.take(5, 5)) == [3, 4]
 
 
 @pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])
@@ -117,7 +117,7 @@ def test_few_values_are_each_tried_once_and_then_there_is_nothing_left(tmp_path:
 def test_trials_taken_together_differ_from_each_other(tmp_path: Path, sampler: Any):
     own = study(tmp_path, sampler=sampler)
     run_all(own, 5)
-    points = [own.trials()[trial.number].params for trial in own.take(4, 99)]
+    points = [own.trials()[number].params for number in own.take(4, 99)]
     assert all(point not in points[:number] for number, point in enumerate(points))
 
 
@@ -154,10 +154,10 @@ def test_a_trial_whose_worker_was_killed_is_run_again_in_its_folder_with_its_val
     own = study(tmp_path, storage=storage)
     before = own.trials()[2]
     assert before.state == TrialState.RUNNING
-    again = take_one(own)
-    assert again.number == 2
-    assert again.overrides[-2:] == ("hydra.sweep.subdir=2", "resume=true")
-    assert f"optimizer.lr={before.params['optimizer.lr']}" in again.overrides
+    again, overrides = take_one(own)
+    assert again == 2
+    assert overrides[-2:] == ["hydra.sweep.subdir=2", "resume=true"]
+    assert f"optimizer.lr={before.params['optimizer.lr']}" in overrides
     own.end(2, 1.0)
     run_all(own, 4)
     assert states(own) == ["COMPLETE"] * 4
@@ -171,7 +171,7 @@ def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
     for _ in range(3):
         in_fork(killed)
     own = study(tmp_path)
-    assert take_one(own).number == 1
+    assert take_one(own)[0] == 1
     assert own.trials()[0].user_attrs["fault"] == "it was cut off 3 times"
 
 
@@ -189,8 +189,8 @@ def test_a_trial_that_is_cut_off_again_and_again_has_failed(tmp_path: Path):
 def test_a_trial_with_values_that_the_search_cannot_have_is_not_run(tmp_path: Path, name: str, value: Any):
     """They come from a database, and would be arguments."""
     own = study(tmp_path)
-    taken = take_one(own)
-    own._release(taken.number)
+    taken, _ = take_one(own)
+    own._held.pop(taken).close()
     before = own.trials()[0]
     params = {**before.params, name: value}
     kinds = {**before.distributions, name: CategoricalDistribution([value])}
@@ -202,24 +202,24 @@ def test_a_trial_with_values_that_the_search_cannot_have_is_not_run(tmp_path: Pa
     foreign.add_trial(strange)
     shutil.rmtree(tmp_path / "0")
     again = study(tmp_path)
-    [added] = again.take(1, 2)
-    assert added.number == 1
-    assert str(value) not in " ".join(added.overrides)
+    [(added, overrides)] = again.take(1, 2).items()
+    assert added == 1
+    assert str(value) not in " ".join(overrides)
     assert again.trials()[0].user_attrs["fault"] == "its values are outside of the search space"
 
 
 def test_a_worker_leaves_the_trials_of_others_alone_as_long_as_they_live(tmp_path: Path):
     own = study(tmp_path)
-    taken = take_one(own)
+    taken, _ = take_one(own)
 
     def other() -> None:
         another = study(tmp_path)
-        assert [trial.number for trial in another.take(9, 3)] == [1, 2]
+        assert list(another.take(9, 3)) == [1, 2]
         assert another.trials()[0].params != another.trials()[1].params
 
     assert in_fork(other) == 0
-    own.end(taken.number, 1.0)
-    assert [trial.number for trial in own.take(9, 3)] == [1, 2]
+    own.end(taken, 1.0)
+    assert list(own.take(9, 3)) == [1, 2]
 
 
 def test_a_trial_that_a_scheduler_still_runs_is_not_taken_from_it(tmp_path: Path):
@@ -227,11 +227,11 @@ def test_a_trial_that_a_scheduler_still_runs_is_not_taken_from_it(tmp_path: Path
     training = lock_file(tmp_path / "0" / LOCK)
 
     def other() -> None:
-        assert take_one(study(tmp_path)).number == 1
+        assert take_one(study(tmp_path))[0] == 1
 
     assert in_fork(other) == 0
     training.close()
-    assert take_one(study(tmp_path)).number == 0
+    assert take_one(study(tmp_path))[0] == 0
 
 
 def test_a_trial_of_a_machine_whose_folders_are_not_seen_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -241,7 +241,7 @@ def test_a_trial_of_a_machine_whose_folders_are_not_seen_is_left_to_it(tmp_path:
     take_one(there)
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     here = study(tmp_path / "here", storage=journal)
-    assert take_one(here).number == 1
+    assert take_one(here)[0] == 1
     assert [trial.user_attrs["host"] for trial in here.trials()] == ["there", "here"]
 
 
@@ -261,7 +261,7 @@ def test_of_two_machines_that_are_as_fast_one_gives_way(
         return proposed
 
     monkeypatch.setattr(here, "_propose", slowly)
-    assert [trial.number for trial in here.take(1, total)] == expected
+    assert list(here.take(1, total)) == expected
     assert states(here) == ["RUNNING", "FAIL", "RUNNING"][: 2 + len(expected)]
     first, second, *third = (trial.params for trial in here.trials())
     assert first == second

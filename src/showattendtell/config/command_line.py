@@ -1,8 +1,9 @@
 """Check a command line before anything runs, and convert it to the form that Hydra accepts."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
@@ -11,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
-from showattendtell.config.renames import FORMER_GROUPS, renamed_settings
+from showattendtell.config.renames import FORMER_GROUPS, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
@@ -32,28 +33,12 @@ SUPPLIED = {
 }
 """Arguments of a part that the code passes; they are not settings."""
 
+HYDRAS = ("hydra.", "hydra/")  # prefixes of Hydra's own settings and groups
+
+# launchers that need another package, each with the extra of this project that installs it
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
-"""Launchers that need another package, each with the extra of this project that installs it."""
 
-
-class Problem(NamedTuple):
-    """A wrong argument: its setting or group, and the error message."""
-
-    key: str
-    sentence: str
-
-
-Run = tuple[tuple[str, str], ...]
-"""The arguments of one run of a sweep, by setting or group."""
-
-
-class Problems(NamedTuple):
-    """Findings about one run: settings that its YAML leaves to the default in the code, misplaced settings with their
-    error messages, and error messages about the values of the others."""
-
-    unstated: set[str]
-    misplaced: dict[str, str]
-    wrong: list[str]
+Fault = tuple[str, str]  # the setting or group of a wrong argument, and the error message
 
 
 def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
@@ -73,12 +58,12 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
         searched = _searched(name, parsed.overrides, groups)
         arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
     overrides, faults = _parse(parsed.overrides)
-    faults += [Problem(old, f"{old} was renamed to {new}") for old, new in renamed_settings(overrides).items()]
+    faults += [(old, f"{old} was renamed to {new}") for old in overrides if (new := renamed_setting(old)) != old]
     for key, override in overrides.items():
         faults += _form_faults(override, parsed.multirun, groups)
         if key in groups and not override.is_delete():
             faults += _choice_faults(override, default.hydra.runtime.choices.get(key), groups)
-    faulty = {fault.key for fault in faults}
+    faulty = {key for key, _ in faults}
     parts = tuple(f"{key.replace('/', '.')}." for key in faulty)
     judged = {key: override for key, override in overrides.items() if key not in faulty and not key.startswith(parts)}
     given = {key: _lines(override, groups) for key, override in judged.items()}
@@ -86,11 +71,16 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     first = {key: lines[0] for key, lines in given.items()}
     runs = {line: tuple({**first, key: line}.items()) for key, lines in given.items() for line in lines}
     distinct = dict.fromkeys([tuple(first.items()), *runs.values()])
-    found = {run: _find(name, run, groups, complete and not faulty) for run in distinct}
-    sentences = [fault.sentence for fault in faults]
-    sentences += _placing_faults(given, {line: found[run] for line, run in runs.items()})
-    raise_errors([*sentences, *dict.fromkeys(sentence for findings in found.values() for sentence in findings.wrong)])
-    return _spell(arguments, overrides, set().union(*(findings.unstated for findings in found.values())))
+    found = {run: _find(name, dict(run), groups, complete and not faulty) for run in distinct}
+    sentences = [sentence for _, sentence in faults]
+    sentences += _placing_faults(given, {line: found[run][1] for line, run in runs.items()})
+    raise_errors([*sentences, *dict.fromkeys(sentence for _, _, wrong in found.values() for sentence in wrong)])
+
+    # add the prefixes that Hydra needs, and leave out settings that a later argument overrides
+    unstated = {key for keys, _, _ in found.values() for key in keys}
+    spelled = {str(o.input_line): f"++{_bare(o)}" if key in unstated else _bare(o) for key, o in overrides.items()}
+    settings = set(parse_arguments(arguments).overrides)
+    return [spelled.get(each, each) for each in arguments if each in spelled or each not in settings]
 
 
 def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) -> list[str]:
@@ -103,10 +93,9 @@ def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) 
     return [f"{key}={value}" for key, value in config.hydra.sweeper.params.items() if key not in overrides]
 
 
-def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Problem]]:
+def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Fault]]:
     """Return the overrides by key, and a problem for each line that cannot be parsed."""
-    overrides: dict[str, Override] = {}
-    faults = []
+    overrides, faults = {}, []
     for line in lines:
         try:
             override = OverridesParser.create().parse_override(line)
@@ -114,47 +103,45 @@ def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Problem]]:
         except HydraException as fault:
             reason = first_line(fault)
             hint = f" ({reason}); quote special characters: 'name=\"value\"'" if "=" in line else ""
-            faults.append(Problem(line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
+            faults.append((line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
     return overrides, faults
 
 
-def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[Problem]:
+def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
     key, line = override.key_or_group, str(override.input_line)
     if override.is_delete():
-        yield Problem(key, f"'{line}': {key} cannot be removed; settings are given as name=value")
+        yield key, f"'{line}': {key} cannot be removed; settings are given as name=value"
     elif override.is_sweep_override() and not multirun:
-        yield Problem(key, f"{line} gives several values; put -m before it to run them all")
+        yield key, f"{line} gives several values; put -m before it to run them all"
     elif not _lines(override, groups):
-        yield Problem(key, f"{line} gives no value at all")
+        yield key, f"{line} gives no value at all"
     elif not multirun and ((key == LAUNCHER and _value(line) in EXTRAS) or (key == SEARCH and _value(line) != "null")):
-        yield Problem(key, f"{line} is for several runs; put -m before it")
+        yield key, f"{line} is for several runs; put -m before it"
     elif key == SEARCH and override.is_sweep_override():
-        yield Problem(key, f"{line} gives several search spaces; give one of them")
+        yield key, f"{line} gives several search spaces; give one of them"
 
 
-def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Problem]:
+def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
     group = override.key_or_group
-    for option in (option for line in _lines(override, groups) for option in _options(line)):
-        if option not in groups[group] and (option != "null" or default is not None):
-            yield Problem(group, f"there is no {group}={option}{did_you_mean(option, groups[group])}")
-        elif lack := _lacking_package(group, option):
-            yield Problem(group, lack)
+    for value in map(_value, _lines(override, groups)):
+        is_list = value.startswith("[")  # several options, as in [wandb,tensorboard]
+        for option in [each.strip() for each in value.strip("[]").split(",")] if is_list else [value]:
+            if option not in groups[group] and (option != "null" or default is not None):
+                yield group, f"there is no {group}={option}{did_you_mean(option, groups[group])}"
+            elif lack := _lacking_package(group, option):
+                yield group, lack
 
 
 def _lacking_package(group: str, option: str) -> str:
     """Return an error message if the package of a launcher or search space is not installed, else an empty text."""
     kind, extra = ("optuna", "sweeps") if group == SEARCH else (option.partition("_")[0], EXTRAS.get(option))
     part = "sweeper" if group == SEARCH else "launcher"
-    if group not in (SEARCH, LAUNCHER) or not extra or _is_found(f"hydra_plugins.hydra_{kind}_{part}"):
+    if group not in (SEARCH, LAUNCHER) or not extra:
         return ""
+    with suppress(ModuleNotFoundError):  # its parent package is missing
+        if find_spec(f"hydra_plugins.hydra_{kind}_{part}"):
+            return ""
     return f"{group}={option} needs the package hydra-{kind}-{part}; run pip install 'showattendtell[{extra}]'"
-
-
-def _is_found(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False
 
 
 def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
@@ -173,40 +160,40 @@ def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
 def _bare(override: Override) -> str:
     """Return the argument without `+` or `++`, except for Hydra's own settings, where the prefix has a meaning."""
     line = str(override.input_line)
-    return line if _is_hydras(override.key_or_group) else line.lstrip("+")
-
-
-def _is_hydras(key: str) -> bool:
-    return key.startswith(("hydra.", "hydra/"))
+    return line if override.key_or_group.startswith(HYDRAS) else line.lstrip("+")
 
 
 def _value(line: str) -> str:
     return line.partition("=")[2].strip("'\"")
 
 
-def _options(line: str) -> list[str]:
-    """Return the chosen options: one, or several as in `[wandb,tensorboard]`."""
-    value = _value(line)
-    return [option.strip() for option in value.strip("[]").split(",")] if value.startswith("[") else [value]
-
-
-def _find(name: str, run: Run, groups: Mapping[str, list[str]], complete: bool) -> Problems:
-    chosen = {key: line for key, line in run if key in groups}
+def _find(
+    name: str, run: Mapping[str, str], groups: Mapping[str, list[str]], complete: bool
+) -> tuple[set[str], dict[str, str], list[str]]:
+    """Return, for the arguments of one run of a sweep by setting or group: the settings that its YAML leaves to the
+    default in the code, misplaced settings with their error messages, and error messages about the other values."""
+    chosen = {key: line for key, line in run.items() if key in groups}
     misplaced = _lacking_groups(name, chosen)
     choices = [line for key, line in chosen.items() if key not in misplaced]
     config, _ = compose(name, choices)
-    settings = {key: line for key, line in run if key not in groups}
-    misplaced |= _unknown_to_hydra(config, settings)
+    settings = {key: line for key, line in run.items() if key not in groups}
     stated = {key for key in settings if _is_stated(config, key)}
-    misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not _is_hydras(key)}, groups)
+    for key, line in settings.items():
+        if key.startswith("hydra.") and key not in stated and not line.startswith("+"):
+            parent = key.rpartition(".")[0]  # or the closest one that exists
+            while not isinstance(node := OmegaConf.select(config, parent), DictConfig):
+                parent = parent.rpartition(".")[0]
+            known = [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
+            misplaced[key] = f"there is no setting {key}{did_you_mean(key, known)}"
+    misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not key.startswith(HYDRAS)}, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
-    unstated = {key for key in placed if not _is_hydras(key) and key not in stated}
+    unstated = {key for key in placed if not key.startswith(HYDRAS) and key not in stated}
     spelled = [f"++{line}" if key in unstated else line for key, line in placed.items()]
     try:
         config, _ = compose(name, [*choices, *spelled])
     except UserError as fault:
-        return Problems(unstated, misplaced, [str(fault)])
-    return Problems(unstated, misplaced, validate(without_hydra(config), complete))
+        return unstated, misplaced, [str(fault)]
+    return unstated, misplaced, validate(without_hydra(config), complete)
 
 
 def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -218,25 +205,6 @@ def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
     present = config.hydra.runtime.choices
     parents = {group: group.rpartition("/")[0] for group in nested if group not in present}
     return {g: f"{parent}={present[parent]} has no {g}; leave {nested[g]} out" for g, parent in parents.items()}
-
-
-def _unknown_to_hydra(config: DictConfig, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return an error message for each unknown setting of Hydra itself; one with the prefix `+` is added."""
-    unknown = [key for key in settings if key.startswith("hydra.") and not _is_stated(config, key)]
-    return {
-        key: f"there is no setting {key}{did_you_mean(key, _siblings(config, key))}"
-        for key in unknown
-        if not settings[key].startswith("+")
-    }
-
-
-def _siblings(config: DictConfig, key: str) -> list[str]:
-    """Return the settings next to `key`, or next to the closest parent that exists."""
-    parent = key.rpartition(".")[0]
-    node = OmegaConf.select(config, parent)
-    if not isinstance(node, DictConfig):
-        return _siblings(config, parent)
-    return [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
 
 
 def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[str, list[str]]) -> dict[str, str]:
@@ -300,20 +268,13 @@ def _names(node: Any, path: str) -> set[str]:
     return names - set(SUPPLIED.get(path, ()))
 
 
-def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Problems]) -> Iterator[str]:
+def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield an error message for each misplaced setting, with the sweep values at fault if other values accept it."""
     for key, own in given.items():
         faults = []
         for lines in given.values():
-            lacking = [line for line in lines if key in by_line[line].misplaced]
+            lacking = [line for line in lines if key in by_line[line]]
             if 0 < len(lacking) < len(lines):
-                faults.append(f"{' or '.join(lacking)}: {by_line[lacking[0]].misplaced[key]}")
-        first = by_line[own[0]].misplaced
+                faults.append(f"{' or '.join(lacking)}: {by_line[lacking[0]][key]}")
+        first = by_line[own[0]]
         yield from faults or ([first[key]] if key in first else [])
-
-
-def _spell(arguments: Sequence[str], overrides: Mapping[str, Override], unstated: set[str]) -> list[str]:
-    """Return the arguments with the prefixes that Hydra needs, without settings that a later argument overrides."""
-    lines = {str(o.input_line): f"++{_bare(o)}" if key in unstated else _bare(o) for key, o in overrides.items()}
-    given = set(parse_arguments(arguments).overrides)
-    return [lines.get(argument, argument) for argument in arguments if argument in lines or argument not in given]

@@ -21,32 +21,13 @@ from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
 from showattendtell.settings import may_differ
 
-LAUNCHER = "hydra/launcher"
-"""The config group of launchers, which run the runs of a sweep."""
+LAUNCHER = "hydra/launcher"  # the config group of launchers, which run the runs of a sweep
+SEARCH = "sweep"  # the config group of search spaces
+OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop hopeless ones
+DEFAULT = "its default"  # shown for a setting that a configuration does not contain
+MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
 
-SEARCH = "sweep"
-"""The config group of search spaces."""
-
-OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")
-"""The config groups of samplers, which propose trials, and of pruners, which stop hopeless ones."""
-
-
-DEFAULT = "its default"
-"""The value that is shown for a setting that a configuration does not contain."""
-
-MODEL = ("encoder", "attention", "decoder")
-"""The groups of settings that shape the model."""
-
-HARMLESS = {
-    "weights",
-    "trainable",
-    "frozen_stride",
-    "learning_rate",
-    "recompute",
-    "_target_",
-    "dropout",
-    "dropout_places",
-}
+HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "recompute", TARGET, "dropout", "dropout_places"}
 """Model settings that may differ when weights are loaded from another model."""
 
 
@@ -98,9 +79,8 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     merged = copy.deepcopy(config)
     for name, change in changes.items():
         if isinstance(change, Mapping):
-            merged[name] = with_overrides(
-                merged[name], **{str(key): value for key, value in change.items() if key != TARGET}
-            )
+            inner = {str(key): value for key, value in change.items() if key != TARGET}
+            merged[name] = with_overrides(merged[name], **inner)
         elif change is not None:
             merged[name] = change
     return merged
@@ -132,40 +112,32 @@ def _mismatch(fault: MissingConfigException) -> str | None:
 @cache
 def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the options of the config groups of `chosen` and their nested groups. Needs an initialised Hydra."""
-    outer = [group for group in chosen if "/" not in group and group != "hydra"]
-    own = [group for name in outer for group in (name, *_nested_groups(name))]
+    own = []
+    for group in [group for group in chosen if "/" not in group and group != "hydra"]:
+        named = _defaults(group)
+        own += [group, *(f"{group}/{inner}" for inner in _entries(group, ObjectType.GROUP) if inner in named)]
     return {group: _options(group) for group in (*own, LAUNCHER, *(OF_SEARCHES if SEARCH in own else ()))}
 
 
 def _options(group: str) -> list[str]:
     """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
     named = {entry.removeprefix(f"/{group}/").partition("/")[0] for entry in _defaults(group)}
-    folders = [folder for folder in _subfolders(group) if folder not in named]
-    return [*_files(group), *(f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}"))]
-
-
-def _nested_groups(group: str) -> list[str]:
-    """Return the subfolders from which options of the group choose."""
-    return [f"{group}/{folder}" for folder in _subfolders(group) if folder in _defaults(group)]
+    folders = [folder for folder in _entries(group, ObjectType.GROUP) if folder not in named]
+    inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}")]
+    return _entries(group, ObjectType.CONFIG) + inner
 
 
 def _defaults(group: str) -> set[str]:
-    """Return the groups and files named in the defaults lists of the group's options."""
-    files = [Path(config_folder(), group, f"{option}.yaml") for option in _files(group)] if _subfolders(group) else []
-    options: list[Any] = [OmegaConf.to_container(OmegaConf.load(file)) for file in files]
-    return {name for option in options for entry in option.get("defaults", []) for name in _names(entry)}
+    """Return the groups and files named in the defaults lists of the group's options; empty without subfolders."""
+    names: set[str] = set()
+    for option in _entries(group, ObjectType.CONFIG) if _entries(group, ObjectType.GROUP) else []:
+        for entry in load_plain(Path(config_folder(), group, f"{option}.yaml")).get("defaults", []):
+            names |= {entry} if isinstance(entry, str) else set(entry)
+    return names
 
 
-def _names(entry: str | dict[str, str]) -> list[str]:
-    return [entry] if isinstance(entry, str) else list(entry)
-
-
-def _files(group: str) -> list[str]:
-    return GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG)
-
-
-def _subfolders(group: str) -> list[str]:
-    return GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.GROUP)
+def _entries(group: str, kind: ObjectType) -> list[str]:
+    return GlobalHydra.instance().config_loader().get_group_options(group, kind)
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,14 +146,13 @@ def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return `setting=VALUE instead of VALUE` for each setting that differs between the configuration and the
-    plain settings of another run, except settings that may change when a run is resumed."""
+    """Return `setting=VALUE instead of VALUE` for each setting that differs from the plain settings of another run,
+    except settings that may change when a run is resumed."""
     ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", other))
-    names = [name for name in {**theirs, **ours} if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT)]
     return [
         f"{name}={format_value(ours.get(name, DEFAULT))} instead of {format_value(theirs.get(name, DEFAULT))}"
-        for name in names
-        if not may_differ(name)
+        for name in {**theirs, **ours}
+        if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT) and not may_differ(name)
     ]
 
 
@@ -201,18 +172,13 @@ def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
 
 
 def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for part in MODEL
-        for name, value in leaves(part, {**_literal_defaults(settings[part]), **settings[part]})
-    }
-
-
-def _literal_defaults(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of the part's class that are literals."""
-    values = {}
-    for name, parameter in read_signature(part["_target_"]).parameters.items():
-        if parameter.default is not None:
+    """Return the settings of the model, and the defaults of its classes that are literals."""
+    found: dict[str, Any] = {}
+    for part in MODEL:
+        defaults = {}
+        for name, parameter in read_signature(settings[part][TARGET]).parameters.items():
             with suppress(ValueError):
-                values[name] = ast.literal_eval(parameter.default)
-    return values
+                if parameter.default is not None:
+                    defaults[name] = ast.literal_eval(parameter.default)
+        found |= leaves(part, {**defaults, **settings[part]})
+    return found

@@ -1,5 +1,7 @@
-"""Entry point of every command: read the configuration, check it, run the command, and report errors."""
+"""Entry point of every command: read the configuration, check it, run the command, and report errors; or print the page
+of `--help`, with the purpose and usage of the command and a description of every setting."""
 
+import ast
 import atexit
 import gc
 import os
@@ -7,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,42 +19,38 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 
-from showattendtell.config.command_line import check_command
+from showattendtell.config.command_line import SUPPLIED, check_command
 from showattendtell.config.compose import SEARCH, command_folder, compose, load_plain, to_plain
-from showattendtell.config.help import help_page
 from showattendtell.config.hydra_internals import is_flag, parse_arguments
+from showattendtell.config.signatures import Parameter, Signature, SignatureError, read_signature
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
 from showattendtell.config.trust import escaped
 from showattendtell.config.validation import (
     DEBUG,
     FAULTS,
+    TARGET,
+    error_message,
     find_targets,
-    full_traceback,
-    is_debugging,
+    format_value,
+    join,
     raise_errors,
-    sentence,
     validate,
 )
 from showattendtell.errors import UserError, quiet_pipe
 
-GARBAGE = 50_000
-"""Allocations between two garbage collections, instead of 700: importing torch creates half a million objects that
-stay, and scanning them repeatedly takes a second."""
-
-
-PLAIN = r"[\w./-]+"
-"""Pattern of a value that needs no quotes, neither for the shell nor for Hydra."""
+PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
 
 
 def entry_point(
-    name: str,
-    run: Callable[[DictConfig], Any],
-    positional: str = "",
-    expand: Callable[[list[str]], list[str]] = list,
-) -> Callable[[], None]:
-    """Return `main()` of a command: it reads `conf/NAME.yaml` and the command line, checks them, calls `run(config)`.
+    name: str, positional: str = "", expand: Callable[[list[str]], list[str]] = list
+) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
+    """Decorate the function of a command, which gets its configuration: the result reads `conf/NAME.yaml` and the
+    command line, checks them and calls the function.
 
     Every `_target_` on the command line may be built. Errors that the user can fix are printed as one sentence, with
     exit status 2.
@@ -62,43 +60,44 @@ def entry_point(
         expand: function that rewrites the arguments before they are checked.
     """
 
-    def task(config: DictConfig) -> Any:
-        def checked() -> Any:
-            raise_errors(validate(config))
-            with without_checks(config):
-                return run(config)
+    def decorate(run: Callable[[DictConfig], Any]) -> Callable[[], None]:
+        def task(config: DictConfig) -> Any:
+            def checked() -> Any:
+                raise_errors(validate(config))
+                with without_checks(config):
+                    return run(config)
 
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            return run_in_sweep(checked)
-        with report_errors():
-            return checked()
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                return run_in_sweep(checked)
+            with report_errors():
+                return checked()
 
-    def main() -> None:
-        gc.set_threshold(GARBAGE)
-        with report_errors():
-            arguments = without_dashes(map(expand_home, take_debug(sys.argv[1:])))
-            arguments = name_positional(arguments, positional) if positional else arguments
-            if {"-h", "--help"} & set(arguments):
-                settings = [argument for argument in arguments if not argument.startswith("-")]
-                print(help_page(*compose(name, check_command(name, settings, complete=False))))
-                return
-            sys.argv[1:] = check_command(name, expand(arguments))
-            for sweeper in (GridSweeper, StudySweeper):
-                Plugins.instance().register(sweeper)
-            hydra.main(config_path=command_folder(name), config_name=name)(task)()
+        def main() -> None:
+            # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
+            gc.set_threshold(50_000)
+            with report_errors():
+                arguments = without_dashes(map(expand_home, take_debug(sys.argv[1:])))
+                arguments = name_positional(arguments, positional) if positional else arguments
+                if {"-h", "--help"} & set(arguments):
+                    settings = [argument for argument in arguments if not argument.startswith("-")]
+                    print(help_page(*compose(name, check_command(name, settings, complete=False))))
+                    return
+                sys.argv[1:] = check_command(name, expand(arguments))
+                for sweeper in (GridSweeper, StudySweeper):
+                    Plugins.instance().register(sweeper)
+                hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
-    return main
+        return main
+
+    return decorate
 
 
 def take_debug(arguments: list[str]) -> list[str]:
-    """Return the arguments without `--debug`. Set the debug variable by it or by the user's HYDRA_FULL_ERROR=1.
-
-    HYDRA_FULL_ERROR is then set to 1 in any case, so that Hydra prints no error messages itself.
-    """
+    """Return the arguments without `--debug`. Set the debug variable by it or by the user's HYDRA_FULL_ERROR=1."""
     if "--debug" in arguments:
         os.environ[DEBUG] = "1"
     os.environ.setdefault(DEBUG, os.environ.get("HYDRA_FULL_ERROR", "0"))
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that Hydra prints no error messages itself
     return [argument for argument in arguments if argument != "--debug"]
 
 
@@ -141,10 +140,7 @@ def without_dashes(arguments: Iterable[str]) -> list[str]:
 
 def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
     """Return the arguments with the positional ones collected as `setting=[...]`. An argument is positional if it has
-    no `=` or is the path of a file or folder.
-
-    Raises `UserError` if the setting is given by name as well.
-    """
+    no `=` or is the path of a file or folder. Raises `UserError` if the setting is given by name as well."""
     given = parse_arguments(arguments).overrides
     places = [argument for argument in given if "=" not in argument or os.path.exists(argument)]
     rest = [argument for argument in arguments if argument not in places]
@@ -159,18 +155,13 @@ def run_folder() -> Path:
     return format_override(HydraConfig.get().runtime.output_dir)
 
 
-def is_first_process() -> bool:
-    """Return whether this is the first process of torchrun or SLURM. Works before the process group is initialised."""
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))) == 0
-
-
 def search_root() -> Path | None:
     """Return the folder that has earlier runs of the same command, or earlier sweeps for a run of a sweep. None if the
     user named this run's folder, and for a trial."""
     config, folder = HydraConfig.get(), run_folder()
-    is_sweep = config.mode == RunMode.MULTIRUN
     if is_trial():
         return None
+    is_sweep = config.mode == RunMode.MULTIRUN
     setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
     is_named = any(line.startswith(setting) for line in config.overrides.hydra)
     if is_sweep:
@@ -188,15 +179,13 @@ class Choices(NamedTuple):
 def read_choices() -> Choices:
     """Return the choices of this run, without the arguments `resume` and `sweep`."""
     config = HydraConfig.get()
-    choices = {group: option for group, option in config.runtime.choices.items() if option}
-    return Choices(
-        {group: option for group, option in choices.items() if not group.startswith("hydra") and group != SEARCH},
-        [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))],
-    )
-
-
-TAGS = ("dataset", "encoder", "attention", "decoder")
-"""Config groups whose options become tags of a run."""
+    choices = {
+        group: option
+        for group, option in config.runtime.choices.items()
+        if option and group != SEARCH and not group.startswith("hydra")
+    }
+    given = [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))]
+    return Choices(choices, given)
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
@@ -207,7 +196,7 @@ def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
         return None, ()
     content = load_plain(file)
     choices = content["hydra"]["runtime"]["choices"]
-    tags = [str(choices[group]) for group in TAGS if choices.get(group)]
+    tags = [str(choices[group]) for group in ("dataset", "encoder", "attention", "decoder") if choices.get(group)]
     is_sweep = content["hydra"]["mode"] == RunMode.MULTIRUN.name
     return folder.absolute().parent.name if is_sweep else None, tuple(dict.fromkeys(tags))
 
@@ -233,17 +222,73 @@ def quoted(text: str) -> str:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Print an error that the user can fix on stderr and exit with status 2; with 130, as shells do, for Ctrl-C.
-
-    With `--debug` print its traceback as well. If the reader of standard output is gone, exit without a message.
-    """
+    """Print an error that the user can fix on stderr and exit with status 2; with 130, as shells do, for Ctrl-C. If the
+    reader of standard output is gone, exit without a message."""
     try:
         with quiet_pipe():
             yield
     except FAULTS as fault:
-        if is_debugging():
-            print(full_traceback(fault), file=sys.stderr)
-        print(f"error: {sentence(fault)}", file=sys.stderr)
+        sys.stderr.write(error_message(fault))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+class Setting(NamedTuple):
+    """A setting: its value as on the command line, its description, and its type if known. A part has a description and
+    no value."""
+
+    name: str
+    value: str
+    meaning: str
+    annotation: Any
+
+
+def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
+    """Return the page for a composed configuration. Descriptions come from the docstrings of the configured classes."""
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
+        if groups:
+            console.print("\nChoices (group=option), the present one in brackets:\n")
+            table, present = Table.grid(padding=(0, 2)), config.hydra.runtime.choices
+            for group in [group for group in groups if group in present]:
+                options = (f"\\[{option}]" if option == present[group] else option for option in groups[group])
+                table.add_row("", group, "  ".join(options))
+            console.print(table)
+        settings: Any = OmegaConf.to_container(config)
+        settings.pop("hydra")
+        console.print("\nSettings (setting=value), as they stand with these choices:\n")
+        for name, value, meaning, _ in explain("", settings):
+            escaped_value = value.replace("[", "\\[")  # or rich reads a list as markup
+            console.print(f"  {name}={escaped_value}" if value else f"  [bold]{name}[/bold]", soft_wrap=True)
+            if meaning:
+                console.print(Padding(meaning, (0, 0, 0, 6)), markup=False)
+        console.print(
+            "\n-m before several values (decoder.hidden_dim=256,512) runs them all; --cfg job prints all settings."
+        )
+    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+
+
+def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
+    """Yield a part and its settings. Arguments of its target are included if they are set or documented; libraries
+    document their own targets."""
+    signature = Signature({}, False, "")
+    if str(node.get(TARGET, "")).startswith("showattendtell."):
+        with suppress(SignatureError):
+            signature = read_signature(node[TARGET])
+            if path:
+                yield Setting(path, "", signature.doc, None)
+    inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
+    for key, value in node.items():
+        if key not in inner and not str(key).startswith("_"):
+            parameter = signature.parameters.get(key, Parameter(None, None, ""))
+            yield Setting(join(path, str(key)), format_value(value), parameter.doc, parameter.annotation)
+    for key, parameter in signature.parameters.items():
+        if key not in node and parameter.default is not None and parameter.doc and key not in SUPPLIED.get(path, ()):
+            default: Any = parameter.default
+            with suppress(ValueError):  # an expression stays as it is
+                default = ast.literal_eval(default)
+            yield Setting(f"{path}.{key}", format_value(default), parameter.doc, parameter.annotation)
+    for key, value in inner.items():
+        yield from explain(join(path, key), value)

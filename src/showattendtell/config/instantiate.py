@@ -22,8 +22,7 @@ from showattendtell.models.decoder import initialise_as_released
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Dataset
 
-Config = DictConfig
-"""A checked configuration, whose settings are attributes."""
+Config = DictConfig  # a checked configuration, whose settings are attributes
 
 
 def build(node: DictConfig, **objects: Any) -> Any:
@@ -72,10 +71,10 @@ def build_source(config: DictConfig, dataset: Dataset, encoder: Encoder) -> tupl
     See `open_source`.
     """
     augmentation = build(config.augment, seed=config.seed)
-    extraction, skips = build(config.features), _skips_unreadable(config)
+    folder, extraction, skips = _feature_settings(config)
     if not encoder.trainable and extraction.views > 1 and config.data.get("cache_on_device"):
         raise UserError("data.cache_on_device=true keeps one view of each image; leave it out with features.views")
-    return open_source(dataset, encoder, _feature_folder(config), extraction, augmentation, config.seed, skips)
+    return open_source(dataset, encoder, folder, extraction, augmentation, config.seed, skips)
 
 
 def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: str) -> tuple[Source, Dataset]:
@@ -84,15 +83,13 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
     Like `build_source`, except that pixels are read if the feature cache has no finished store, and that only the
     images of the split are checked.
     """
-    extraction, skips = build(config.features), _skips_unreadable(config)
-    if encoder.trainable or not is_finished(feature_path(_feature_folder(config), dataset, encoder, extraction)):
+    folder, extraction, skips = _feature_settings(config)
+    if encoder.trainable or not is_finished(feature_path(folder, dataset, encoder, extraction)):
         return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
-    return open_source(dataset, encoder, _feature_folder(config), extraction, None, config.seed, skips)
+    return open_source(dataset, encoder, folder, extraction, None, config.seed, skips)
 
 
-def _feature_folder(config: DictConfig) -> Path:
-    return Path(config.cache).expanduser() / "features"
-
-
-def _skips_unreadable(config: DictConfig) -> bool:
-    return config.dataset.get("skip_unreadable", False)
+def _feature_settings(config: DictConfig) -> tuple[Path, Any, bool]:
+    """Return the folder of the feature cache, how features are extracted, and whether unreadable images are skipped."""
+    folder = Path(config.cache).expanduser() / "features"
+    return folder, build(config.features), config.dataset.get("skip_unreadable", False)

@@ -4,13 +4,14 @@ A setting that is typed under its old name gets an error with the new one. Check
 names, which are replaced when they are loaded.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from showattendtell.config.validation import TARGET
 
 PACKAGE = "showattendtell."
 
+# old name of a setting to its new one, in the same node
 SETTINGS = {
     "attention.expectation": "attention.expectation_prob",
     "attention.relaxation": "attention.gumbel_tau",
@@ -24,14 +25,14 @@ SETTINGS = {
     "initial_weights": "init_from",
     "selection": "monitor",
 }
-"""Old name of a setting to its new one, in the same node."""
 
+# old name of a node at the top of a configuration to its new place
 MOVED = {"early_stopping": "callbacks.early_stopping"}
-"""Old name of a node at the top of a configuration to its new place."""
 
+# groups that are gone, which leave settings of the same name, and the reason
 FORMER_GROUPS = {"loss": "the loss comes with the attention"}
-"""Groups that are gone, which leave settings of the same name, and the reason."""
 
+# old module of a `_target_` to its new one
 MODULES = {
     "batches": "datamodules.datamodule",
     "config.commands": "config.schemas",
@@ -57,8 +58,8 @@ MODULES = {
     "training.callbacks.progress": "training.callbacks",
     "training.loggers.build": "training.loggers",
 }
-"""Old module of a `_target_` to its new one."""
 
+# old name of a class, in its new module, to its new name
 CLASSES = {
     "config.schemas.Train": "config.schemas.TrainConfig",
     "config.sweeper.Search": "config.sweeper.StudySweeper",
@@ -67,16 +68,13 @@ CLASSES = {
     "training.loggers.tensorboard_logger": "training.loggers.TensorBoardDashboard",
     "training.loggers.wandb_logger": "training.loggers.WandbDashboard",
 }
-"""Old name of a class, in its new module, to its new name."""
 
+# the choice that `average` records
 CHOICES = {"mean_of": "average_of"}
-"""Old name of a choice, which `average` records, to the new one."""
 
+# keys of a checkpoint under which Lightning keeps the state of the data module and of the callbacks
 STATES = {"CaptionData": "CaptionDataModule"}
-"""Old key of a checkpoint, under which Lightning keeps the state of the data module, to the new one."""
-
 CALLBACKS = {"Dashboards": "DashboardCallback"}
-"""Old name of a callback, under which Lightning keeps its state, to the new one."""
 
 
 def rename_argument(argument: str) -> str:
@@ -111,17 +109,17 @@ def _renamed(node: Any, path: str) -> Any:
     for name, value in node.items():
         setting = f"{path}{name}"
         new = SETTINGS.get(setting, setting).rpartition(".")[2]
-        renamed[new] = renamed_target(str(value)) if name == TARGET else _renamed(value, f"{setting}.")
+        renamed[new] = _renamed_target(str(value)) if name == TARGET else _renamed(value, f"{setting}.")
     return renamed
 
 
-def renamed_target(target: str) -> str:
-    """Return the new name of a class or function of this package."""
-    for old, new in MODULES.items():
-        if target.startswith(f"{PACKAGE}{old}."):
-            target = f"{PACKAGE}{new}{target.removeprefix(PACKAGE + old)}"
-            break
-    return PACKAGE + CLASSES.get(name := target.removeprefix(PACKAGE), name) if target.startswith(PACKAGE) else target
+def _renamed_target(target: str) -> str:
+    if not target.startswith(PACKAGE):
+        return target
+    name = target.removeprefix(PACKAGE)
+    old = next((module for module in MODULES if name.startswith(f"{module}.")), "")
+    name = MODULES[old] + name.removeprefix(old) if old else name
+    return PACKAGE + CLASSES.get(name, name)
 
 
 def rename_choices(choices: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,8 +134,3 @@ def rename_states(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(callbacks, Mapping):
         renamed["callbacks"] = {CALLBACKS.get(name, name): value for name, value in callbacks.items()}
     return renamed
-
-
-def renamed_settings(names: Iterable[str]) -> dict[str, str]:
-    """Return the renamed ones of the settings, with their new names."""
-    return {name: renamed_setting(name) for name in names if renamed_setting(name) != name}

@@ -253,27 +253,11 @@ class FeaturesConfig:
     output: Text | None
 
 
-Column = Literal[
-    "bleu1",
-    "bleu2",
-    "bleu3",
-    "bleu4",
-    "bleu1_with_penalty",
-    "bleu2_with_penalty",
-    "bleu3_with_penalty",
-    "bleu4_with_penalty",
-    "meteor",
-    "rouge_l",
-    "cider",
-    "spice",
-    "clip_score",
-    "pointing_game",
-    "attention_correctness",
-    "attention_entropy",
-    "attention_movement",
-    "distinct_captions",
-    "training_minutes",
-]
+Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]
+BleuWithPenalty = Literal["bleu1_with_penalty", "bleu2_with_penalty", "bleu3_with_penalty", "bleu4_with_penalty"]
+Attention = Literal["pointing_game", "attention_correctness", "attention_entropy", "attention_movement"]
+Others = Literal["distinct_captions", "training_minutes"]
+Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Others]
 """The metrics of result files that can be columns of the table."""
 
 

@@ -15,8 +15,6 @@ import griffe
 
 from showattendtell import settings
 
-VARIADIC = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
-
 
 class Parameter(NamedTuple):
     """An argument: its type (None if unknown without an import), its default as source, its description."""
@@ -44,8 +42,7 @@ def read_signature(target: str) -> Signature:
 
     Raises `SignatureError` if it does not exist.
     """
-    node = _definition(*_find_module(target))
-    return _class_signature(node) if isinstance(node, griffe.Class) else _function_signature(node, _doc(node))
+    return _signature(_definition(*_find_module(target)))
 
 
 def _find_module(target: str) -> tuple[griffe.Module, list[str]]:
@@ -92,7 +89,14 @@ def _definition(
         found, rest = _find_module(member.target_path)
         return _definition(found, rest + names[1:])
     if member:
-        return _member(member, names)
+        node: Any = member
+        for name in names[1:]:
+            if name not in node.members:
+                raise SignatureError(f"{node.name} has no {name}")
+            node = node.members[name]
+        if not isinstance(node, griffe.Class | griffe.Function):
+            raise SignatureError(f"{node.parent.name} has no {node.name}")
+        return node
     for other in module.members.values():
         if isinstance(other, griffe.Alias) and other.wildcard and module.path not in passed and names[0][0] != "_":
             with suppress(SignatureError):
@@ -101,39 +105,34 @@ def _definition(
     raise SignatureError(f"{module.name} has no {names[0]}")
 
 
-def _member(node: Any, names: list[str]) -> griffe.Class | griffe.Function:
-    for name in names[1:]:
-        if name not in node.members:
-            raise SignatureError(f"{node.name} has no {name}")
-        node = node.members[name]
-    if not isinstance(node, griffe.Class | griffe.Function):
-        raise SignatureError(f"{node.parent.name} has no {node.name}")
-    return node
-
-
-def _class_signature(node: griffe.Class) -> Signature:
-    """Return the signature of `__init__`, of the fields of a NamedTuple or dataclass, or of the first base with either.
-
-    A dataclass inherits the fields of its base.
-    """
-    doc, constructor = _doc(node), node.members.get("__init__")
-    if isinstance(constructor, griffe.Function):
-        return _function_signature(constructor, doc)
-    fields = [member for member in node.members.values() if isinstance(member, griffe.Attribute) and _is_field(member)]
-    is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
-    inherited = _base_signature(node) if is_dataclass or not fields else None
-    if inherited and not fields:
-        return inherited._replace(doc=_first_paragraph(doc))
-    described = _described(doc)
-    parameters = dict(inherited.parameters) if inherited else {}
-    for field in fields:
-        parameters[field.name] = _parameter(node.module, field.annotation, field.value, described.get(field.name, ""))
-    return Signature(parameters, False, _first_paragraph(doc))
-
-
-def _is_field(member: Any) -> bool:
-    """Return whether a member of a class is an annotated attribute, but no ClassVar."""
-    return isinstance(member, griffe.Attribute) and bool(member.annotation) and "instance-attribute" in member.labels
+def _signature(node: griffe.Class | griffe.Function) -> Signature:
+    """Return the signature of a function, of `__init__`, of the fields of a NamedTuple or dataclass, or of the first
+    base with either. A dataclass inherits the fields of its base."""
+    doc = node.docstring.value if node.docstring else ""
+    described, about = _described(doc), " ".join(doc.split("\n\n")[0].split())
+    called = node.members.get("__init__") if isinstance(node, griffe.Class) else node
+    parameters, fields, is_open = {}, [], False
+    if isinstance(called, griffe.Function):
+        kinds, is_bound = griffe.ParameterKind, isinstance(called.parent, griffe.Class)
+        arguments = list(called.parameters)[is_bound and "staticmethod" not in called.labels :]
+        is_open = any(each.kind == kinds.var_keyword for each in arguments)
+        named = [each for each in arguments if each.kind not in (kinds.var_positional, kinds.var_keyword)]
+        fields = [(each.name, each.annotation, each.default) for each in named]
+    elif isinstance(node, griffe.Class):
+        attributes = [each for each in node.members.values() if isinstance(each, griffe.Attribute)]
+        annotated = [
+            each for each in attributes if each.annotation and "instance-attribute" in each.labels
+        ]  # no ClassVar
+        fields = [(each.name, each.annotation, each.value) for each in annotated]
+        is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
+        inherited = _base_signature(node) if is_dataclass or not fields else None
+        if inherited and not fields:
+            return inherited._replace(doc=about)
+        parameters = dict(inherited.parameters) if inherited else {}
+    for name, annotation, default in fields:
+        kind = None if annotation is None else _evaluate(node.module, str(annotation), frozenset())
+        parameters[name] = Parameter(kind, None if default is None else str(default), described.get(name, ""))
+    return Signature(parameters, is_open, about)
 
 
 def _base_signature(node: griffe.Class) -> Signature | None:
@@ -141,25 +140,8 @@ def _base_signature(node: griffe.Class) -> Signature | None:
         with suppress(SignatureError):
             definition = _definition(node.module, str(base).split("."))
             if isinstance(definition, griffe.Class):
-                return _class_signature(definition)
+                return _signature(definition)
     return None
-
-
-def _function_signature(node: griffe.Function, doc: str) -> Signature:
-    is_bound = isinstance(node.parent, griffe.Class) and "staticmethod" not in node.labels
-    described = _described(doc)
-    parameters = {
-        argument.name: _parameter(node.module, argument.annotation, argument.default, described.get(argument.name, ""))
-        for argument in list(node.parameters)[is_bound:]
-        if argument.kind not in VARIADIC
-    }
-    is_open = any(argument.kind == griffe.ParameterKind.var_keyword for argument in node.parameters)
-    return Signature(parameters, is_open, _first_paragraph(doc))
-
-
-def _parameter(module: griffe.Module, annotation: Any, default: Any, doc: str) -> Parameter:
-    kind = None if annotation is None else _evaluate(module, str(annotation), frozenset())
-    return Parameter(kind, None if default is None else str(default), doc)
 
 
 def _evaluate(module: griffe.Module, source: str, passed: frozenset[tuple[str, str]]) -> Any:
@@ -192,14 +174,6 @@ def _alias(module: griffe.Module, name: str, passed: frozenset[tuple[str, str]])
             found, names = _find_module(member.target_path)
             return None if found.is_init_module else _alias(found, names[0], passed)
     return None
-
-
-def _doc(node: griffe.Class | griffe.Function) -> str:
-    return node.docstring.value if node.docstring else ""
-
-
-def _first_paragraph(doc: str) -> str:
-    return " ".join(doc.split("\n\n")[0].split())
 
 
 def _described(doc: str) -> dict[str, str]:

@@ -4,9 +4,9 @@ import json
 import math
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 from uuid import uuid4
 
 import optuna
@@ -14,7 +14,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import BasePruner
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -32,54 +31,29 @@ from showattendtell.settings import may_differ
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-FILE = "study.db"
-"""The default storage of a study, a file in its sweep's folder."""
-
-PATIENCE = 60
-"""Seconds to wait while another process writes."""
-
-OPENINGS = 3
-"""Attempts to open a database, which may fail while another process creates the same tables."""
-
-CARD = "study.json"
-"""File in the sweep's folder with the name of the study and its storage, without a password."""
-
-PRUNED = "pruned"
-SECONDS = "seconds"
-
-HELD = ".worker"
-"""Lock file in a trial's folder, held by the sweep that runs the trial."""
-
-PROPOSALS = 3
-"""Number of proposals by the sampler before a random sampler replaces it, if all were tried already."""
-
-DRAWS = 500
-"""Number of random proposals before the search space counts as exhausted, if all were tried already."""
-
-ATTEMPTS = 3
-"""Number of times an interrupted trial is started before it fails."""
-
-SAMPLERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"]
+FILE = "study.db"  # the default storage of a study, in its sweep's folder
+CARD = "study.json"  # the name of the study and its storage, without a password, in the sweep's folder
+HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
+PRUNED, SECONDS = "pruned", "seconds"  # attributes of trials
+PROPOSALS = 3  # proposals by the sampler before a random sampler replaces it, if all were tried already
+SAMPLERS, PRUNERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"], ["optuna.pruners.*"]
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:
-    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder.
-
-    Raises `UserError` if it cannot be opened.
-    """
+    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder. Raises `UserError` if
+    it cannot be opened."""
     if url and "://" not in url:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-    waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}
-    for left in reversed(range(OPENINGS)):
+    # seconds to wait while another process writes
+    waiting = {"connect_args": {"timeout": 60}} if place.startswith("sqlite") else {"pool_pre_ping": True}
+    for left in reversed(range(3)):  # opening fails while another process creates the same tables
         try:
             return RDBStorage(template, engine_kwargs=waiting)
         except ImportError:
-            raise UserError(
-                f"the storage {_shown(place)} needs a package; for PostgreSQL run "
-                "pip install 'showattendtell[postgresql]'"
-            ) from None
+            install = "for PostgreSQL run pip install 'showattendtell[postgresql]'"
+            raise UserError(f"the storage {_shown(place)} needs a package; {install}") from None
         except (ArgumentError, DBAPIError) as fault:
             if not left:
                 reason = first_line(getattr(fault, "orig", None) or fault)
@@ -102,13 +76,8 @@ def write_card(folder: Path, name: str, url: str | None) -> None:
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
-    """Return the study of a sweep's folder.
-
-    Args:
-        url: the storage, if it is outside of the folder; an outside storage in `study.json` is not trusted.
-
-    Raises `UserError` if there is no study.
-    """
+    """Return the study of a sweep's folder. `url` is its storage, if that is outside of the folder; an outside storage
+    in `study.json` is not trusted. Raises `UserError` if there is no study."""
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         name, place = str(card["study"]), card["storage"]
@@ -116,7 +85,9 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
         raise UserError(f"{folder} has no {CARD}; give the folder of a search, runs/NAME-study") from None
     except (KeyError, RecursionError, TypeError, ValueError) as fault:
         raise UserError(f"{folder / CARD} is damaged ({type(fault).__name__}); give the folder of a search") from None
-    if url is None and place is not None and not _is_inside(place, folder):
+    is_file = isinstance(place, str) and "://" not in place
+    is_inside = is_file and Path(place).expanduser().resolve().is_relative_to(folder.resolve())
+    if url is None and place is not None and not is_inside:
         raise UserError(f"{folder / CARD} names the storage {place}, which is outside of {folder}; give storage=PLACE")
     storage = open_storage(url or place, folder)
     try:
@@ -125,33 +96,17 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
         raise UserError(f"there is no study {name} where {folder} has it; give storage=PLACE") from None
 
 
-def _is_inside(place: Any, folder: Path) -> bool:
-    """Return whether a storage is a file in the folder, not a database elsewhere."""
-    if not isinstance(place, str) or "://" in place:
-        return False
-    return Path(place).expanduser().resolve().is_relative_to(folder.resolve())
-
-
-def build_pruner(node: DictConfig) -> BasePruner:
-    pruner: BasePruner = instantiate(node, _execution_whitelist_=["optuna.pruners.*"])
-    return pruner
-
-
 class CurrentTrial:
-    """The trial that this process runs.
-
-    Reported values and elapsed time are stored in the study; an interrupted trial resumes with both.
-    """
+    """The trial that this process runs. An interrupted one resumes with the reported values and the elapsed time, which
+    are stored in the study."""
 
     def __init__(self, storage: BaseStorage, study: str, pruner: DictConfig, number: int):
         self._storage = storage
-        self._study = optuna.load_study(
-            study_name=study, storage=storage, sampler=RandomSampler(), pruner=build_pruner(pruner)
-        )
+        built = instantiate(pruner, _execution_whitelist_=PRUNERS)
+        self._study = optuna.load_study(study_name=study, storage=storage, sampler=RandomSampler(), pruner=built)
         known = storage.get_study_id_from_name(study)
         self._id = storage.get_trial_id_from_study_id_trial_number(known, number)
-        before = storage.get_trial(self._id).user_attrs.get(SECONDS, 0.0)
-        self._started = time.monotonic() - before
+        self._started = time.monotonic() - storage.get_trial(self._id).user_attrs.get(SECONDS, 0.0)
 
     def report(self, figure: float, step: int) -> None:
         """Report the validation score number `step`, counted from 1."""
@@ -159,17 +114,14 @@ class CurrentTrial:
         self.keep_time()
 
     def keep_time(self) -> None:
-        self._remember(SECONDS, time.monotonic() - self._started)
+        self._storage.set_trial_user_attr(self._id, SECONDS, time.monotonic() - self._started)
 
     def is_hopeless(self) -> bool:
         """Return whether the pruner stops this trial, and record it in the study."""
         hopeless = self._study.pruner.prune(self._study, self._storage.get_trial(self._id))
         if hopeless:
-            self._remember(PRUNED, True)
+            self._storage.set_trial_user_attr(self._id, PRUNED, True)
         return hopeless
-
-    def _remember(self, name: str, value: Any) -> None:
-        self._storage.set_trial_user_attr(self._id, name, value)
 
 
 def current_trial() -> CurrentTrial:
@@ -179,16 +131,9 @@ def current_trial() -> CurrentTrial:
     return CurrentTrial(storage, config.sweeper.study_name, config.sweeper.pruner, int(config.sweep.subdir))
 
 
-def common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
+def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
     """Return the metric that all trials optimise. An experiment, a variant, a reward or the last stage may set it; no
-    setting of a part does.
-
-    Args:
-        searched: searched settings, with the distributions of their values.
-        fixed: settings of all trials.
-
-    Raises `UserError` if trials optimise different metrics.
-    """
+    setting of a part does. Raises `UserError` if trials optimise different metrics."""
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
         found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
@@ -217,16 +162,9 @@ def _values(space: BaseDistribution) -> list[str]:
     return [format_value(space.low)]
 
 
-class ClaimedTrial(NamedTuple):
-    """A trial claimed by this process: its number and the arguments of its run."""
-
-    number: int
-    overrides: tuple[str, ...]
-
-
-def is_counted(trial: FrozenTrial) -> bool:
-    """Return whether a trial is running or has ended, and was not withdrawn in favour of another worker's trial."""
-    return trial.state != TrialState.FAIL or "fault" in trial.user_attrs
+def _counted(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that run or have ended, and were not withdrawn in favour of another worker's trial."""
+    return [trial for trial in trials if trial.state != TrialState.FAIL or "fault" in trial.user_attrs]
 
 
 class Study:
@@ -264,8 +202,9 @@ class Study:
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
-        self._monitor = common_monitor(searched, fixed)
-        self._sampler, self._pruner, self._seed = sampler, build_pruner(pruner), seed
+        self._monitor = _common_monitor(searched, fixed)
+        self._sampler, self._seed = sampler, seed
+        self._pruner = instantiate(pruner, _execution_whitelist_=PRUNERS)
         self._folder = folder
         self._held: dict[int, TextIO] = {}
         with file_lock(self._folder / LOCK):
@@ -277,52 +216,47 @@ class Study:
                 load_if_exists=True,
             )
             self._id = self._storage.get_study_id_from_name(name)
-            self._refuse_other_space()
-            self._refuse_strangers()
+            self._refuse_others()
             write_card(folder, name, storage)
 
-    def _refuse_other_space(self) -> None:
-        """Raise a `UserError` if the study has other settings or choices. The bounds of ranges may change."""
-        settings = {key.lstrip("+"): str(value) for key, value in self._given.items()}
-        own: dict[str, Any] = {
-            name: value for name, value in settings.items() if name != "sweep" and not may_differ(name)
-        }
-        own |= {name: _kind(space) for name, space in self._space.items()} | {"monitor": self._monitor}
+    def _refuse_others(self) -> None:
+        """Raise a `UserError` if the study has other settings or choices, or the folder trials that the study has not.
+        The bounds of ranges may change."""
+        name, settings = self.study.study_name, {key.lstrip("+"): str(value) for key, value in self._given.items()}
+        own: dict[str, Any] = {key: value for key, value in settings.items() if key != "sweep" and not may_differ(key)}
+        for key, space in self._space.items():
+            choices = getattr(space, "choices", None)  # of a range only its kind may not change
+            own[key] = list(map(str, choices)) if choices else type(space).__name__
+        own["monitor"] = self._monitor
         known = self.study.user_attrs.get("space")
         if known is None:
-            self.study.set_user_attr("space", own)
-            return
-        others = sorted(name for name in {**known, **own} if known.get(name) != own.get(name))
+            self.study.set_user_attr("space", known := own)
+        others = sorted(key for key in {**known, **own} if known.get(key) != own.get(key))
         if others:
-            raise UserError(
-                f"the study {self.study.study_name} was begun with other values of {listed(others)}; give what it "
-                "had, or begin another one with hydra.sweeper.study_name=NAME"
-            )
-
-    def _refuse_strangers(self) -> None:
-        known = {str(trial.number) for trial in self.trials()}
-        strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in known]
+            remedy = "give what it had, or begin another one with hydra.sweeper.study_name=NAME"
+            raise UserError(f"the study {name} was begun with other values of {listed(others)}; {remedy}")
+        numbers = {str(trial.number) for trial in self.trials()}
+        strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
         if strangers:
-            raise UserError(
-                f"{strangers[0]} is no trial of the study {self.study.study_name}, and stays as it is; move it, or "
-                "begin another study with hydra.sweeper.study_name=NAME"
-            )
+            remedy = "move it, or begin another study with hydra.sweeper.study_name=NAME"
+            raise UserError(f"{strangers[0]} is no trial of the study {name}, and stays as it is; {remedy}")
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials of the study, ordered by number."""
         return self.study.get_trials(deepcopy=False)
 
-    def take(self, number: int, total: int) -> list[ClaimedTrial]:
+    def take(self, number: int, total: int) -> dict[int, list[str]]:
         """Claim up to `number` trials for this process: first interrupted ones, then new ones until the study has
-        `total`. Return an empty list if all are done or run by other processes."""
-        taken: list[ClaimedTrial] = []
+        `total`. Return the arguments of their runs by number; none if all are done or run by other processes."""
+        taken: dict[int, list[str]] = {}
         with file_lock(self._folder / LOCK):
             for trial in self.trials():
-                if len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial):
-                    taken += self._again(trial)
+                is_free = len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial)
+                if is_free and self._may_resume(trial):
+                    taken[trial.number] = [*self._arguments(trial), "resume=true"]
             while len(taken) < number and (added := self._add(total)):
                 self._hold(added.number)
-                taken.append(self._taken(added))
+                taken[added.number] = self._arguments(added)
         return taken
 
     def _seize(self, trial: FrozenTrial) -> bool:
@@ -343,43 +277,37 @@ class Study:
             self._held[number] = file
         return file is not None
 
-    def _again(self, trial: FrozenTrial) -> list[ClaimedTrial]:
-        """Return the interrupted trial, to be resumed; none if it was interrupted too often, or if this search could
-        not have proposed its values: they come from a database, and would become arguments."""
-        if not self._is_own(trial):
-            self.fail(trial.number, "its values are outside of the search space")
-            return []
+    def _may_resume(self, trial: FrozenTrial) -> bool:
+        """Count an attempt to resume a trial. It fails if it was interrupted too often, or if this search could not
+        have proposed its values: they come from a database, and would become arguments."""
+        is_own = trial.params.keys() == self._space.keys()
         attempts = trial.user_attrs.get("attempts", 1)
-        if attempts >= ATTEMPTS:
+        if not is_own or not all(_is_in(value, self._space[name]) for name, value in trial.params.items()):
+            self.fail(trial.number, "its values are outside of the search space")
+        elif attempts >= 3:
             self.fail(trial.number, f"it was cut off {attempts} times")
-            return []
-        self._remember(trial.number, "attempts", attempts + 1)
-        return [self._taken(trial, "resume=true")]
+        else:
+            self._remember(trial.number, "attempts", attempts + 1)
+            return True
+        return False
 
-    def _is_own(self, trial: FrozenTrial) -> bool:
-        return trial.params.keys() == self._space.keys() and all(
-            _is_in(value, self._space[name]) for name, value in trial.params.items()
-        )
-
-    def _taken(self, trial: FrozenTrial, *more: str) -> ClaimedTrial:
+    def _arguments(self, trial: FrozenTrial) -> list[str]:
         given = [f"{key}={value}" for key, value in self._given.items()]
         own = [f"{self._keys[name]}={format_value(value)}" for name, value in trial.params.items()]
-        return ClaimedTrial(trial.number, (*given, *own, f"hydra.sweep.subdir={trial.number}", *more))
+        return [*given, *own, f"hydra.sweep.subdir={trial.number}"]
 
     def _add(self, total: int) -> FrozenTrial | None:
         """Add a new trial and return it; None if the study has `total` trials or has tried all values."""
         while True:
-            counted = [trial for trial in self.trials() if is_counted(trial)]
-            if len(counted) >= min(total, _size(self._space)):
+            if len(_counted(self.trials())) >= min(total, math.prod(map(_num_values, self._space.values()))):
                 return None
             token = uuid4().hex
-            proposed = self._propose(token)
-            if not proposed:
+            if not (proposed := self._propose(token)):
                 return None
             self.study.add_trial(proposed)
             trials = self.trials()
             own = next(trial for trial in trials if trial.user_attrs.get("token") == token)
-            before = [trial for trial in trials[: own.number] if is_counted(trial)]
+            before = _counted(trials[: own.number])
             if len(before) < total and all(trial.params != own.params for trial in before):
                 return own
             self.study.tell(own.number, state=TrialState.FAIL)  # another worker was faster
@@ -387,16 +315,13 @@ class Study:
     def _propose(self, token: str) -> FrozenTrial | None:
         """Return a trial with values that no other trial has; None if none is found."""
         trials = self.trials()
-        tried = [trial.params for trial in trials if is_counted(trial)]
+        tried = [trial.params for trial in _counted(trials)]
         seed = None if self._seed is None else self._seed + len(trials)
-        draft = optuna.create_study(
-            study_name=self.study.study_name,
-            direction=self.study.direction,
-            sampler=instantiate(self._sampler, seed=seed, _execution_whitelist_=SAMPLERS),
-            pruner=self._pruner,
-        )
+        sampler = instantiate(self._sampler, seed=seed, _execution_whitelist_=SAMPLERS)
+        name, direction = self.study.study_name, self.study.direction
+        draft = optuna.create_study(study_name=name, direction=direction, sampler=sampler, pruner=self._pruner)
         draft.add_trials(trials)
-        for attempt in range(PROPOSALS + DRAWS):
+        for attempt in range(PROPOSALS + 500):  # then the search space counts as exhausted
             if attempt == PROPOSALS:
                 draft.sampler = RandomSampler(seed)
             proposed = draft.ask(self._space)
@@ -405,14 +330,13 @@ class Study:
                 break
         else:
             return None
-        system = draft.trials[proposed.number].system_attrs
         given = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
         settings = {**given, **{name: format_value(value) for name, value in params.items()}}
         return create_trial(
             state=TrialState.RUNNING,
             params=params,
             distributions=self._space,
-            system_attrs=system,
+            system_attrs=draft.trials[proposed.number].system_attrs,
             user_attrs={"host": socket.gethostname(), "token": token, "settings": settings},
         )
 
@@ -423,16 +347,14 @@ class Study:
         elif isinstance(returned, float) and math.isfinite(returned):
             self.study.tell(number, returned)
         else:
-            return self.fail(number, f"it returned {returned}")
-        return self._release(number)
+            self.fail(number, f"it returned {returned}")
+            return
+        self._held.pop(number).close()
 
     def fail(self, number: int, fault: str) -> None:
         """Record that a trial failed, with the error message."""
         self._remember(number, "fault", fault)
         self.study.tell(number, state=TrialState.FAIL)
-        self._release(number)
-
-    def _release(self, number: int) -> None:
         self._held.pop(number).close()
 
     def _remember(self, number: int, name: str, value: Any) -> None:
@@ -440,19 +362,8 @@ class Study:
         self._storage.set_trial_user_attr(trial, name, value)
 
 
-def _kind(space: BaseDistribution) -> str | list[str]:
-    """Return the part of a distribution that may not change in a study: its choices, or the kind of range."""
-    if isinstance(space, CategoricalDistribution):
-        return [str(choice) for choice in space.choices]
-    return type(space).__name__
-
-
-def _size(space: Mapping[str, BaseDistribution]) -> float:
-    """Return the number of points of a search space."""
-    return math.prod(_num_values(values) for values in space.values())
-
-
 def _num_values(space: BaseDistribution) -> float:
+    """Return the number of values of a distribution."""
     if isinstance(space, CategoricalDistribution):
         return len(set(space.choices))
     if isinstance(space, IntDistribution | FloatDistribution) and space.step:

@@ -14,15 +14,11 @@ from typing import Any, Self
 from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError
 
-INTERRUPTED = 130
-PR_SET_PDEATHSIG = 1
-
 
 def in_own_process(work: Callable[[], Any]) -> Any:
-    """Return the result of `work` in a fork of this process; the memory it used is freed.
+    """Return the result of `work` in a fork of this process, which gets SIGTERM if this process is killed.
 
-    Raises `UserError` with the message of an exception in `work`, and if the fork is killed or otherwise stopped. The
-    fork gets SIGTERM if this process is killed.
+    Raises `UserError` with the message of an exception in `work`, and if the fork is killed or otherwise stopped.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -36,9 +32,14 @@ def in_own_process(work: Callable[[], Any]) -> Any:
     except KeyboardInterrupt:  # which the other process receives too
         returned, fault = None, "it was interrupted"
     process.join()
-    if fault is not None:
-        raise UserError(fault or _end(process.exitcode or 0))
-    return returned
+    if fault is None:
+        return returned
+    status = process.exitcode or 0
+    if not fault and status == -signal.SIGKILL:
+        fault = "its process was killed, as for lack of memory; have fewer runs at once"
+    elif not fault and status < 0:
+        fault = f"its process ended by {signal.Signals(-status).name}"
+    raise UserError(fault or f"it ended with status {status}")
 
 
 def _answer(work: Callable[[], Any], receiver: Connection) -> None:
@@ -51,7 +52,7 @@ def _answer(work: Callable[[], Any], receiver: Connection) -> None:
     except Exception as fault:
         receiver.send((None, sentence(fault)))
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(130)
     finally:
         atexit._run_exitfuncs()
 
@@ -59,25 +60,12 @@ def _answer(work: Callable[[], Any], receiver: Connection) -> None:
 def end_with_parent() -> None:
     """Make the kernel send SIGTERM to this process when its parent ends, even if the parent is killed (Linux only)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _end(status: int) -> str:
-    """Return the error message for a process that ended without an answer."""
-    if status == -signal.SIGKILL:
-        return "its process was killed, as for lack of memory; have fewer runs at once"
-    return f"its process ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
-
-
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 class Subcommands:
     """Context that runs commands one after the other and forwards signals to the current one, so that it can save its
-    state. Between commands a signal exits this process.
-
-    came  the last signal received, None if there was none
-    """
+    state. Between commands a signal exits this process. `came` is the last signal received, if there was one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +73,8 @@ class Subcommands:
         self.came: int | None = None
 
     def __enter__(self) -> Self:
-        self._former = {number: signal.signal(number, self._hand_on) for number in PASSED_ON}
+        passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        self._former = {number: signal.signal(number, self._hand_on) for number in passed_on}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,8 +89,7 @@ class Subcommands:
             sys.exit(128 + number)
 
     def status_of(self, command: str, *arguments: str) -> int:
-        """Run a command; return its exit status, or 128 + the signal that ended it. The command gets SIGTERM if this
-        process is killed."""
+        """Run a command; return its exit status, or 128 + the signal that ended it."""
         line = [sys.executable, "-m", f"showattendtell.{command}", *arguments]
         self._starting = True
         self._process = subprocess.Popen(line, preexec_fn=end_with_parent)

@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager, nullcontext
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from showattendtell.config.compose import SEARCH
 from showattendtell.config.hydra_internals import BasicSweeper, failure_of
 from showattendtell.config.subprocesses import in_own_process
-from showattendtell.config.validation import FAULTS, full_traceback, is_debugging, raise_errors, sentence, validate
+from showattendtell.config.validation import error_message, raise_errors, sentence, validate
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text
@@ -30,24 +30,12 @@ from showattendtell.settings import NonNegativeInt, PositiveInt, Text
 if TYPE_CHECKING:
     import optuna
 
-    from showattendtell.config.study import ClaimedTrial, Study
-
-IN_TURN = "basic"
-"""Hydra's own launcher, which runs one job after the other in this process."""
-
-POOLED = ("joblib", "ray")
-"""Launchers whose processes are shared by several runs: if one were killed, other runs would fail too."""
-
-HOPELESS = 3
-"""A command stops after this many trials if all of them failed."""
+IN_TURN = "basic"  # Hydra's own launcher, which runs one job after the other in this process
 
 
 def run_in_sweep(run: Callable[[], Any]) -> Any:
-    """Run `run` in the folder where the sweep was started, and return its result.
-
-    If runs are parallel, its output goes into NAME.log in its folder. An exception is always logged there, and then
-    raised to Hydra, which continues with the other runs.
-    """
+    """Run `run` in the folder where the sweep was started, and return its result. If runs are parallel, its output goes
+    into NAME.log in its folder. An exception is always logged there, and then raised to Hydra."""
     config = HydraConfig.get()
     log = Path(config.runtime.output_dir, f"{config.job.name}.log")
     launcher = config.runtime.choices["hydra/launcher"]
@@ -56,38 +44,30 @@ def run_in_sweep(run: Callable[[], Any]) -> Any:
         try:
             return run()
         except Exception as fault:
-            message = f"error: {sentence(fault)}\n"
-            if is_debugging() or not isinstance(fault, FAULTS):
-                message = full_traceback(fault) + (message if isinstance(fault, FAULTS) else "")
+            message = error_message(fault)
             sys.stderr.write(message)
             if launcher == IN_TURN:
                 log.write_text(message)
             raise
 
+    # processes of these launchers are shared by several runs: if one were killed, other runs would fail too
+    is_pooled = launcher in ("joblib", "ray")
     with chdir(config.runtime.cwd), nullcontext() if launcher == IN_TURN else _printing_into(log):
-        return in_own_process(logged) if launcher in POOLED else logged()
+        return in_own_process(logged) if is_pooled else logged()
 
 
 @contextmanager
 def _printing_into(log: Path) -> Iterator[None]:
     """Append the output of this process and its child processes to a file."""
-    with log.open("ab") as file:
-        _flush()
-        kept = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
-        for descriptor, _ in kept:
+    with log.open("ab") as file, ExitStack() as stack:
+        for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            former = os.dup(descriptor)
             os.dup2(file.fileno(), descriptor)
-        try:
-            yield
-        finally:
-            _flush()
-            for descriptor, former in kept:
-                os.dup2(former, descriptor)
-                os.close(former)
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+            stack.callback(os.close, former)
+            stack.callback(os.dup2, former, descriptor)
+            stack.callback(stream.flush)
+        yield
 
 
 class GridSweeper(BasicSweeper):
@@ -113,27 +93,17 @@ class GridSweeper(BasicSweeper):
 
 
 def settle_folder(config: DictConfig) -> None:
-    """Write the sweep's folder into its configuration as an absolute path, with its time stamp resolved.
-
-    The override has the prefix `++`, which distinguishes it from a folder that the user named.
-    """
+    """Write the sweep's folder into its configuration as an absolute path, with its time stamp resolved."""
     folder = os.path.abspath(config.hydra.sweep.dir)
     with read_write(config.hydra):
         config.hydra.sweep.dir = folder
+        # the prefix distinguishes it from a folder that the user named
         config.hydra.overrides.hydra.append(f"++hydra.sweep.dir={QuotedString(folder, Quote.double).with_quotes()}")
 
 
 class RecordingLauncher(Launcher):
-    """A launcher that records the results of all runs, and returns only the successful ones to its sweeper, which would
-    stop at a failed run.
-
-    Args:
-        launcher: the wrapped launcher, already set up.
-        config: the configuration of the sweep.
-
-    Attributes:
-        ended: results of all runs that have ended, in the order of their launch.
-    """
+    """Wraps a launcher that is set up: records the results of all runs in `ended`, in the order of their launch, and
+    returns only the successful ones to its sweeper, which would stop at a failed run."""
 
     def __init__(self, launcher: Launcher, config: DictConfig):
         self._launcher, self._hydra = launcher, config.hydra
@@ -147,40 +117,26 @@ class RecordingLauncher(Launcher):
         if name == IN_TURN:
             ended = self._launcher.launch(job_overrides, initial_job_idx)
         else:
-            print(
-                f"each run prints into {format_override(self._hydra.sweep.dir)}/NUMBER/{self._hydra.job.name}.log",
-                flush=True,
-            )
+            folder, file = self._hydra.sweep.dir, f"{self._hydra.job.name}.log"
+            print(f"each run prints into {format_override(folder)}/NUMBER/{file}", flush=True)
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the runs
-            with self._reporting_breakdown(name):
+            try:
                 ended = self._launcher.launch(job_overrides, initial_job_idx)
+            except Exception as fault:
+                log = Path(folder, file)
+                log.write_text(traceback.format_exc())
+                message = " ".join(str(fault).strip().splitlines()[:2]) or type(fault).__name__
+                raise UserError(f"hydra/launcher={name}: {message}; {format_override(log)} has more") from fault
         self.ended += ended
         return [run for run in ended if run.status == JobStatus.COMPLETED]
 
-    @contextmanager
-    def _reporting_breakdown(self, name: str) -> Iterator[None]:
-        """Raise any exception of a launcher as a `UserError`, and log its traceback."""
-        try:
-            yield
-        except Exception as fault:
-            log = Path(self._hydra.sweep.dir, f"{self._hydra.job.name}.log")
-            log.write_text(traceback.format_exc())
-            message = " ".join(str(fault).strip().splitlines()[:2])
-            raise UserError(
-                f"hydra/launcher={name}: {message or type(fault).__name__}; {format_override(log)} has more"
-            ) from fault
-
     def report(self) -> None:
-        """Print a line for each successful run.
-
-        Raises `UserError` with a line for each failed run.
-        """
+        """Print a line for each successful run. Raises `UserError` with a line for each failed one."""
         failed = []
         shared = set.intersection(*(set(run.overrides or ()) for run in self.ended))
         for run in self.ended:
-            assert run.hydra_cfg
             own = " ".join(line.lstrip("+") for line in run.overrides or () if line not in shared)
-            where = f"{format_override(run.hydra_cfg.hydra.runtime.output_dir)}  {own}"
+            where = f"{_folder_of(run)}  {own}"
             if run.status == JobStatus.COMPLETED:
                 print(f"{where}  {run.return_value:.4g}" if isinstance(run.return_value, float) else where)
             else:
@@ -193,6 +149,11 @@ def format_override(folder: str | Path) -> Path:
     """Return a path as the user would type it: relative to the working folder if it is inside."""
     path, here = Path(folder), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _folder_of(run: JobReturn) -> Path:
+    assert run.hydra_cfg
+    return format_override(run.hydra_cfg.hydra.runtime.output_dir)
 
 
 def is_trial() -> bool:
@@ -247,22 +208,17 @@ class StudySweeper(Sweeper):
 
         study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)
         while taken := study.take(self._n_jobs, self._n_trials):
-            self._run(study, taken)
-            self._refuse_hopeless()
+            self._recorder.launch(list(taken.values()), next(iter(taken)))
+            ended = self._recorder.ended
+            for number, run in zip(taken, ended[-len(taken) :], strict=True):
+                if run.status == JobStatus.COMPLETED:
+                    study.end(number, run.return_value)
+                else:
+                    study.fail(number, sentence(failure_of(run)))
+            if len(ended) >= 3 and all(run.status == JobStatus.FAILED for run in ended):
+                faults = [f"{_folder_of(run)}: {sentence(failure_of(run))}" for run in ended]
+                raise UserError("\n  ".join([f"all {len(faults)} trials failed, and there will be no more:", *faults]))
         report(study.study, self._folder)
-
-    def _run(self, study: "Study", taken: "list[ClaimedTrial]") -> None:
-        self._recorder.launch([trial.overrides for trial in taken], taken[0].number)
-        for trial, run in zip(taken, self._recorder.ended[-len(taken) :], strict=True):
-            if run.status == JobStatus.COMPLETED:
-                study.end(trial.number, run.return_value)
-            else:
-                study.fail(trial.number, sentence(failure_of(run)))
-
-    def _refuse_hopeless(self) -> None:
-        faults = [_fault(run) for run in self._recorder.ended if run.status == JobStatus.FAILED]
-        if len(faults) == len(self._recorder.ended) >= HOPELESS:
-            raise UserError("\n  ".join([f"all {len(faults)} trials failed, and there will be no more:", *faults]))
 
 
 def report(study: "optuna.Study", folder: Path) -> None:
@@ -274,8 +230,3 @@ def report(study: "optuna.Study", folder: Path) -> None:
     with file_lock(folder / LOCK):  # workers end at the same time
         write_page(summary, folder / PAGE)
     print(f"{folder / PAGE} has more")
-
-
-def _fault(run: JobReturn) -> str:
-    assert run.hydra_cfg
-    return f"{format_override(run.hydra_cfg.hydra.runtime.output_dir)}: {sentence(failure_of(run))}"

@@ -5,6 +5,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import chain
@@ -22,30 +23,20 @@ from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError
 
-TRUST = "SHOWATTENDTELL_TRUST"
-"""The environment variable with the user's own packages or targets, separated by commas."""
-
-LIMIT = 20_000
-"""The largest number of characters in a stored command."""
-
-SHOWN = 100
-"""The largest number of characters of a stored argument in an error message."""
+TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
+LIMIT = 20_000  # the largest number of characters in a stored command
 
 
 def trusted_targets() -> list[str]:
-    """Return the patterns of every `_target_` that a file may name: those in conf/, and those that the user trusts.
-
-    `package.*` matches all targets of a package.
-    """
+    """Return the patterns of every `_target_` that a file may name: those in conf/, and those that the user trusts."""
     own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
-    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]
+    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]  # all targets of a package
 
 
 @cache
 def _targets_in_conf() -> list[str]:
-    files = Path(config_folder()).rglob("*.yaml")
-    named = (re.findall(rf"^ *{TARGET}: *(\S+)", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files)
-    return sorted(chain.from_iterable(named))
+    texts = [file.read_text(encoding="utf-8") for file in Path(config_folder()).rglob("*.yaml")]
+    return sorted(name for text in texts for name in re.findall(rf"^ *{TARGET}: *(\S+)", text, re.MULTILINE))
 
 
 def untrusted_targets(node: Any) -> list[str]:
@@ -72,15 +63,15 @@ def escaped(text: str) -> str:
 
 def literal(settings: Mapping[str, Any]) -> DictConfig:
     """Return a stored configuration in which every text is literal: OmegaConf resolves no `${...}` in it."""
-    return DictConfig(_escaped(dict(settings)))
 
+    def literally(node: Any) -> Any:
+        if isinstance(node, Mapping):
+            return {key: literally(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return [literally(value) for value in node]
+        return escaped(node) if isinstance(node, str) else node
 
-def _escaped(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {key: _escaped(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_escaped(value) for value in node]
-    return escaped(node) if isinstance(node, str) else node
+    return DictConfig(literally(settings))
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -95,13 +86,8 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
     """Return the arguments of a stored command, without the settings that the user has typed again.
 
-    They are data: only settings of this project, with trusted targets and without resolvers.
-
-    Args:
-        typed: the arguments on the user's command line, which may hold anything.
-        file: the file of the stored arguments, for error messages.
-
-    Raises `UserError` for any other argument.
+    They are data: only settings of this project, with trusted targets and without resolvers. Raises `UserError` for any
+    other argument in `file`; the `typed` ones on the command line may be anything.
     """
     again = {override.key_or_group for override in _overrides(typed)}
     arguments = []
@@ -114,15 +100,12 @@ def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[st
 
 
 def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file: Path) -> None:
-    """Raise a `UserError` if the configuration of a recalled command names a target that is not trusted, or has a stage
-    whose arguments could not be recalled; what the user has typed is allowed.
-
-    Args:
-        arguments: the whole command of `train`, the typed arguments included.
+    """Raise a `UserError` if the configuration of a recalled `train` command names a target that is not trusted, or has
+    a stage whose arguments could not be recalled. What the user has `typed`, which is among the arguments, is allowed.
     """
     config, _ = compose("train", check_command("train", arguments, complete=False))
     settings = to_plain(without_hydra(config))
-    own = set(chain.from_iterable(_texts(override.value()) for override in _overrides(typed)))
+    own = {text for override in _overrides(typed) for text in _texts(override.value())}
     check_targets(settings, file, own)
     for argument in chain.from_iterable((settings["stages"] or {}).values()):
         if argument not in own:
@@ -132,10 +115,8 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
 def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
     """Yield the overrides of a command line. The check of the command line reports those that cannot be parsed."""
     for line in parse_arguments(arguments).overrides:
-        try:
+        with suppress(HydraException):
             yield OverridesParser.create().parse_override(line)
-        except HydraException:
-            continue
 
 
 def check_text(content: Any, file: str | Path) -> None:
@@ -147,12 +128,10 @@ def check_text(content: Any, file: str | Path) -> None:
 
 def _parse(argument: str, file: Path) -> Override:
     """Raise a `UserError` for an argument that is not a setting with a value, such as a flag."""
-    try:
+    with suppress(HydraException, RecursionError):
         override = OverridesParser.create().parse_override(argument)
         if override.package is None and not override.is_delete() and _is_plain(override.value()):
             return override
-    except (HydraException, RecursionError):
-        pass
     raise UserError(f"{file} holds the argument {_shown(argument)}, which is not name=value; do not trust the file")
 
 
@@ -194,5 +173,5 @@ def _package(target: str) -> str:
 
 def _shown(text: str) -> str:
     """Return untrusted text as one line of limited length, without control characters."""
-    short = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    short = text if len(text) <= 100 else f"{text[:100]}..."
     return short if short.isprintable() else json.dumps(short)

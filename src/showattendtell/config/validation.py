@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
-from showattendtell.config.signatures import Parameter, SignatureError, read_signature
+from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.errors import UserError, did_you_mean, first_line
 
 TARGET = "_target_"
@@ -46,12 +46,11 @@ def find_targets(node: Any) -> Iterator[str]:
 
 
 def _node_faults(path: str, node: Any) -> Iterator[str]:
-    if not isinstance(node, Mapping):
-        return
-    if TARGET in node:
-        yield from _target_faults(path, node)
-    for key, value in node.items():
-        yield from _node_faults(join(path, str(key)), value)
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            yield from _target_faults(path, node)
+        for key, value in node.items():
+            yield from _node_faults(join(path, str(key)), value)
 
 
 def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
@@ -64,36 +63,29 @@ def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
         if key.startswith("_") or value == "???":
             continue
         if key in signature.parameters:
-            yield from _value_faults(join(path, key), value, signature.parameters[key])
+            annotation = signature.parameters[key].annotation
+            if annotation is not None and not (isinstance(value, Mapping) and TARGET in value):
+                yield from _value_faults(join(path, key), value, annotation)
         elif path and not signature.open:
             yield f"there is no setting {path}.{key}{did_you_mean(key, signature.parameters)}"
 
 
-def _value_faults(path: str, value: Any, parameter: Parameter) -> Iterator[str]:
-    if parameter.annotation is None or (isinstance(value, Mapping) and TARGET in value):
-        return
-    try:
-        accepts = TypeAdapter(parameter.annotation).validate_python
-    except PydanticSchemaGenerationError:
-        return
-    try:
-        accepts(value, strict=True)
-    except ValidationError as fault:
-        if isinstance(value, list) and _is_accepted(accepts, tuple(value)):  # YAML has no tuples
-            return
-        if _is_accepted(accepts, [value]):
+def _value_faults(path: str, value: Any, annotation: Any) -> Iterator[str]:
+    def reasons(given: Any) -> list[str]:
+        try:
+            TypeAdapter(annotation).validate_python(given, strict=True)
+        except PydanticSchemaGenerationError:
+            return []
+        except ValidationError as fault:
+            return [error["msg"].removeprefix("Input ") for error in fault.errors()]
+        return []
+
+    wrong = reasons(value)
+    if wrong and not (isinstance(value, list) and not reasons(tuple(value))):  # YAML has no tuples
+        if not reasons([value]):
             yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
-            return
-        reasons = dict.fromkeys(error["msg"].removeprefix("Input ") for error in fault.errors())
-        yield f"{path}={format_value(value)} {' or '.join(reasons)}"
-
-
-def _is_accepted(accepts: Any, value: Any) -> bool:
-    try:
-        accepts(value, strict=True)
-    except ValidationError:
-        return False
-    return True
+        else:
+            yield f"{path}={format_value(value)} {' or '.join(dict.fromkeys(wrong))}"
 
 
 def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
@@ -116,8 +108,7 @@ def format_value(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-FAULTS = (UserError, HydraException, OSError)
-"""Exceptions that are reported without a traceback."""
+FAULTS = (UserError, HydraException, OSError)  # exceptions that are reported without a traceback
 
 
 def sentence(fault: Exception) -> str:
@@ -133,21 +124,19 @@ def sentence(fault: Exception) -> str:
     return kind if line == kind else f"{kind}: {line}"
 
 
-DEBUG = "SHOWATTENDTELL_DEBUG"
-"""The environment variable that is 1 where errors show their traceback; `--debug` sets it, for child processes too."""
+DEBUG = "SHOWATTENDTELL_DEBUG"  # the environment variable that `--debug` sets to 1, for child processes too
 
 
-def is_debugging() -> bool:
-    """Return whether errors show their traceback."""
-    return os.environ.get(DEBUG) == "1"
+def error_message(fault: Exception) -> str:
+    """Return `error: ...` for the user; after its traceback with `--debug`. Only the traceback of an unexpected one."""
+    is_known = isinstance(fault, FAULTS)
+    trace = _full_traceback(fault) if os.environ.get(DEBUG) == "1" or not is_known else ""
+    return trace + (f"error: {sentence(fault)}\n" if is_known else "")
 
 
-def full_traceback(fault: BaseException) -> str:
-    """Return the traceback of an exception and of its causes, the first cause first; includes causes that `from None`
-    hides."""
-    chain: list[BaseException] = []
-    current: BaseException | None = fault
-    while current and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or current.__context__
+def _full_traceback(fault: BaseException) -> str:
+    """Return the traceback of an exception and its causes, the first cause first, with those that `from None` hides."""
+    chain = [fault]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+        chain.append(cause)
     return "\n".join("".join(traceback.format_exception(each, chain=False)) for each in reversed(chain))

@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point, exit_process
 
 
-def run(config: DictConfig) -> None:
+@entry_point("export")
+def main(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.data.images import find_images, open_image
@@ -38,8 +39,6 @@ def run(config: DictConfig) -> None:
     print_rows(rows, len(images), "generated pictures" if config.images is None else "photographs")
     print(f"written to {output}")
 
-
-main = entry_point("export", run)
 
 if __name__ == "__main__":
     main()

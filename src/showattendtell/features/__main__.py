@@ -5,7 +5,8 @@ from omegaconf import DictConfig
 from showattendtell.config.entry_point import entry_point
 
 
-def run(config: DictConfig) -> None:
+@entry_point("features")
+def main(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError
@@ -22,8 +23,6 @@ def run(config: DictConfig) -> None:
     if config.verify:
         verify_stores(found)
 
-
-main = entry_point("features", run)
 
 if __name__ == "__main__":
     main()
