@@ -21,8 +21,7 @@ RECIPES = ("experiment", "sweep", "variant")
 CLASSES = {
     "Data modules": (
         "datamodules.datamodule",
-        ("ShapesDataModule", "Flickr8kDataModule", "Flickr30kDataModule", "CocoDataModule", "CustomDataModule")
-        + ("ReaderDataModule", "DataOptions"),
+        tuple(f"{name}DataModule" for name in ("Shapes", "Flickr8k", "Flickr30k", "Coco", "Custom", "Reader")),
     ),
     "Training": ("training.module", ("CaptioningModule",)),
     "Inference": ("inference.pipeline", ("load", "CaptioningPipeline")),

@@ -20,7 +20,9 @@ Each message of a `UserError` with its module, to review the wording in one plac
 |---|---|
 """
 
-PRIVATE = re.compile(r"\b(told|tells?|anew|beside|goes on|go on|people's|stands? (?:in|for|there)|be it|none of ours)\b")
+PRIVATE = re.compile(
+    r"\b(told|tells?|anew|beside|goes on|go on|people's|stands? (?:in|for|there)|be it|none of ours)\b"
+)
 
 
 def messages() -> Iterator[tuple[str, str]]:
@@ -28,9 +30,9 @@ def messages() -> Iterator[tuple[str, str]]:
     for file in sorted(PACKAGE.rglob("*.py")):
         calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda node: node.lineno):
-            if isinstance(call.func, ast.Name) and call.func.id == "UserError" and call.args:
-                if message := template(call.args[0]):
-                    yield file.relative_to(PACKAGE).as_posix(), message
+            message = template(call.args[0]) if ast.unparse(call.func) == "UserError" and call.args else ""
+            if message:
+                yield file.relative_to(PACKAGE).as_posix(), message
 
 
 def template(node: ast.expr) -> str:
