@@ -10,10 +10,10 @@ def run(config: DictConfig) -> None:
 
     from hydra.utils import instantiate
 
-    from showattendtell.data.archives import check_free_space
     from showattendtell.data.download import (
         DownloadCache,
         acquire,
+        check_free_space,
         check_requests,
         make_plan,
         print_plan,

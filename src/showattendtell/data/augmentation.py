@@ -13,8 +13,6 @@ from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Example
 
-SIDES = ("left", "right")
-
 ASPECTS = (3 / 4, 4 / 3)
 """Least and greatest width / height of what `crop` cuts out, where the photograph allows (Szegedy et al. 2015)."""
 
@@ -38,28 +36,24 @@ class Augmentation:
         return bool(self.flip or self.crop < 1 or self.colour)
 
     def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
-        """Draw a view: (3, height, width) to (3, crop, crop), both uint8.
-
-        Args:
-            sided: never mirror.
-        """
-        seen = preprocessing(pixels) if self.crop == 1 else self._cut_out(pixels, preprocessing, rng)
+        """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
+        if self.crop == 1:
+            seen = preprocessing(pixels)
+        else:
+            height, width = pixels.shape[1:]
+            area = rng.uniform(self.crop, 1) * height * width
+            possible = np.clip(ASPECTS, area / height**2, width**2 / area)  # both sides of the cut fit
+            aspect = math.exp(rng.uniform(*np.log(possible)))
+            wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
+            top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
+            square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
+            seen = transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
         if rng.random() < self.flip and not sided:
             seen = transforms.horizontal_flip(seen)
         for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
             if self.colour:
                 seen = adjust(seen, rng.uniform(1 - self.colour, 1 + self.colour))
         return seen
-
-    def _cut_out(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator) -> Tensor:
-        height, width = pixels.shape[1:]
-        area = rng.uniform(self.crop, 1) * height * width
-        possible = np.clip(ASPECTS, area / height**2, width**2 / area)
-        aspect = math.exp(rng.uniform(*np.log(possible)))
-        wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
-        top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
-        square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
-        return transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
 
 
 class AugmentedFiles:
@@ -85,4 +79,4 @@ class AugmentedFiles:
 
 def mentions_sides(example: Example) -> bool:
     """Return whether a caption distinguishes left from right, and would be wrong for the mirrored photograph."""
-    return any(word.startswith(SIDES) for caption in example.captions for word in caption.words)
+    return any(word.startswith(("left", "right")) for caption in example.captions for word in caption.words)
