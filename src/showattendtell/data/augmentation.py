@@ -1,7 +1,7 @@
 """Random views of training photographs, drawn for every batch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -56,25 +56,22 @@ class Augmentation:
         return seen
 
 
-class AugmentedFiles:
-    """Views of photographs that do not depend on the reading process or on earlier reads."""
+def augmented_files(
+    examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation
+) -> Callable[..., Tensor]:
+    """Return an image source of views (I, 3, crop, crop), uint8, which do not depend on the reading process or on
+    earlier reads; it raises `UserError` for a broken photograph."""
+    sided = [mentions_sides(example) for example in examples]
 
-    def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
-        self._paths = [example.path for example in examples]
-        self._sided = [mentions_sides(example) for example in examples]
-        self._preprocessing, self._augmentation = preprocessing, augmentation
+    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        views = []
+        for position in positions:
+            rng = np.random.default_rng([augmentation.seed, *draw, position])
+            pixels = read_pixels(examples[position].path)
+            views.append(augmentation.view(pixels, preprocessing, rng, sided[position]))
+        return torch.stack(views)
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        """Return the views (I, 3, crop, crop), uint8, of photographs in a batch; a `UserError` if one is broken.
-
-        draw: epoch and number of the batch.
-        """
-        return torch.stack([self._view(position, draw) for position in positions])
-
-    def _view(self, position: int, draw: tuple[int, int]) -> Tensor:
-        rng = np.random.default_rng([self._augmentation.seed, *draw, position])
-        pixels = read_pixels(self._paths[position])
-        return self._augmentation.view(pixels, self._preprocessing, rng, self._sided[position])
+    return read
 
 
 def mentions_sides(example: Example) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
+from showattendtell.data.augmentation import Augmentation, augmented_files, mentions_sides
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
@@ -70,7 +70,7 @@ def pixel_source(
     Reading raises `UserError` for a broken file.
     """
     if view == "drawn" and augmentation:
-        return AugmentedFiles(examples, preprocessing, augmentation)
+        return augmented_files(examples, preprocessing, augmentation)
     files = ImageFiles([example.path for example in examples], preprocessing)
 
     def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:

@@ -258,7 +258,17 @@ class ImageEncoding:
 
     def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
         """Yield encoded batches. Raises `UserError` for an unreadable image, unless such images are skipped."""
-        for images, (pixels, places, faults) in zip(batches, self._read(batches), strict=True):
+        files = ImageFiles([self.paths[image] for images in batches for image in images], self.encoder.preprocessing)
+        positions = iter(range(len(files)))
+        loader = DataLoader(
+            files,
+            batch_sampler=[[next(positions) for _ in images] for images in batches],
+            collate_fn=_collate,
+            num_workers=self.readers if len(batches) > 1 else 0,
+            pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
+        )
+        for images, (pixels, places, faults) in zip(batches, loader, strict=True):
             if faults and not self.skip_unreadable:
                 fault = next(iter(faults.values()))
                 raise UserError(f"{fault}, or pass over such images with dataset.skip_unreadable=true")
@@ -269,20 +279,6 @@ class ImageEncoding:
                 views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
                 grids = torch.stack(views, dim=1)
             yield EncodedBatch(readable, grids, skipped)
-
-    def _read(self, batches: Sequence[Sequence[str]]) -> Iterator[tuple[Tensor, list[int], dict[int, UserError]]]:
-        files = ImageFiles([self.paths[image] for images in batches for image in images], self.encoder.preprocessing)
-        positions = iter(range(len(files)))
-        return iter(
-            DataLoader(
-                files,
-                batch_sampler=[[next(positions) for _ in images] for images in batches],
-                collate_fn=_collate,
-                num_workers=self.readers if len(batches) > 1 else 0,
-                pin_memory=torch.cuda.is_available(),
-                generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
-            )
-        )
 
     @cached_property
     def _run(self) -> Engine:
