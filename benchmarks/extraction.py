@@ -23,7 +23,7 @@ from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
 from showattendtell.data.images import read_pixels
-from showattendtell.features.encoding import start_engine
+from showattendtell.features.extract import start_engine
 from showattendtell.models.encoder import Encoder
 
 Way = Callable[[Tensor], Tensor]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from publisher import files_in, tarred, zipped
 
-from showattendtell.data.archives import DamagedError, unpack
+from showattendtell.data.download import DamagedError, unpack
 from showattendtell.errors import UserError
 
 MEMBERS = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second", "notes/a.txt": b"text", "__MACOSX/._1.jpg": b"junk"}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import grid_sample
 
 from showattendtell.errors import UserError
-from showattendtell.features import encoding as engines
-from showattendtell.features.encoding import SMALLEST, TOGETHER, draw_views, is_mirrored, start_engine, view_of
+from showattendtell.features import extract as engines
+from showattendtell.features.extract import SMALLEST, TOGETHER, draw_views, is_mirrored, start_engine, view_of
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime import tracing
 

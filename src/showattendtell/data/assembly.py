@@ -1,10 +1,12 @@
-"""Assemble a data set from a caption file: its splits, and checks of images and captions."""
+"""Find the files of a data set, and assemble it from a caption file: its splits, and checks of images and captions."""
 
 import hashlib
+import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -58,7 +60,14 @@ def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int
     their number. Raises `UserError` for an unknown split, and for an image that is listed twice in one or two splits,
     has no caption, or whose path leads out of the folder.
     """
-    _check_splits(file)
+    for split in file.splits:
+        if split not in SPLITS:
+            raise UserError(f"there is no split '{split}'{did_you_mean(split, SPLITS)}")
+    counts = Counter(image for images in file.splits.values() for image in images)
+    twice = next((image for image, count in counts.items() if count > 1), None)
+    if twice:
+        where = ", ".join(split for split, images in file.splits.items() if twice in images)
+        raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
     dropped, beyond = Counter[str](), f"beyond {captions_per_image} of an image"
 
     def example(image: str) -> Example:
@@ -79,15 +88,13 @@ def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int
     return Dataset(name, splits, tuple(notes))
 
 
-def _check_splits(file: CaptionFile) -> None:
-    for split in file.splits:
-        if split not in SPLITS:
-            raise UserError(f"there is no split '{split}'{did_you_mean(split, SPLITS)}")
-    listed = Counter(image for images in file.splits.values() for image in images)
-    twice = next((image for image, count in listed.items() if count > 1), None)
-    if twice:
-        where = ", ".join(split for split, images in file.splits.items() if twice in images)
-        raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
+def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:
+    """Return the data set with every caption replaced by `change(its example, the caption)`."""
+    splits = {
+        split: tuple(e._replace(captions=tuple(change(e, caption) for caption in e.captions)) for e in examples)
+        for split, examples in dataset.splits.items()
+    }
+    return dataset._replace(splits=splits)
 
 
 def join_restval(file: CaptionFile) -> CaptionFile:
@@ -97,33 +104,22 @@ def join_restval(file: CaptionFile) -> CaptionFile:
     return file._replace(splits={**splits, "train": [*splits.get("train", []), *left_over]}) if left_over else file
 
 
-SHORT, LONG = 3, 30
-"""Captions of fewer or of more words are reported."""
-
-
 def check_up(dataset: Dataset) -> list[str]:
     """Return one sentence per finding: duplicate images, images with a caption twice, captions of unusual lengths."""
     return [*_report_doubled_images(dataset), *_report_captions(dataset)]
 
 
-def doubled_images(examples: Iterable[Example]) -> list[list[Example]]:
-    """Return groups of images with byte-identical files under different names."""
-    by_size = defaultdict(list)
-    for example in examples:
-        path = Path(example.path)
-        if path.is_file():
-            by_size[path.stat().st_size].append(example)
-    by_content = defaultdict(list)
-    for size, alike in by_size.items():
-        if len(alike) > 1:
-            for example in alike:
-                by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
-    return [alike for alike in by_content.values() if len(alike) > 1]
-
-
 def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
+    """Compare files of the same size, and report groups of byte-identical ones under different names."""
     split_of = {example.image: name for name, split in dataset.splits.items() for example in split}
-    groups = doubled_images(dataset.examples())
+    by_size, by_content = defaultdict(list), defaultdict(list)
+    for example in dataset.examples():
+        if os.path.isfile(example.path):
+            by_size[os.path.getsize(example.path)].append(example)
+    for size, alike in by_size.items():
+        for example in alike if len(alike) > 1 else ():
+            by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
+    groups = [alike for alike in by_content.values() if len(alike) > 1]
     leaks = [alike for alike in groups if len({split_of[example.image] for example in alike}) > 1]
     within = [alike for alike in groups if len({split_of[example.image] for example in alike}) == 1]
     if leaks:
@@ -144,8 +140,8 @@ def _report_captions(dataset: Dataset) -> Iterator[str]:
         yield f"{len(doubled):,} images with the same caption twice: {listed(doubled)}"
     lengths = [(len(caption), image) for image, captions in words for caption in captions]
     for name, odd in (
-        (f"fewer than {SHORT} words", [image for length, image in lengths if length < SHORT]),
-        (f"more than {LONG} words", [image for length, image in lengths if length > LONG]),
+        ("fewer than 3 words", [image for length, image in lengths if length < 3]),
+        ("more than 30 words", [image for length, image in lengths if length > 30]),
     ):
         if odd:
             yield f"{len(odd):,} captions of {name}, of {listed(list(dict.fromkeys(odd)))}"
@@ -181,3 +177,53 @@ def _fault(example: Example) -> str | None:
     except UserError as fault:
         return str(fault)
     return None
+
+
+def open_folder(root: str, holds: str) -> Path:
+    """Return the folder of a data set; a `UserError` if it is not a folder."""
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        fault = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise UserError(f"the folder {root} {fault}; set dataset.root to the folder that holds {holds}")
+    return folder
+
+
+def find(root: Path, names: Sequence[str], what: str) -> Path:
+    """Return the first of the names that exists; a `UserError` names the missing file if none does."""
+    for name in names:
+        if (root / name).exists():
+            return root / name
+    raise UserError(f"{what} was not found in {root}; looked for {', '.join(names)}")
+
+
+def look_in(folders: Sequence[Path], name: str) -> Path:
+    """Return the path of a setting, searched in the folders first; if it exists nowhere, its path in the first."""
+    places = [*(folder / name for folder in folders), Path(name).expanduser()]
+    return next((place for place in places if os.path.exists(place)), places[0])
+
+
+def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = ()) -> Dataset:
+    """Return the data set without images that are not on disk; a `UserError` if a missing image is neither listed as
+    absent nor allowed to be skipped, and if all are missing."""
+    examples, there = dataset.examples(), set()
+    for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:  # each folder is listed once
+        with suppress(OSError), os.scandir(folder) as entries:
+            there |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
+    # the list may spell a name differently
+    missing = [example for example in examples if example.path not in there and not os.path.isfile(example.path)]
+    if not missing:
+        return dataset
+    if len(missing) == len(examples):
+        raise UserError(f"none of the {len(examples):,} images is on disk, the first is {missing[0].path}; add them")
+    unknown = [example for example in missing if example.image not in absent]
+    if unknown and not skip_unreadable:
+        raise UserError(
+            f"{_count(unknown)} in the splits but not on disk, the first is {unknown[0].path}; "
+            "add them, or pass over them with dataset.skip_unreadable=true"
+        )
+    note = f"{_count(missing)} in the splits but not on disk and passed over: {listed([e.image for e in missing], 5)}"
+    return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
+
+
+def _count(examples: Sequence[Example]) -> str:
+    return "1 image is" if len(examples) == 1 else f"{len(examples):,} images are"

@@ -1,7 +1,7 @@
 """Random views of training photographs, drawn for every batch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -12,8 +12,6 @@ from torchvision.transforms.v2 import functional as transforms
 from showattendtell.data.images import Preprocessing, read_pixels
 from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Example
-
-SIDES = ("left", "right")
 
 ASPECTS = (3 / 4, 4 / 3)
 """Least and greatest width / height of what `crop` cuts out, where the photograph allows (Szegedy et al. 2015)."""
@@ -38,12 +36,18 @@ class Augmentation:
         return bool(self.flip or self.crop < 1 or self.colour)
 
     def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
-        """Draw a view: (3, height, width) to (3, crop, crop), both uint8.
-
-        Args:
-            sided: never mirror.
-        """
-        seen = preprocessing(pixels) if self.crop == 1 else self._cut_out(pixels, preprocessing, rng)
+        """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
+        if self.crop == 1:
+            seen = preprocessing(pixels)
+        else:
+            height, width = pixels.shape[1:]
+            area = rng.uniform(self.crop, 1) * height * width
+            possible = np.clip(ASPECTS, area / height**2, width**2 / area)  # both sides of the cut fit
+            aspect = math.exp(rng.uniform(*np.log(possible)))
+            wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
+            top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
+            square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
+            seen = transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
         if rng.random() < self.flip and not sided:
             seen = transforms.horizontal_flip(seen)
         for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
@@ -51,38 +55,25 @@ class Augmentation:
                 seen = adjust(seen, rng.uniform(1 - self.colour, 1 + self.colour))
         return seen
 
-    def _cut_out(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator) -> Tensor:
-        height, width = pixels.shape[1:]
-        area = rng.uniform(self.crop, 1) * height * width
-        possible = np.clip(ASPECTS, area / height**2, width**2 / area)
-        aspect = math.exp(rng.uniform(*np.log(possible)))
-        wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
-        top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
-        square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
-        return transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
 
+def augmented_files(
+    examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation
+) -> Callable[..., Tensor]:
+    """Return an image source of views (I, 3, crop, crop), uint8, which do not depend on the reading process or on
+    earlier reads; it raises `UserError` for a broken photograph."""
+    sided = [mentions_sides(example) for example in examples]
 
-class AugmentedFiles:
-    """Views of photographs that do not depend on the reading process or on earlier reads."""
+    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        views = []
+        for position in positions:
+            rng = np.random.default_rng([augmentation.seed, *draw, position])
+            pixels = read_pixels(examples[position].path)
+            views.append(augmentation.view(pixels, preprocessing, rng, sided[position]))
+        return torch.stack(views)
 
-    def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
-        self._paths = [example.path for example in examples]
-        self._sided = [mentions_sides(example) for example in examples]
-        self._preprocessing, self._augmentation = preprocessing, augmentation
-
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        """Return the views (I, 3, crop, crop), uint8, of photographs in a batch; a `UserError` if one is broken.
-
-        draw: epoch and number of the batch.
-        """
-        return torch.stack([self._view(position, draw) for position in positions])
-
-    def _view(self, position: int, draw: tuple[int, int]) -> Tensor:
-        rng = np.random.default_rng([self._augmentation.seed, *draw, position])
-        pixels = read_pixels(self._paths[position])
-        return self._augmentation.view(pixels, self._preprocessing, rng, self._sided[position])
+    return read
 
 
 def mentions_sides(example: Example) -> bool:
     """Return whether a caption distinguishes left from right, and would be wrong for the mirrored photograph."""
-    return any(word.startswith(SIDES) for caption in example.captions for word in caption.words)
+    return any(word.startswith(("left", "right")) for caption in example.captions for word in caption.words)

@@ -5,16 +5,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from showattendtell.data.assembly import assemble, join_restval, share_out
-from showattendtell.data.files import check_images, find, look_in, open_folder, read_json, without_garbage_collection
-from showattendtell.data.formats import CaptionFile, read_coco_captions, read_karpathy
+from showattendtell.data.assembly import (
+    assemble,
+    check_images,
+    find,
+    join_restval,
+    look_in,
+    map_captions,
+    open_folder,
+    share_out,
+)
+from showattendtell.data.formats import (
+    CaptionFile,
+    read_coco_captions,
+    read_json,
+    read_karpathy,
+    without_garbage_collection,
+)
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.settings import Fraction, PositiveInt
 from showattendtell.types import WHOLE, Box, Caption, Dataset, Example, Phrase
-
-TEXT_FOLDERS = (".", "annotations")
-"""Folders of the texts: the root, or that of COCO's zip."""
 
 
 @without_garbage_collection()
@@ -80,13 +91,13 @@ def read_coco2017(
 
 
 def _find_text(root: Path, name: str) -> Path:
-    return find(root, [f"{place}/{name}" for place in TEXT_FOLDERS], "the caption file")
+    return find(root, [f"{place}/{name}" for place in (".", "annotations")], "the caption file")
 
 
 def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
     """Mark the words that name objects of the instance files, if any are given."""
     for name in [instances] if isinstance(instances, str) else instances or ():
-        dataset = mark_instances(dataset, look_in([root / place for place in TEXT_FOLDERS], name))
+        dataset = mark_instances(dataset, look_in([root, root / "annotations"], name))
     return dataset
 
 
@@ -193,33 +204,25 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     if not any(example.image in listed for example in dataset.examples()):
         raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
     names = {name: category for category in content.categories for name in names_of(category.name)}
-    boxes = _boxes(content)
-
-    def marked(image: str, caption: Caption) -> Caption:
-        named = [(noun, thing) for noun, thing in find_names(caption.words, names) if thing.id in boxes[image]]
-        phrases = (Phrase(noun, tuple(boxes[image][thing.id]), thing.supercategory) for noun, thing in named)
-        return caption._replace(phrases=tuple(phrases))
-
-    def mark(example: Example) -> Example:
-        if example.image not in boxes:
-            return example
-        return example._replace(captions=tuple(marked(example.image, caption) for caption in example.captions))
-
-    splits = {split: tuple(map(mark, examples)) for split, examples in dataset.splits.items()}
-    return dataset._replace(splits=splits)
-
-
-def _boxes(content: CocoInstances) -> dict[str, dict[int, list[Box]]]:
-    """Return boxes by image file and category; the file gives left, top, width and height in pixels."""
     images = {image.id: image for image in content.images}
-    boxes: dict[str, dict[int, list[Box]]] = {}
+    boxes: dict[str, dict[int, list[Box]]] = {}  # by image file and category
     for thing in content.annotations:
         if thing.image_id in images and not thing.iscrowd:
-            image, (left, top, width, height) = images[thing.image_id], thing.bbox
+            image, (left, top, width, height) = images[thing.image_id], thing.bbox  # in pixels
             box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
             if box.area > 0:
                 boxes.setdefault(image.file_name, {}).setdefault(thing.category_id, []).append(box)
-    return boxes
+
+    def mark(example: Example, caption: Caption) -> Caption:
+        if example.image not in boxes:
+            return caption
+        seen = boxes[example.image]
+        named = ((noun, thing) for noun, thing in find_names(caption.words, names) if thing.id in seen)
+        return caption._replace(
+            phrases=tuple(Phrase(noun, tuple(seen[thing.id]), thing.supercategory) for noun, thing in named)
+        )
+
+    return map_captions(dataset, mark)
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:

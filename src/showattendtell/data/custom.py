@@ -6,14 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.data.assembly import SPLITS, assemble, join_restval, share_out
-from showattendtell.data.files import check_images, look_in, open_folder, read_list, without_garbage_collection
-from showattendtell.data.formats import PLAIN, CaptionFile, read_caption_folder, read_captions
+from showattendtell.data.assembly import SPLITS, assemble, check_images, join_restval, look_in, open_folder, share_out
+from showattendtell.data.formats import (
+    PLAIN,
+    CaptionFile,
+    read_caption_folder,
+    read_captions,
+    read_list,
+    without_garbage_collection,
+)
 from showattendtell.errors import UserError
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
-
-CAPTION_FILES = [f"captions.{suffix}" for suffix in ("csv", "tsv", "jsonl", "json", "token", "txt")]
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
@@ -47,10 +51,20 @@ def read_custom(
         skip_unreadable: skip images that are missing or (found when they are read) broken.
     """
     folder = open_folder(root, "your images")
-    place = _find_images(folder, images)
+    place = folder
+    if images is not None:
+        place = look_in([folder], images)
+        if not place.is_dir():
+            raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
+    elif (folder / "images").is_dir():
+        place = folder / "images"
     texts = _find_captions(folder, captions)
     lists = look_in([folder], splits) if splits else None
-    file = _read_named(texts) if texts else read_caption_folder(place, lists)
+    file = read_captions(texts) if texts else read_caption_folder(place, lists)
+    if file.form == PLAIN:
+        raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
+    if file.references:
+        raise UserError(f"{texts} holds a model's captions; give a file of reference captions")
     notes: tuple[str, ...] = ()
     if lists:
         file, notes = _listed(file, lists)
@@ -58,37 +72,21 @@ def read_custom(
         file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
         counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
         notes = (f"no splits are given, so a hash of the images' names chooses {counts}",)
-    dataset = assemble(name or _name(folder), join_restval(file), place, captions_per_image)
+    if name is None:  # different folders of one name do not share stored grids
+        name = f"{folder.resolve().name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]}"
+    dataset = assemble(name, join_restval(file), place, captions_per_image)
     return check_images(dataset._replace(notes=(*notes, *dataset.notes)), skip_unreadable)
-
-
-def _find_images(root: Path, given: str | None) -> Path:
-    if given is None:
-        return root / "images" if (root / "images").is_dir() else root
-    place = look_in([root], given)
-    if not place.is_dir():
-        raise UserError(f"there is no folder {given} in {root}; set dataset.images to the folder of the images")
-    return place
 
 
 def _find_captions(root: Path, given: str | None) -> Path | None:
     """Return the caption file; None if every image has its own text file."""
     if given:
         return look_in([root], given)
-    found = [name for name in CAPTION_FILES if (root / name).is_file()]
+    names = [f"captions.{suffix}" for suffix in ("csv", "tsv", "jsonl", "json", "token", "txt")]
+    found = [name for name in names if (root / name).is_file()]
     if len(found) > 1:
         raise UserError(f"{root} has {' and '.join(found)}; choose one with dataset.captions=NAME")
     return root / found[0] if found else None
-
-
-def _read_named(path: Path) -> CaptionFile:
-    """Read a caption file that names images."""
-    file = read_captions(path)
-    if file.form == PLAIN:
-        raise UserError(f"{path} names no images; write CSV with the columns image and caption")
-    if file.references:
-        raise UserError(f"{path} holds a model's captions; give a file of reference captions")
-    return file
 
 
 def _listed(file: CaptionFile, folder: Path) -> tuple[CaptionFile, tuple[str, ...]]:
@@ -104,9 +102,3 @@ def _listed(file: CaptionFile, folder: Path) -> tuple[CaptionFile, tuple[str, ..
     left_out = len(file.captions) - len({image for named in splits.values() for image in named})
     notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
     return file._replace(splits=splits), notes
-
-
-def _name(folder: Path) -> str:
-    """Return a data set name; different folders of one name do not share stored grids."""
-    place = folder.resolve()
-    return f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:6]}"

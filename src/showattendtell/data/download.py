@@ -1,27 +1,87 @@
-"""Download of a published data set: HTTP transfers that resume, the state of a root, and the plan of what is left."""
+"""Download of a published data set: HTTP transfers that resume, the archives, and the plan of what is left."""
 
 import fcntl
+import gzip
+import hashlib
 import json
+import lzma
 import os
+import shutil
+import tarfile
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
+from pydantic import Field
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column, Table
+from rich.text import Text as RichText
 
-from showattendtell.data.archives import Archive, DamagedError, Part, Publication, unpack
 from showattendtell.errors import UserError
+from showattendtell.settings import PositiveInt, Text
+
+Part = Literal["images", "captions", "splits"]
+Checksum = Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")]
+
+
+class Archive(NamedTuple):
+    """A zip or tar file of a data set.
+
+    part: the part of the data set that it holds.
+    file: its file name.
+    members: patterns of the files to unpack; they keep their folders.
+    base: URL of the folder that holds it; null if it has none and must be requested.
+    num_bytes: its size; null if unknown or not fixed.
+    checksum: `sha256:...` or `md5:...`; null if unknown or not fixed.
+    places: files or folders in the root; if one exists, the user has already put the archive's content there.
+    """
+
+    part: Part
+    file: Text
+    members: Sequence[Text]
+    base: Text | None = None
+    num_bytes: PositiveInt | None = None
+    checksum: Checksum | None = None
+    places: Sequence[Text] = ()
+
+    def find_difference(self, path: Path) -> str | None:
+        """Describe how a file differs from the published archive: `has 3 bytes instead of 5`."""
+        num_bytes = path.stat().st_size
+        if self.num_bytes not in (None, num_bytes):
+            return f"has {num_bytes:,} bytes instead of {self.num_bytes:,}"
+        if self.checksum is None:
+            return None
+        kind, _, expected = self.checksum.partition(":")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, kind).hexdigest()
+        return None if found == expected else f"has the {kind} checksum {found} instead of {expected}"
+
+
+class Publication(NamedTuple):
+    """The archives of a data set.
+
+    root: the folder to unpack into, and dataset.root of training.
+    licence: terms of use.
+    archives: the archives by name.
+    request: how to request archives without a URL.
+    """
+
+    root: Text
+    licence: Text
+    archives: Mapping[str, Archive]
+    request: Text | None = None
+
 
 CHUNK = 2**15
 """Bytes that are written at once; fewer than these are lost when the line breaks."""
@@ -189,6 +249,92 @@ def _reason(fault: BaseException) -> str:
     return str(fault) or type(fault).__name__
 
 
+FAULTS = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+"""Errors raised for damaged archives; zipfile's RuntimeError also means encryption or a compression method that
+Python does not support."""
+
+
+class DamagedError(Exception):
+    """An archive that is unreadable or differs from the published one."""
+
+
+Member = tuple[str, int, Callable[[], Any]]
+"""A file in an archive: its path there (`./a.jpg` is `a.jpg`), its size in bytes, and a function that opens it."""
+
+
+def unpack(
+    path: Path, root: Path, patterns: Sequence[str], report: Callable[[int, int], None], begin: Callable[[], None]
+) -> list[str]:
+    """Unpack members of an archive that match a pattern into `root`, except files that exist with the right size.
+
+    `begin` is called before anything is written; `report` takes the number of bytes that exist so far, and the total.
+    Returns the members' names.
+    Raises `DamagedError`, and `UserError` for a member outside the root and for a full disk.
+    """
+    try:
+        with _opened(path) as members:
+            chosen = _choose(path, members, patterns, root)
+            missing = [
+                (place, size, open_member)
+                for name, size, open_member in chosen
+                if not ((place := root / name).is_file() and place.stat().st_size == size)
+            ]
+            total, needed = (sum(size for _, size, _ in some) for some in (chosen, missing))
+            check_free_space(root, needed, f"the files in {path}")
+            begin()
+            report(total - needed, total)
+            for place, size, open_member in missing:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = place.with_name(f"{place.name}.part")
+                with open_member() as packed, unfinished.open("wb") as file:
+                    shutil.copyfileobj(packed, file)
+                unfinished.replace(place)
+                needed -= size
+                report(total - needed, total)
+    except FAULTS as fault:
+        raise DamagedError(f"cannot be unpacked ({str(fault) or type(fault).__name__})") from None
+    return [name for name, _, _ in chosen]
+
+
+def check_free_space(folder: Path, num_bytes: int, what: str) -> None:
+    """Raise a `UserError` if a folder's disk has too little free space."""
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise UserError(
+            f"{what} need {decimal(num_bytes)}, and the disk of {folder} has {decimal(free)} free; make room, choose "
+            "another disk with dataset.root=..., or fetch less with parts=[...]"
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[list[Member]]:
+    """Open an archive and yield its files in order, without links."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as zipped:
+            infos = [info for info in zipped.infolist() if not info.is_dir()]
+            yield [(str(PurePosixPath(info.filename)), info.file_size, partial(zipped.open, info)) for info in infos]
+    elif not tarfile.is_tarfile(path):
+        raise DamagedError("is neither a whole zip nor a tar file")
+    else:
+        with tarfile.open(path) as tar:
+            files = [info for info in tar if info.isfile()]
+            yield [(str(PurePosixPath(info.name)), info.size, partial(tar.extractfile, info)) for info in files]
+
+
+def _choose(path: Path, members: Sequence[Member], patterns: Sequence[str], root: Path) -> list[Member]:
+    """Return the members that match a pattern; raise `UserError` if any member lies outside the root."""
+    for name, _, _ in members:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise UserError(
+                f"{path} has the member {name}, which lies outside of {root}; nothing was unpacked: get the archive "
+                "from another place"
+            )
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name, _, _ in members):
+            raise DamagedError(f"has no {pattern}")
+    return [member for member in members if any(fnmatchcase(member[0], pattern) for pattern in patterns)]
+
+
 class DownloadCache:
     """State of the archives of one root.
 
@@ -217,37 +363,30 @@ class DownloadCache:
                 raise UserError(f"another process is downloading into {self.root}; wait until it is done") from None
             yield
 
-    def fetched(self, archive: Archive) -> Path:
-        """Return the path of a downloaded archive."""
-        return self.folder / archive.file
+    def fetched(self, archive: Archive, suffix: str = "") -> Path:
+        """Return the path of a downloaded archive, or of the file with that suffix."""
+        return self.folder / f"{archive.file}{suffix}"
 
     def is_done(self, archive: Archive) -> bool:
         """Return whether an archive was unpacked and its files still exist."""
-        record = self._record(archive, "unpacked")
+        record = self.fetched(archive, ".unpacked")
         names = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
         fits = all(any(fnmatchcase(name, pattern) for name in names) for pattern in archive.members)
         return fits and all((self.root / name).exists() for name in names)
 
-    def is_placed(self, archive: Archive) -> bool:
-        """Return whether the user has put an archive's content there."""
-        return not self.has_begun(archive) and any((self.root / place).exists() for place in archive.places)
-
     def has_begun(self, archive: Archive) -> bool:
         """Return whether an archive is partly unpacked."""
-        return self._record(archive, "unpacking").exists()
+        return self.fetched(archive, ".unpacking").exists()
 
     def begin(self, archive: Archive) -> None:
-        self._record(archive, "unpacking").touch()
+        self.fetched(archive, ".unpacking").touch()
 
     def finish(self, archive: Archive, names: Sequence[str]) -> None:
         """Record that an archive is unpacked, and remove it if it was fetched only for that."""
-        unfinished = self._record(archive, "unpacking")
+        unfinished = self.fetched(archive, ".unpacking")
         unfinished.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-        unfinished.replace(self._record(archive, "unpacked"))
+        unfinished.replace(self.fetched(archive, ".unpacked"))
         self.fetched(archive).unlink(missing_ok=True)
-
-    def _record(self, archive: Archive, suffix: str) -> Path:
-        return self.folder / f"{archive.file}.{suffix}"
 
 
 class ArchiveState(StrEnum):
@@ -291,22 +430,15 @@ def make_plan(
         if part not in known:
             raise UserError(f"parts={part}: this data set has no {part}; known are {', '.join(known)}")
     remote = mirror if mirror and mirror.startswith(("http://", "https://")) else None
-    here = _local_archives(publication.archives, None if remote else mirror)
+    here: dict[str, Path] = {}
+    if mirror and not remote:
+        place, names = Path(mirror).expanduser(), [archive.file for archive in archives]
+        if place.is_file() and place.name not in names:
+            raise UserError(f"mirror={mirror} is none of the data set's archives, which are {', '.join(names)}")
+        if not (place.is_file() or place.is_dir()):
+            raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
+        here = {place.name: place} if place.is_file() else {name: place / name for name in names}
     return [_step(archive, cache, here, remote) for archive in archives if parts is None or archive.part in parts]
-
-
-def _local_archives(archives: Mapping[str, Archive], mirror: str | None) -> dict[str, Path]:
-    """Return the archives of a local mirror, by name."""
-    if mirror is None:
-        return {}
-    place, names = Path(mirror).expanduser(), [archive.file for archive in archives.values()]
-    if place.is_file() and place.name in names:
-        return {place.name: place}
-    if place.is_file():
-        raise UserError(f"mirror={mirror} is none of the data set's archives, which are {', '.join(names)}")
-    if not place.is_dir():
-        raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
-    return {name: place / name for name in names if (place / name).is_file()}
 
 
 def _step(archive: Archive, cache: DownloadCache, here: Mapping[str, Path], mirror: str | None) -> DownloadStep:
@@ -317,7 +449,7 @@ def _step(archive: Archive, cache: DownloadCache, here: Mapping[str, Path], mirr
         return DownloadStep(archive, ArchiveState.DONE, fetched)
     if lying:
         return DownloadStep(archive, ArchiveState.UNPACK, lying[0])
-    if cache.is_placed(archive):
+    if not cache.has_begun(archive) and any((cache.root / place).exists() for place in archive.places):
         return DownloadStep(archive, ArchiveState.DONE, fetched)
     return DownloadStep(archive, ArchiveState.FETCH if addresses else ArchiveState.REQUEST, fetched, addresses)
 
@@ -326,15 +458,12 @@ def print_plan(plan: Sequence[DownloadStep], publication: Publication) -> None:
     """Print the licence, and size and state of each archive."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"licence: {publication.licence}", markup=False)
-    table = Table("archive", "part", box=None)
-    table.add_column("size", justify="right")
-    table.add_column("")
-    table.add_column("from", overflow="fold")
+    table = Table("archive", "part", Column("size", justify="right"), "", Column("from", overflow="fold"), box=None)
     for step in plan:
         size = decimal(step.num_bytes) if step.num_bytes else "unknown"
         origin = urlsplit(step.addresses[0]).netloc if step.addresses else ""
         origin = str(step.source) if step.state is ArchiveState.UNPACK else origin
-        table.add_row(step.archive.file, step.archive.part, size, step.state, Text(origin))
+        table.add_row(step.archive.file, step.archive.part, size, step.state, RichText(origin))
     console.print(table)
 
 
@@ -370,17 +499,33 @@ def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
     """
     if step.state not in (ArchiveState.FETCH, ArchiveState.UNPACK):
         return
+    archive, source = step.archive, step.source
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     try:
         with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as progress:
+
+            def bar(action: str) -> Report:
+                task = progress.add_task(f"{action} {archive.file}", total=None)
+                return lambda done, total: progress.update(task, completed=done, total=total)
+
             if step.state is ArchiveState.FETCH:
-                _fetch(step, retries, progress)
-            _verify(step, progress)
-            bar, begin = _bar(progress, f"unpacking {step.archive.file}"), partial(cache.begin, step.archive)
-            names = unpack(step.source, cache.root, step.archive.members, bar, begin)
-            cache.finish(step.archive, names)
+                _fetch(step, retries, bar("fetching"), progress.console)
+            verified = bar("verifying")
+            verified(0, None)
+            if difference := archive.find_difference(source):
+                raise DamagedError(difference)
+            verified(step.num_bytes, step.num_bytes)
+            names = unpack(source, cache.root, archive.members, bar("unpacking"), partial(cache.begin, archive))
+            cache.finish(archive, names)
     except DamagedError as fault:
-        raise UserError(f"{step.source} {fault}; {_set_aside(step, cache)}") from None
+        advice = "put the published file in its place"
+        if source == cache.fetched(archive):
+            wrong = source.replace(source.with_name(f"{source.name}.wrong"))
+            advice = (
+                f"it is now {wrong.name}: run the command again to fetch it once more, or name another place with "
+                "mirror=..."
+            )
+        raise UserError(f"{source} {fault}; {advice}") from None
     except OSError as fault:
         raise UserError(
             f"{fault.filename or cache.root}: {(fault.strerror or str(fault)).lower()}; mend that, and run the command "
@@ -388,40 +533,11 @@ def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
         ) from None
 
 
-def _fetch(step: DownloadStep, retries: int, progress: Progress) -> None:
+def _fetch(step: DownloadStep, retries: int, report: Report, console: Console) -> None:
     """Fetch an archive from the first URL that has it."""
-    report = _bar(progress, f"fetching {step.archive.file}")
-
-    def warn(sentence: str) -> None:
-        progress.console.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
+    warn = partial(console.print, style="yellow", markup=False, highlight=False, soft_wrap=True)
     for address in step.addresses:
         with suppress(NotFoundError):
-            fetch(address, step.source, step.archive.num_bytes, retries, report, warn)
-            return
+            return fetch(address, step.source, step.archive.num_bytes, retries, report, warn)
     has = "has" if len(step.addresses) == 1 else "have"
     raise UserError(f"{' and '.join(step.addresses)} {has} no {step.archive.file}; name another place with mirror=...")
-
-
-def _verify(step: DownloadStep, progress: Progress) -> None:
-    report = _bar(progress, f"verifying {step.archive.file}")
-    report(0, None)
-    difference = step.archive.find_difference(step.source)
-    if difference:
-        raise DamagedError(difference)
-    report(step.num_bytes, step.num_bytes)
-
-
-def _set_aside(step: DownloadStep, cache: DownloadCache) -> str:
-    """Rename a file that is not the archive, and return advice for the user."""
-    if step.source != cache.fetched(step.archive):
-        return "put the published file in its place"
-    wrong = step.source.with_name(f"{step.source.name}.wrong")
-    step.source.replace(wrong)
-    return f"it is now {wrong.name}: run the command again to fetch it once more, or name another place with mirror=..."
-
-
-def _bar(progress: Progress, title: str) -> Report:
-    """Add a progress bar, and return its update function."""
-    bar = progress.add_task(title, total=None)
-    return lambda done, total: progress.update(bar, completed=done, total=total)

@@ -6,25 +6,22 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
-from showattendtell.data.assembly import assemble
-from showattendtell.data.files import check_images, find, look_in, open_folder, read_list, without_garbage_collection
-from showattendtell.data.formats import CaptionFile, read_karpathy, read_token_file
+from showattendtell.data.assembly import assemble, check_images, find, look_in, map_captions, open_folder
+from showattendtell.data.formats import (
+    CaptionFile,
+    read_karpathy,
+    read_list,
+    read_token_file,
+    without_garbage_collection,
+)
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.settings import PositiveInt
-from showattendtell.types import WHOLE, Box, Dataset, Example, Phrase
+from showattendtell.types import WHOLE, Box, Dataset, Phrase
 
-IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
-TEXT_FOLDERS = (".", "Flickr8k_text")
-SPLIT_LISTS = {
-    "train": "Flickr_8k.trainImages.txt",
-    "val": "Flickr_8k.devImages.txt",
-    "test": "Flickr_8k.testImages.txt",
-}
-IMAGE_FOLDERS_30K = ("images", "flickr30k-images", "flickr30k_images", "Images")
+SPLIT_LISTS = {split: f"Flickr_8k.{split.replace('val', 'dev')}Images.txt" for split in ("train", "val", "test")}
 SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 
 
@@ -49,8 +46,8 @@ def read_flickr8k(
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
     """
     folder = open_folder(root, "Flickr8k")
-    images = find(folder, IMAGE_FOLDERS, "the image folder")
-    texts = find(folder, [f"{place}/{captions}" for place in TEXT_FOLDERS], "the caption file")
+    images = find(folder, ["images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"], "the image folder")
+    texts = find(folder, [f"./{captions}", f"Flickr8k_text/{captions}"], "the caption file")
     file = _read_texts(texts, SPLIT_LISTS)
     dataset = check_images(assemble("flickr8k", file, images, captions_per_image), skip_unreadable, absent)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
@@ -76,7 +73,7 @@ def read_flickr30k(
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
     """
     folder = open_folder(root, "Flickr30k")
-    images = find(folder, IMAGE_FOLDERS_30K, "the image folder")
+    images = find(folder, ["images", "flickr30k-images", "flickr30k_images", "Images"], "the image folder")
     texts = find(folder, [captions, f"flickr30k/{captions}"], "the caption file")
     file = _read_texts(texts, SPLIT_LISTS_30K)
     dataset = check_images(assemble("flickr30k", file, images, captions_per_image), skip_unreadable)
@@ -97,17 +94,6 @@ def _read_texts(path: Path, lists: Mapping[str, str]) -> CaptionFile:
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
 """A marked phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
-
-Boxes = dict[str, tuple[Box, ...]]
-"""Boxes by the number of a coreference chain: what all phrases of an image with that number mean."""
-
-
-class PhraseSpan(NamedTuple):
-    """A marked phrase of a sentence: index of its last word, number of its chain, and its kind."""
-
-    noun: int
-    chain: str
-    kind: str
 
 
 class Entities:
@@ -136,7 +122,7 @@ class Entities:
         boxes = read_boxes(self._read(f"Annotations/{number}.xml"), f"{self.place}: Annotations/{number}.xml")
         sentences = map(read_sentence, self._read(f"Sentences/{number}.txt").split("\n"))
         return {
-            words: tuple(Phrase(mark.noun, boxes[mark.chain], mark.kind) for mark in marks if mark.chain in boxes)
+            words: tuple(Phrase(noun, boxes[chain], kind) for noun, chain, kind in marks if chain in boxes)
             for words, marks in sentences
         }
 
@@ -154,8 +140,9 @@ def image_number(image: str) -> str:
     return Path(image).stem.partition("_")[0]
 
 
-def read_sentence(line: str) -> tuple[tuple[str, ...], list[PhraseSpan]]:
-    """Return the words of a marked sentence, and its phrases; of several kinds of a phrase the first counts."""
+def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:
+    """Return the words of a marked sentence, and for each phrase the index of its last word, the number of its chain,
+    and its kind; of several kinds the first counts."""
     marks = []
     plain, end = "", 0
     for phrase in MARKUP.finditer(line):
@@ -164,12 +151,13 @@ def read_sentence(line: str) -> tuple[tuple[str, ...], list[PhraseSpan]]:
         plain += phrase["words"]
         noun, end = len(tokenize(plain)) - 1, phrase.end()
         if noun >= num_before:
-            marks.append(PhraseSpan(noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
+            marks.append((noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
     return tokenize(plain + line[end:]), marks
 
 
-def read_boxes(xml: str, name: str) -> Boxes:
-    """Read the boxes of an annotation, clipped to the image; boxes without area inside it are left out.
+def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
+    """Read the boxes of an annotation, by the number of the coreference chain whose phrases mean them. Boxes are
+    clipped to the image; those without area inside it are left out.
 
     Pixels are counted from 1, and a box includes its last row and column. A `UserError` names a damaged file.
     """
@@ -177,19 +165,15 @@ def read_boxes(xml: str, name: str) -> Boxes:
     try:
         root = ElementTree.fromstring(xml)
         width, height = (float(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
-        drawn = [(thing, _pixels(node)) for thing in root.iter("object") for node in thing.iter("bndbox")]
-        for thing, pixels in drawn:
-            box = pixels.scaled(1 / width, 1 / height).clipped(WHOLE)
-            for chain in thing.iter("name"):
-                boxes[chain.text or ""] += [box] if box.area > 0 else []
+        for thing in root.iter("object"):
+            for node in thing.iter("bndbox"):
+                left, top, right, bottom = (float(node.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax"))
+                box = Box(left - 1, top - 1, right, bottom).scaled(1 / width, 1 / height).clipped(WHOLE)
+                for chain in thing.iter("name"):
+                    boxes[chain.text or ""] += [box] if box.area > 0 else []
     except (ElementTree.ParseError, ValueError, ZeroDivisionError) as fault:
         raise UserError(f"{name} is damaged ({fault}); fetch Flickr30k Entities again") from None
     return {chain: tuple(seen) for chain, seen in boxes.items() if seen}
-
-
-def _pixels(node: ElementTree.Element) -> Box:
-    left, top, right, bottom = (float(node.findtext(edge, "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
-    return Box(left - 1, top - 1, right, bottom)
 
 
 def mark_entities(dataset: Dataset, place: Path) -> Dataset:
@@ -203,13 +187,8 @@ def mark_entities(dataset: Dataset, place: Path) -> Dataset:
     if not any(found):
         raise UserError(f"{place} has none of the {len(found):,} captions of {dataset.name}; it is for other images")
     note = f"{sum(found):,} of {len(found):,} captions are in {place.name}; the others have no boxes"
-    splits = {
-        name: tuple(_marked(example, known[example.image]) for example in split)
-        for name, split in dataset.splits.items()
-    }
-    return dataset._replace(splits=splits, notes=dataset.notes if all(found) else (*dataset.notes, note))
-
-
-def _marked(example: Example, phrases: Mapping[tuple[str, ...], tuple[Phrase, ...]]) -> Example:
-    captions = (caption._replace(phrases=phrases.get(caption.words, ())) for caption in example.captions)
-    return example._replace(captions=tuple(captions))
+    notes = dataset.notes if all(found) else (*dataset.notes, note)
+    return map_captions(
+        dataset._replace(notes=notes),
+        lambda example, caption: caption._replace(phrases=known[example.image].get(caption.words, ())),
+    )

@@ -1,19 +1,105 @@
-"""Caption file formats and their readers."""
+"""Caption file formats and their readers, and the checks of text and JSON."""
 
 import csv
+import gc
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from glob import glob
 from io import StringIO
 from pathlib import Path, PurePath
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
-from showattendtell.data.files import fit, parse_json, read_json, read_text
 from showattendtell.errors import UserError
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Disable the cyclic garbage collector: it would scan all records repeatedly while they are created, although they
+    have no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+Layout = TypeVar("Layout")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; a `UserError` if it is missing, unreadable or not UTF-8."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, a file was expected") from None
+    except UnicodeDecodeError as fault:
+        raise UserError(f"{path} is not UTF-8 text (byte {fault.start}); convert it to UTF-8") from None
+    except OSError as fault:
+        raise UserError(f"{path} cannot be read ({fault.strerror})") from None
+    if "\0" in text:
+        raise UserError(f"{path} is not UTF-8 text (character {text.index(chr(0))} is NUL); convert it to UTF-8")
+    return text
+
+
+def read_list(path: Path) -> list[str]:
+    """Read a split list: one image name per line."""
+    return [line.strip() for line in read_text(path).split("\n") if line.strip()]
+
+
+@without_garbage_collection()
+def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
+    """Read a JSON file of a published layout; a `UserError` names the first difference and `whose` layout it is.
+
+    Fields outside the layout are dropped during parsing, because most of a file may be tokens or outlines. A layout
+    therefore has no field aliases, and no objects with arbitrary field names.
+    """
+    text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
+    names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
+    content = None
+    if not re.search(r"\\u[dD][89a-fA-F]", text):  # `json` accepts escaped lone surrogates
+        with suppress(ValueError, RecursionError):  # its error messages differ from those of `parse_json`
+            content = json.loads(text, object_pairs_hook=lambda fields: {k: v for k, v in fields if k in names})
+    if content is None:
+        content = parse_json(text, str(path))
+    return fit(content, layout, f"{path} is not in {whose} layout")
+
+
+def parse_json(text: str, place: str) -> Any:
+    """Parse JSON; a `UserError` names the `place` of invalid JSON."""
+    try:
+        return from_json(text)
+    except ValueError as fault:
+        reason = str(fault) if "\n" in text else str(fault).replace("line 1 ", "")
+        raise UserError(f"{place} is not JSON ({reason}); export it again") from None
+
+
+def fit(content: Any, layout: type[Layout], complaint: str) -> Layout:
+    """Validate parsed JSON against a layout; a `UserError` with the complaint if it differs."""
+    try:
+        return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
+    except ValidationError as fault:
+        first = fault.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        reason = re.sub(r" or (an )?instance of \w+", "", first["msg"]).lower()
+        raise UserError(f"{complaint}: {where}: {reason}") from None
+
+
+@cache
+def _validator(layout: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(layout)
+
 
 Sentences = dict[str, list[str]]
 """Captions by image name, in the file's order."""
@@ -38,13 +124,8 @@ class CaptionFile(NamedTuple):
     folders: Mapping[str, str] = {}
 
 
-class CaptionEntry(NamedTuple):
-    """Captions of an image in one place of a file, such as a line; `split` is empty without one."""
-
-    place: str
-    image: str
-    captions: list[str]
-    split: str
+CaptionEntry = tuple[str, str, list[str], str]
+"""A place in a file, such as a line; the name of an image, its captions there, and its split, empty without one."""
 
 
 def collect(form: str, entries: Iterable[CaptionEntry], path: Path) -> CaptionFile:
@@ -113,16 +194,15 @@ def read_table(path: Path) -> CaptionFile:
     if not delimiter:
         raise UserError(f"{path}, line 1: expected a header with the columns image and caption, got '{header[:60]}'")
     rows = csv.DictReader(StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
-    return collect("CSV", _rows(rows, path), path)
 
-
-def _rows(rows: "csv.DictReader[str]", path: Path) -> Iterator[CaptionEntry]:
-    try:
+    def entries() -> Iterator[CaptionEntry]:
         for row in rows:
             if None in row or None in row.values() or not row["image"]:
                 raise csv.Error(f"expected a cell for each of the columns {', '.join(rows.fieldnames or ())}")
-            place = f"{path}, line {rows.line_num}"
-            yield CaptionEntry(place, row["image"], [row["caption"]], row.get("split", "").strip())
+            yield f"{path}, line {rows.line_num}", row["image"], [row["caption"]], row.get("split", "").strip()
+
+    try:
+        return collect("CSV", entries(), path)
     except csv.Error as fault:
         hint = "put a caption that has a comma or a quote into double quotes"
         raise UserError(f"{path}, line {rows.line_num}: {fault}; {hint}") from None
@@ -142,7 +222,7 @@ class CaptionRecord(BaseModel):
     split: str = ""
 
     def entry(self, place: str) -> CaptionEntry:
-        return CaptionEntry(place, self.image, self.captions, self.split.strip())
+        return place, self.image, self.captions, self.split.strip()
 
 
 def read_json_lines(path: Path) -> CaptionFile:
@@ -305,16 +385,6 @@ def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[Pur
         )
 
 
-Reader = Callable[[Path], CaptionFile]
-
-LAYOUTS: dict[tuple[str, ...], Reader] = {
-    ("captions", "references"): read_results,
-    ("images", "annotations"): read_coco_captions,
-    ("images",): read_karpathy,
-}
-"""Readers of a JSON object by its keys; the first match counts."""
-
-
 def find_caption_files(given: str | Sequence[str]) -> list[Path]:
     """Return the matching files, each once; a pattern such as `ref*` matches several.
 
@@ -346,32 +416,33 @@ def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
 
 def read_captions(path: Path) -> CaptionFile:
     """Read a caption file of any format; a `UserError` for an empty, damaged or unknown one."""
-    return _find_reader(path, read_text(path))(path)
-
-
-def _find_reader(path: Path, text: str) -> Reader:
-    suffix = path.suffix.lower()
+    text, suffix = read_text(path), path.suffix.lower()
     found = re.search(r"\S.*", text)
     if not found:
         raise UserError(f"{path} is empty")
     first, follows = found[0], re.compile(r"\S").search(text, found.end())
     if suffix in (".jsonl", ".ndjson") or (follows and re.fullmatch(r"\{\s*\".*\}\s*", first)):
-        return read_json_lines
+        return read_json_lines(path)
     if suffix == ".json" or re.match(r"\{\s*(\"|$)|\[\s*(\{|$)", first):
-        return _find_json_reader(path, text)
+        return _find_json_reader(path, text)(path)
     if suffix in (".csv", ".tsv") or find_delimiter(first[:1000]):
-        return read_table
+        return read_table(path)
     if suffix == ".token" or re.match(r"[^\t]+#\d+\t", first):
-        return read_token_file
-    return read_plain_lines
+        return read_token_file(path)
+    return read_plain_lines(path)
 
 
-def _find_json_reader(path: Path, text: str) -> Reader:
+def _find_json_reader(path: Path, text: str) -> Callable[[Path], CaptionFile]:
     """Choose the reader of a JSON object by its keys, in any order: a large file is parsed only once."""
     if re.match(r"\s*\[", text):
         return read_coco_results
-    for keys, reader in LAYOUTS.items():
-        if all(re.search(rf'"{key}"\s*:', text) for key in keys):
-            return reader
+
+    def has(*keys: str) -> bool:
+        return all(re.search(rf'"{key}"\s*:', text) for key in keys)
+
+    if has("captions", "references"):
+        return read_results
+    if has("images"):
+        return read_coco_captions if has("annotations") else read_karpathy
     parse_json(text, str(path))
     raise UserError(f"{path} is JSON of no known layout; known are COCO's captions and results, Karpathy's, evaluate's")

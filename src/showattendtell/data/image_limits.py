@@ -9,7 +9,6 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from PIL import Image
@@ -36,16 +35,12 @@ EXIF_BYTES = 1_000_000
 TAG_VALUES = 65_536
 """Numbers in one tag of a TIFF, such as strip offsets. Pillow converts them one by one in Python."""
 
-MOST_OFFSET = 2**62
-"""Larger than any file."""
-
 READS = 250_000
 """Calls of `read` on a file: 500 MB of a PNG in chunks of 8 kB."""
 
 RUN_LENGTH_PIXELS = 4_000_000
 """Pixels of a BMP with run-length encoding, which Pillow decodes in Python."""
 
-START_OF_SCAN = b"\xff\xda"
 MARKER = re.compile(rb"\xff([^\0\x01\xff\xd0-\xd7])")
 """A JPEG marker that begins a segment: neither an escaped byte of coded data, nor a restart marker, nor padding."""
 
@@ -86,48 +81,33 @@ def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.I
         formats: Pillow's format names; those that the installed Pillow lacks are ignored.
     """
     reader = CountingReader(raw)
-    _check_tags(reader)
-    with Image.open(reader, formats=[name for name in formats if name in _installed()]) as image:
+    for kind, values in _tags(reader):
+        if kind not in BYTE_TYPES and values > TAG_VALUES:
+            raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
+    reader.seek(0)
+    Image.init()
+    with Image.open(reader, formats=[name for name in formats if name in Image.OPEN]) as image:
         _check_decoder(image, reader)
         yield image
 
 
-@cache
-def _installed() -> frozenset[str]:
-    Image.init()
-    return frozenset(Image.OPEN)
-
-
-def _check_decoder(image: Image.Image, reader: CountingReader) -> None:
+def _check_decoder(image: Any, reader: CountingReader) -> None:
     """Check limits that depend on the storage of the pixels."""
-    pixels = image.width * image.height
+    pixels, compression = image.width * image.height, image.info.get("compression")
     if len(image.info.get("exif") or b"") > EXIF_BYTES:
         raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
-    compression = image.info.get("compression")
     if image.format == "BMP" and compression in (1, 2) and pixels > RUN_LENGTH_PIXELS:
         raise CostlyImageError(
             f"is a run-length encoded BMP of more than {RUN_LENGTH_PIXELS:,} pixels; save it again as PNG or JPEG"
         )
     if image.format == "TIFF" and compression in ("jpeg", "tiff_jpeg"):
-        _check_scans_of_tiff(image, reader, pixels)
-
-
-def _check_scans_of_tiff(image: Any, reader: CountingReader, pixels: int) -> None:
-    """Check `SCAN_PIXELS` for a TIFF with JPEG data; every strip may hold all scans, because strips may share data."""
-    reader.seek(0)
-    scans = reader.read().count(START_OF_SCAN)
-    planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
-    most = min(scans, SCANS) if image.info["compression"] == "jpeg" else scans  # libtiff stops at SCANS in each strip
-    if most * planes * pixels > SCAN_PIXELS:
-        raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
-
-
-def _check_tags(reader: CountingReader) -> None:
-    """Check `TAG_VALUES` in the first directory of a TIFF; other formats pass."""
-    for kind, values in _tags(reader):
-        if kind not in BYTE_TYPES and values > TAG_VALUES:
-            raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
-    reader.seek(0)
+        # every strip may hold all scans, because strips may share data
+        reader.seek(0)
+        scans = reader.read().count(b"\xff\xda")
+        planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
+        most = min(scans, SCANS) if compression == "jpeg" else scans  # libtiff stops at SCANS in each strip
+        if most * planes * pixels > SCAN_PIXELS:
+            raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
 
 
 def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
@@ -139,7 +119,7 @@ def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
     big = head[2] == 43  # as Pillow decides
     (offset,) = struct.unpack_from(f"{order}{'Q' if big else 'L'}", head, 8 if big else 4)
     count, entry = (struct.Struct(order + form) for form in (("Q", "2xHQ8x") if big else ("H", "2xHL4x")))
-    reader.seek(min(offset, MOST_OFFSET))
+    reader.seek(min(offset, 2**62))  # larger than any file
     length = reader.read(count.size)
     if len(length) == count.size:
         directory = reader.read(min(*count.unpack(length), READS) * entry.size)

@@ -3,8 +3,8 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -27,9 +27,6 @@ from showattendtell.types import Box
 PIXELS = 2
 """Version of pixel decoding, increased when pixels change; grids stored under another number are rejected."""
 
-HEAD = 512
-"""Number of first bytes that identify a file that is not an image."""
-
 LONGEST = 16
 """Maximum aspect ratio: the ends of a longer image are cut off before any computation."""
 
@@ -51,7 +48,7 @@ def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> I
     Args:
         most_pixels: maximum number of pixels in its header; larger images are rejected before decoding.
     """
-    with _reported(name, lambda: content[:HEAD]), open_content(content) as image:
+    with _reported(name, content), open_content(content) as image:
         if most_pixels and image.width * image.height > most_pixels:
             raise ValueError(f"{image.width:,} x {image.height:,} pixels are more than {most_pixels:,} in all")
         return upright_rgb(image)
@@ -68,8 +65,12 @@ def open_content(content: bytes, formats: Sequence[str] = FORMATS) -> Iterator[I
 def read_pixels(path: str | Path) -> Tensor:
     """Return the pixels of `open_image`, (3, height, width), uint8; torchvision decodes most JPEGs, which is faster."""
     with _opened(path, decoded=True) as image:
-        pixels = _decode_jpeg(path) if _is_plain_jpeg(image) else None
-        return transforms.pil_to_tensor(upright_rgb(image)) if pixels is None else pixels
+        if image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1:
+            content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
+            # torchvision announced a later release without decoders; Pillow decides whether the file is broken
+            with suppress(AttributeError, RuntimeError):
+                return io.decode_jpeg(content, io.ImageReadMode.RGB)
+        return transforms.pil_to_tensor(upright_rgb(image))
 
 
 @cache
@@ -84,12 +85,7 @@ def image_size(path: str) -> tuple[int, int]:
 def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
     """Open a file with Pillow and read only its header, unless it will be `decoded`; any failure becomes a
     `UserError`."""
-
-    def head() -> bytes:
-        with open(path, "rb") as content:
-            return content.read(HEAD)
-
-    with _reported(path, head):
+    with _reported(path):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):  # reading a pipe would block
             raise OSError("it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device")
@@ -103,8 +99,8 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def _reported(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
-    """Convert any failure of an image to a `UserError`; the first bytes identify a file that is not an image."""
+def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
+    """Convert any failure of an image to a `UserError`; the content, or else the file's, tells what it is instead."""
     try:
         yield
     except FileNotFoundError:
@@ -114,17 +110,16 @@ def _reported(name: str | Path, head: Callable[[], bytes]) -> Iterator[None]:
     except Exception as fault:  # Pillow's readers have no common error for damaged files
         reason = getattr(fault, "strerror", None) or first_line(fault)
         if isinstance(fault, UnidentifiedImageError):
-            reason = _what_it_is(head())
+            with BytesIO(content) if content is not None else open(name, "rb") as file:
+                head = file.read(512)
+            if not head.strip(b"\0"):
+                reason = "it begins with zeros, as a broken copy does" if head else "it is empty"
+            elif re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
+                reason = "it is a web page, as a failed download leaves it"
+            else:
+                is_binary = re.search(rb"[\0-\x08\x0e-\x1f]", head)
+                reason = "it is no image that is known" if is_binary else "it is text"
         raise UserError(f"image {name} cannot be read ({reason.removesuffix('.')}); mend or replace the file") from None
-
-
-def _what_it_is(head: bytes) -> str:
-    """Describe a file that is not an image by its first bytes."""
-    if not head.strip(b"\0"):
-        return "it begins with zeros, as a broken copy does" if head else "it is empty"
-    if re.match(rb"\s*<(!doctype html|html|head|body)", head, re.IGNORECASE):
-        return "it is a web page, as a failed download leaves it"
-    return "it is no image that is known" if re.search(rb"[\0-\x08\x0e-\x1f]", head) else "it is text"
 
 
 def _orientation(image: Image.Image) -> int:
@@ -136,60 +131,37 @@ def _orientation(image: Image.Image) -> int:
     return number if number in range(1, 9) else 1
 
 
-def _is_plain_jpeg(image: Image.Image) -> bool:
-    """Return whether torchvision may decode it; Pillow handles rotated and CMYK images."""
-    return image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1
-
-
-def _decode_jpeg(path: str | Path) -> Tensor | None:
-    """Return (3, height, width), uint8; None if Pillow has to decide whether the file is broken.
-
-    torchvision announced a later release without its decoders.
-    """
-    content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
-    try:
-        return io.decode_jpeg(content, io.ImageReadMode.RGB)
-    except (AttributeError, RuntimeError):
-        return None
-
-
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """Convert any Pillow image to upright RGB, as `open_image` does."""
+    """Convert any Pillow image to upright RGB, as `open_image` does.
+
+    Grey of 16 or 32 bits is scaled to 8 bits, where Pillow would clip it: white is 65535, for floats 1 or 255, or the
+    image's own maximum if that is larger.
+    """
     image.load()  # before its EXIF data are read, which may follow the pixels
     turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
     if turned.mode.startswith(("I", "F")):
-        return _eight_bits(turned).convert("RGB")
+        values = np.nan_to_num(np.asarray(turned, dtype=np.float64), posinf=0).clip(0)
+        largest = values.max()
+        whites = (1, 255, 65535) if turned.mode == "F" else (65535,)
+        white = next((white for white in whites if largest <= white), largest)
+        return Image.fromarray((values * 255 / white).astype(np.uint8)).convert("RGB")
     if not turned.has_transparency_data:
         return turned.convert("RGB")
     picture = turned.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Scale grey of 16 or 32 bits to 8 bits, where Pillow would clip it. White is 65535, for floats 1 or 255, or the
-    image's own maximum if that is larger."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0).clip(0)
-    whites = (1, 255, 65535) if image.mode == "F" else (65535,)
-    largest = values.max()
-    white = next((white for white in whites if largest <= white), largest)
-    return Image.fromarray((values * 255 / white).astype(np.uint8))
-
-
 def find_images(places: Sequence[str]) -> list[Path]:
     """Return the given files and the image files of the given folders; a `UserError` if there are none."""
-    files = []
+    known, files = Image.registered_extensions(), []
     for place in map(Path, places):
-        found = sorted(filter(_is_image, place.iterdir())) if place.is_dir() else [place]
-        if not found:
+        inside = sorted(place.iterdir()) if place.is_dir() else []
+        images = [file for file in inside if known.get(file.suffix.lower()) in (*FORMATS, "MPO")]
+        found = [file for file in images if not file.name.startswith(".") and file.is_file()]
+        if place.is_dir() and not found:
             raise UserError(f"the folder {place} holds no image files; give one that does, or name files")
-        files += found
+        files += found or [place]
     return files
-
-
-def _is_image(file: Path) -> bool:
-    """Return whether the name has one of `FORMATS` and is not hidden."""
-    known = Image.registered_extensions().get(file.suffix.lower()) in (*FORMATS, "MPO")
-    return known and not file.name.startswith(".") and file.is_file()
 
 
 Mean = Annotated[float, Field(ge=-1000, le=1000)]
@@ -276,8 +248,7 @@ def as_image(photograph: Photograph) -> Image.Image:
             return _from_pixels(layout.to(torch.float32 if pixels.is_floating_point() else pixels.dtype).numpy())
         case np.ndarray():
             return _from_pixels(photograph)
-    read: Callable[[], Any] | None = getattr(photograph, "read", None)
-    content = read() if read else None
+    content = photograph.read() if hasattr(photograph, "read") else None
     if not isinstance(content, bytes):
         raise UserError(
             f"a {type(photograph).__name__} is no photograph; give a path, bytes, an open file, a PIL image, an array "
@@ -302,17 +273,12 @@ def _from_pixels(pixels: np.ndarray) -> Image.Image:
             f"pixels of the shape {tuple(pixels.shape)} are no photograph; give an array (H, W, 3) or a "
             "tensor (3, H, W)"
         )
-    eight_bits = _as_bytes(pixels)
-    return upright_rgb(Image.fromarray(eight_bits[..., 0] if pixels.ndim == 3 and channels == 1 else eight_bits))
-
-
-def _as_bytes(pixels: np.ndarray) -> np.ndarray:
-    if pixels.dtype == np.uint8:
-        return pixels
-    if not np.issubdtype(pixels.dtype, np.floating):
-        raise UserError(f"pixels are of {pixels.dtype}; give uint8 from 0 to 255, or floats from 0 to 1")
-    if not (pixels.min() >= 0 and pixels.max() <= 1):
-        raise UserError(
-            f"pixels of floats reach from {pixels.min():g} to {pixels.max():g}; give 0 to 1, or uint8 from 0 to 255"
-        )
-    return np.rint(pixels * 255).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        if not np.issubdtype(pixels.dtype, np.floating):
+            raise UserError(f"pixels are of {pixels.dtype}; give uint8 from 0 to 255, or floats from 0 to 1")
+        if not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise UserError(
+                f"pixels of floats reach from {pixels.min():g} to {pixels.max():g}; give 0 to 1, or uint8 from 0 to 255"
+            )
+        pixels = np.rint(pixels * 255).astype(np.uint8)
+    return upright_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and channels == 1 else pixels))

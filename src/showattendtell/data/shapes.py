@@ -36,8 +36,6 @@ DIAMETERS = ((45.0, 52.0), (34.0, 39.0), (25.0, 29.0))
 """Range of each object's diameter in pixels; the first is the largest, which captions name first."""
 FINENESS = 3
 """Supersampling factor of scenes, for smooth edges."""
-
-
 CONVERSE = {
     "left of": "to its right",
     "right of": "to its left",
@@ -102,8 +100,7 @@ def read_shapes(
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder, against threads of this process too; the operating system releases it when
-    the process ends for any reason."""
+    """Lock a folder, against threads of this process too; the system releases the lock when the process ends."""
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -167,22 +164,11 @@ def relation(first: SceneObject, second: SceneObject) -> str | None:
 
 
 def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
-    """Return five different captions of the scene, drawn from all captions of the grammar."""
-    sentences = _sentences(scene)
-    order = rng.permutation(len(sentences))[:5]
-    return tuple(_mark(sentences[index]) for index in order)
-
-
-Part = str | SceneObject
-
-
-def _sentences(scene: Scene) -> list[list[Part]]:
-    """Return every caption of the grammar for the scene; objects are named in order of size."""
+    """Return five different captions of the grammar, drawn at random; objects are named in order of size."""
     first, second, *others = scene.things
     where = relation(first, second) or "near"
-    place = CONVERSE[where]
-    ground = f"on a {scene.background} background"
-    sentences: list[list[Part]] = [
+    place, ground = CONVERSE[where], f"on a {scene.background} background"
+    sentences: list[list[str | SceneObject]] = [
         [first, where, second],
         [first, "is", where, second, ground],
         [first, "with", second, place],
@@ -194,17 +180,17 @@ def _sentences(scene: Scene) -> list[list[Part]]:
     for third in others:
         sentences.append([first, "and", second, "and", third])
         sentences.append(["there is", first, where, second, "and", third])
-    return sentences
+    order = rng.permutation(len(sentences))[:5]
+    return tuple(_mark(sentences[index]) for index in order)
 
 
-def _mark(sentence: list[Part]) -> Caption:
+def _mark(sentence: list[str | SceneObject]) -> Caption:
     """Return the words of a caption, and for each object the index of its noun and its box."""
     words: list[str] = []
     phrases: list[Phrase] = []
     for part in sentence:
         if isinstance(part, SceneObject):
-            article = "an" if part.color[0] in "aeiou" else "a"
-            words += [article, part.color, part.shape]
+            words += ["an" if part.color[0] in "aeiou" else "a", part.color, part.shape]
             phrases.append(Phrase(len(words) - 1, (part.box.scaled(1 / SIDE, 1 / SIDE),)))
         else:
             words += part.split()
@@ -258,8 +244,7 @@ def _background(kind: str, rng: np.random.Generator) -> Image.Image:
         for x, y in cells:
             pen.ellipse((x + step // 4, y + step // 4, x + 3 * step // 4, y + 3 * step // 4), fill=ink)
     elif kind == "cloudy":
-        coarse = Image.fromarray(rng.integers(0, 256, size=(6, 6), dtype=np.uint8)).resize(
-            (side, side), Image.Resampling.BICUBIC
-        )
+        noise = Image.fromarray(rng.integers(0, 256, size=(6, 6), dtype=np.uint8))
+        coarse = noise.resize((side, side), Image.Resampling.BICUBIC)
         image.paste(Image.new("RGB", (side, side), ink), mask=coarse.filter(ImageFilter.GaussianBlur(4 * FINENESS)))
     return image

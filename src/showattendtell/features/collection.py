@@ -50,23 +50,20 @@ class FoundStore(NamedTuple):
 
 def find_stores(folder: Path) -> list[FoundStore]:
     """Return the stores below a folder, complete or not."""
-    marks = [mark for name in (MANIFEST, PLAN) for mark in folder.rglob(name)]
-    return [_look_at(path) for path in sorted({mark.parent for mark in marks})]
+    stores = []
+    for path in sorted({mark.parent for name in (MANIFEST, PLAN) for mark in folder.rglob(name)}):
+        shards, size = list(path.glob("*.npy")), sum(file.stat().st_size for file in path.iterdir())
+        found = FoundStore(path, size, len(shards), sum(file.with_suffix(".json").exists() for file in shards))
+        try:
+            stores.append(found._replace(store=FeatureStore(path)) if is_finished(path) else found)
+        except UserError as fault:
+            stores.append(found._replace(fault=str(fault)))
+    return stores
 
 
 def find_former(folder: Path) -> list[Path]:
     """Return stores of the former format, which are single files."""
     return sorted(folder.rglob("*.safetensors"))
-
-
-def _look_at(path: Path) -> FoundStore:
-    shards = list(path.glob("*.npy"))
-    size = sum(file.stat().st_size for file in path.iterdir())
-    found = FoundStore(path, size, len(shards), sum(file.with_suffix(".json").exists() for file in shards))
-    try:
-        return found._replace(store=FeatureStore(path)) if is_finished(path) else found
-    except UserError as fault:
-        return found._replace(fault=str(fault))
 
 
 def verify(path: Path) -> Iterator[int]:
@@ -128,14 +125,12 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     unfinished.rename(output)
 
 
-COLUMNS = ["store", "images", "grid", "size", "shards", "state"]
-
-
 def print_stores(folder: Path, found: Sequence[FoundStore], former: Sequence[Path]) -> None:
     """Print a row for each store below the folder, and the files of the former format, which are no longer read."""
     if found:
         print(f"in {folder}")
-        print(tabulate([_row(folder, one) for one in found], headers=COLUMNS, disable_numparse=True))
+        headers = ["store", "images", "grid", "size", "shards", "state"]
+        print(tabulate([_row(folder, one) for one in found], headers=headers, disable_numparse=True))
     else:
         print(f"there are no stores of grids in {folder}")
     for one in found:
@@ -147,20 +142,16 @@ def print_stores(folder: Path, found: Sequence[FoundStore], former: Sequence[Pat
 
 def _row(folder: Path, found: FoundStore) -> list[str]:
     name = str(found.path.relative_to(folder)) if found.path != folder else found.path.name
-    about = _about(found.store) if found.store else ("", "")
-    unfinished = f"unfinished, {found.written} of {found.shards} shards"
-    state = "damaged" if found.fault else "complete" if found.store else unfinished
-    return [name, *about, decimal(found.num_bytes), str(found.shards), state]
-
-
-def _about(store: FeatureStore) -> tuple[str, str]:
-    """Return the number of images and the grid size as text."""
-    rows, columns = store.settings["grid"]
-    views = f", {store.views} views" if store.views > 1 else ""
-    skipped = f", {len(store.skipped):,} skipped" if store.skipped else ""
-    computed = f", computed in {store.settings['precision']}" if "precision" in store.settings else ""
-    grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}{views}{computed}"
-    return f"{len(store):,}{skipped}", grid
+    images = grid = ""
+    state = "damaged" if found.fault else f"unfinished, {found.written} of {found.shards} shards"
+    if store := found.store:
+        rows, columns = store.settings["grid"]
+        views = f", {store.views} views" if store.views > 1 else ""
+        computed = f", computed in {store.settings['precision']}" if "precision" in store.settings else ""
+        grid = f"{rows} x {columns} x {store.settings['dim']} {store.settings['dtype']}{views}{computed}"
+        images = f"{len(store):,}" + (f", {len(store.skipped):,} skipped" if store.skipped else "")
+        state = "complete"
+    return [name, images, grid, decimal(found.num_bytes), str(found.shards), state]
 
 
 def verify_stores(found: Sequence[FoundStore]) -> None:

@@ -93,7 +93,10 @@ class Shard:
             batch=batch, checksum=zlib.crc32(content), skipped=dict(encoded.skipped), lost=lost, whole=whole
         )
         with report_errors(self._path, self._plan):
-            self._write_at(batch, content)
+            view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
+            while view:  # on a nearly full disk, `pwrite` writes a part and fails only at the next call
+                count = os.pwrite(self._file, view, offset)
+                view, offset = view[count:], offset + count
             self._write_line(line.model_dump_json().encode() + b"\n")
         self._lines[batch] = line
 
@@ -112,13 +115,6 @@ class Shard:
             write_whole(record_file(self._path, self._number), record)
             journal_file(self._path, self._number).unlink()
 
-    def _write_at(self, batch: int, content: bytes) -> None:
-        """Write all bytes: on a nearly full disk, `pwrite` writes a part and fails only at the next call."""
-        view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
-        while view:
-            count = os.pwrite(self._file, view, offset)
-            view, offset = view[count:], offset + count
-
     def _write_line(self, line: bytes) -> None:
         while line:
             line = line[self.journal.write(line) :]
@@ -130,18 +126,13 @@ class Shard:
         for line in content.split(b"\n"):
             with suppress(ValidationError):
                 entry = JournalLine.model_validate_json(line)
-                if self._is_true(entry):
-                    self._lines[entry.batch] = entry
+                if images := self.batch(entry.batch):
+                    size = len(images) * image_bytes(self._plan.settings)
+                    written = os.pread(self._file, size, self._header_bytes + entry.batch * self._batch_bytes)
+                    if zlib.crc32(written) == entry.checksum and set(entry.skipped) <= set(images):
+                        self._lines[entry.batch] = entry
         if content and not content.endswith(b"\n"):
             self._write_line(b"\n")
-
-    def _is_true(self, line: JournalLine) -> bool:
-        images = self.batch(line.batch)
-        if not images:
-            return False
-        size = len(images) * image_bytes(self._plan.settings)
-        content = os.pread(self._file, size, self._header_bytes + line.batch * self._batch_bytes)
-        return zlib.crc32(content) == line.checksum and set(line.skipped) <= set(images)
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
@@ -157,7 +148,11 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
             work()
             with report_errors(path, plan):
                 fcntl.flock(folder, fcntl.LOCK_EX)
-                _finish(path, plan)
+                numbers = range(len(plan.shards))
+                if not is_finished(path) and all(record_file(path, number).exists() for number in numbers):
+                    seal(path, plan.dataset, plan.settings, [read_record(path, number) for number in numbers])
+                    for left in [path / PLAN, *path.glob("*.progress"), *path.glob("*.tmp")]:
+                        left.unlink(missing_ok=True)
 
 
 def write_shards(
@@ -167,14 +162,25 @@ def write_shards(
     with _opened(path) as folder:
         fcntl.flock(folder, fcntl.LOCK_SH)
         for number, images in enumerate(plan.shards):
-            with _claim(path, plan, number, images) as shard:
-                if shard is None:
+            with shard_file(path, number).open("r+b", buffering=0) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
                     continue
-                batches = shard.remaining()
-                for batch, encoded in zip(batches, encode([shard.batch(batch) for batch in batches]), strict=True):
-                    shard.write(batch, encoded)
-                    report(len(shard.batch(batch)))
-                shard.finish()
+                try:
+                    if not record_file(path, number).exists():
+                        _write_shard(Shard(path, plan, number, images, file.fileno()), encode, report)
+                finally:
+                    fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _write_shard(shard: Shard, encode: Encode, report: Callable[[int], None]) -> None:
+    with shard.journal:
+        batches = shard.remaining()
+        for batch, encoded in zip(batches, encode([shard.batch(batch) for batch in batches]), strict=True):
+            shard.write(batch, encoded)
+            report(len(shard.batch(batch)))
+        shard.finish()
 
 
 def count_written(path: Path, plan: StorePlan) -> int:
@@ -204,7 +210,9 @@ def _join(folder: int, path: Path, plan: StorePlan) -> bool:
     with report_errors(path, plan):
         with suppress(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_finished(path) and not _is_laid_out(path, plan):
+            sizes = {shard_file(path, n): shard_bytes(plan.settings, len(own)) for n, own in enumerate(plan.shards)}
+            whole = all(file.is_file() and file.stat().st_size == size for file, size in sizes.items())
+            if not is_finished(path) and not (whole and _read_plan(path) == plan.describe()):
                 _lay_out(path, plan)
         fcntl.flock(folder, fcntl.LOCK_SH)
     if is_finished(path):
@@ -220,16 +228,9 @@ def _read_plan(path: Path) -> Any:
     return None
 
 
-def _is_laid_out(path: Path, plan: StorePlan) -> bool:
-    sizes = {shard_file(path, number): shard_bytes(plan.settings, len(own)) for number, own in enumerate(plan.shards)}
-    whole = all(file.is_file() and file.stat().st_size == size for file, size in sizes.items())
-    return whole and _read_plan(path) == plan.describe()
-
-
 def _lay_out(path: Path, plan: StorePlan) -> None:
     """Remove files of other settings, and reserve space for all images."""
-    for left in [path / PLAN, *_own_files(path)]:
-        left.unlink(missing_ok=True)
+    _remove_shards(path, path / PLAN)
     try:
         for number, images in enumerate(plan.shards):
             with shard_file(path, number).open("wb") as file:
@@ -237,52 +238,25 @@ def _lay_out(path: Path, plan: StorePlan) -> None:
                 file.write(shard_header(plan.settings, len(images)))
         write_whole(path / PLAN, plan.describe())
     except OSError:
-        for left in _own_files(path):
-            left.unlink()
+        _remove_shards(path)
         raise
 
 
-def _own_files(path: Path) -> list[Path]:
-    """Return the files of shards, complete or not."""
+def _remove_shards(path: Path, *others: Path) -> None:
+    """Remove the files of shards, complete or not, after other files."""
     kinds = (".npy", ".json", ".progress", ".tmp")
-    return [file for file in path.iterdir() if file.suffix in kinds and file.stem.isdigit()]
-
-
-def _finish(path: Path, plan: StorePlan) -> None:
-    """Write the manifest if all shards are complete. Call without concurrent writers."""
-    numbers = range(len(plan.shards))
-    if is_finished(path) or not all(record_file(path, number).exists() for number in numbers):
-        return
-    seal(path, plan.dataset, plan.settings, [read_record(path, number) for number in numbers])
-    for left in [path / PLAN, *path.glob("*.progress"), *path.glob("*.tmp")]:
-        left.unlink(missing_ok=True)
+    for file in [*others, *(file for file in path.iterdir() if file.suffix in kinds and file.stem.isdigit())]:
+        file.unlink(missing_ok=True)
 
 
 def seal(path: Path, dataset: str, settings: Settings, records: Sequence[ShardRecord]) -> None:
     """Write the manifest of a complete set of shards."""
-    lost, whole = (sum(getattr(record, name) for record in records) for name in ("lost", "whole"))
-    error = (lost / whole) ** 0.5 if whole else 0.0
+    lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     manifest = Manifest(
-        format=FORMAT, dataset=dataset, settings=dict(settings), shards=len(records), relative_error=error
+        format=FORMAT,
+        dataset=dataset,
+        settings=dict(settings),
+        shards=len(records),
+        relative_error=(lost / whole) ** 0.5 if whole else 0.0,
     )
     write_whole(path / MANIFEST, manifest)
-
-
-@contextmanager
-def _claim(path: Path, plan: StorePlan, number: int, images: Sequence[str]) -> Iterator[Shard | None]:
-    """Lock the shard for this process; None if another process has it or it is complete."""
-    with shard_file(path, number).open("r+b", buffering=0) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        try:
-            if record_file(path, number).exists():
-                yield None
-            else:
-                shard = Shard(path, plan, number, images, file.fileno())
-                with shard.journal:
-                    yield shard
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)

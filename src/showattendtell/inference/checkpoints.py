@@ -26,7 +26,7 @@ from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
 from showattendtell.config.trust import check_targets, check_text, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
-from showattendtell.data.files import fit
+from showattendtell.data.formats import fit
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding

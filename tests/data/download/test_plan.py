@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.data.archives import Archive, Part, Publication
 from showattendtell.data.download import (
+    Archive,
     ArchiveState,
     DownloadCache,
+    Part,
+    Publication,
     check_requests,
     make_plan,
     print_plan,
