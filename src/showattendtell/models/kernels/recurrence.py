@@ -313,7 +313,9 @@ class _Recurrence(torch.autograd.Function):
             to_hidden[:size] = _product(to_read[rows], weights.state.T)
         to_regions = None
         if ctx.needs_input_grad[6]:
-            to_regions = sums.regions_back(*(packing.pad(values)[packing.order] for values in (maps, to_seen)))
+            # da_i = sum_t m_ti dr_t, summed over the captions of an image
+            maps, to_seen = (packing.pad(values)[packing.order] for values in (maps, to_seen))  # (B, T, ...)
+            to_regions = torch.zeros_like(sums.regions).index_add_(0, ctx.groups.image_index, maps.mT @ to_seen)
         to_state = _outer(to_read, hidden_before, weights.state.dtype)
         to_matrix = _outer(to_gates, context, weights.context.dtype)
         to_weights = (to_state, to_read.sum(dim=0), to_matrix, to_score.sum(dim=0))
