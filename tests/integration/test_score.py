@@ -11,7 +11,9 @@ import pytest
 from repository import SHARED
 from runs import Run, assert_done, assert_error
 
-from showattendtell.metrics.bleu import bleu
+from showattendtell.metrics.bleu import measure_bleu
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.tokenizers import pair_up
 
 GOLDENS, COCO_MINI = SHARED / "goldens" / "coco-test", SHARED / "coco_mini" / "annotations"
 
@@ -64,7 +66,8 @@ def test_the_scores_are_those_of_the_words(score: Run, user: Path):
     assert_done(score("references=karpathy.json", "split=test", "hypotheses=results.json", QUICK))
     result = read(user)
     people = [[split(sentence) for sentence in said] for said in REFERENCES.values()]
-    expected = bleu([split(caption) for caption in WRITTEN.values()], people).figures()
+    pairs = pair_up([split(caption) for caption in WRITTEN.values()], people)
+    expected = corpus_figures([measure_bleu(pairs)])
     scores = result["scores"]["results.json"]
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     assert scores["distinct_captions"] == 3

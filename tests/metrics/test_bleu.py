@@ -5,7 +5,7 @@ import pytest
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from torchmetrics.functional.text import bleu_score
 
-from showattendtell.metrics.bleu import bleu, measure_bleu
+from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.tokenizers import pair_up
 
@@ -21,31 +21,35 @@ def split(lines):
     return [line.split() for line in lines]
 
 
+def bleu(hypotheses, references) -> dict[str, float]:
+    return corpus_figures([measure_bleu(pair_up(hypotheses, references))])
+
+
 def test_one_sentence_worked_by_hand():
     scores = bleu([["a", "b", "c", "x"]], [[["a", "b", "c", "d", "e"]]])
     penalty = math.exp(1 - 5 / 4)
     precisions = [3 / 4, 2 / 3, 1 / 2]
     for n in range(1, 4):
         without = math.prod(precisions[:n]) ** (1 / n)
-        assert scores.without_penalty[n - 1] == pytest.approx(without, abs=1e-6)
-        assert scores.with_penalty[n - 1] == pytest.approx(without * penalty, abs=1e-6)
-    assert (scores.length, scores.reference_length) == (4, 5)
+        assert scores[f"bleu{n}"] / 100 == pytest.approx(without, abs=1e-6)
+        assert scores[f"bleu{n}_with_penalty"] / 100 == pytest.approx(without * penalty, abs=1e-6)
+    assert (scores["words"], scores["reference_words"]) == (4, 5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_torchmetrics_gives_the_same_with_the_penalty(n: int):
-    ours = bleu(split(HYPOTHESES), [split(lines) for lines in REFERENCES]).with_penalty[n - 1]
-    assert ours == pytest.approx(bleu_score(HYPOTHESES, REFERENCES, n_gram=n).item(), abs=1e-6)
+    ours = bleu(split(HYPOTHESES), [split(lines) for lines in REFERENCES])[f"bleu{n}_with_penalty"]
+    assert ours / 100 == pytest.approx(bleu_score(HYPOTHESES, REFERENCES, n_gram=n).item(), abs=1e-6)
 
 
 def test_there_is_no_penalty_for_long_captions():
     scores = bleu([["a", "b", "c", "d", "e", "f"]], [[["a", "b", "c", "d"]]])
-    assert scores.brevity_penalty == 1
-    assert scores.with_penalty == scores.without_penalty
+    assert scores["brevity_penalty"] == 1
+    assert all(scores[f"bleu{n}_with_penalty"] == scores[f"bleu{n}"] for n in range(1, 5))
 
 
 def test_an_empty_caption_scores_nothing_and_breaks_nothing():
-    assert bleu([[]], [[["a", "b"]]]).with_penalty[0] == pytest.approx(0, abs=1e-6)
+    assert bleu([[]], [[["a", "b"]]])["bleu1_with_penalty"] / 100 == pytest.approx(0, abs=1e-6)
 
 
 def test_captions_and_images_must_be_as_many():
@@ -62,7 +66,7 @@ def test_the_corpus_has_the_scores_that_pycocoevalcap_gives_it():
     for caption, people_said in zip(HYPOTHESES, REFERENCES, strict=True):
         scorer += (caption, people_said)
     expected, _ = scorer.compute_score(option="closest")
-    figures = corpus_figures([measure_bleu(pair_up(*sentences()))])
+    figures = bleu(*sentences())
     assert [figures[f"bleu{n}_with_penalty"] for n in range(1, 5)] == pytest.approx([100 * b for b in expected])
     assert (figures["words"], figures["reference_words"]) == (scorer._testlen, scorer._reflen)
 
@@ -74,10 +78,10 @@ def test_copies_of_images_count_as_if_they_were_repeated():
     for row, times in enumerate(copies):
         chosen = np.repeat(np.arange(3), times)
         repeated = bleu([hypotheses[image] for image in chosen], [references[image] for image in chosen])
-        for name, figure in repeated.figures().items():
+        for name, figure in repeated.items():
             assert figures[name][row] == pytest.approx(figure, rel=1e-12)
 
 
 def test_a_corpus_of_empty_captions_scores_nothing():
-    figures = corpus_figures([measure_bleu(pair_up([[], []], [[["a", "b"]], [["c"]]]))])
+    figures = bleu([[], []], [[["a", "b"]], [["c"]]])
     assert figures["bleu4_with_penalty"] == figures["brevity_penalty"] == figures["words"] == 0

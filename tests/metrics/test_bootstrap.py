@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, multinomial
 
-from showattendtell.metrics.bleu import bleu, measure_bleu
+from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import (
     Array,
     ImageMeans,
@@ -33,6 +33,10 @@ FIRST = [
     line.split() for line in ("a dog runs on the grass", "two men play", "a red car near a tree", "a child climbs")
 ]
 SECOND = [line.split() for line in ("a brown dog", "two men on a field", "a red car is parked near a tree", "stairs")]
+
+
+def bleu(hypotheses, references) -> dict[str, float]:
+    return corpus_figures([measure_bleu(pair_up(hypotheses, references))])
 
 
 class Broken(SufficientStatistics):
@@ -73,11 +77,10 @@ def test_a_corpus_figure_over_every_resample_is_that_of_the_images_repeated(imag
     comparison = compare(*(resample(one, copies) for one in measured))
     for name in ("bleu1", "bleu2", "bleu1_with_penalty", "brevity_penalty"):
         repeated = [
-            [bleu([system[i] for i in way], [REFERENCES[i] for i in way]).figures()[name] for way in ways]
-            for system in systems
+            [bleu([system[i] for i in way], [REFERENCES[i] for i in way])[name] for way in ways] for system in systems
         ]
         differences = np.subtract(repeated[1], repeated[0])
-        whole = [bleu(system, REFERENCES[:images]).figures()[name] for system in systems]
+        whole = [bleu(system, REFERENCES[:images])[name] for system in systems]
         found = comparison.differences[name]
         assert found.difference == pytest.approx(whole[1] - whole[0], abs=1e-9)
         assert (found.low, found.high) == pytest.approx(np.percentile(differences, [2.5, 97.5]), abs=1e-9)

@@ -4,9 +4,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from showattendtell.metrics import ROUGEL
 from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.cider import measure_cider
-from showattendtell.metrics.rouge import measure_rouge_l
 from showattendtell.metrics.tokenizers import CaptionPair
 
 CORPUS = [
@@ -23,7 +23,7 @@ def test_rouge_l_worked_by_hand():
     pair = CaptionPair("police killed gunman", ["police killed", "the gunman police killed today"])
     precision, recall = 2 / 3, 2 / 2
     expected = (1 + 1.2**2) * precision * recall / (recall + 1.2**2 * precision)
-    assert measure_rouge_l([pair]).by_image == pytest.approx([100 * expected])
+    assert ROUGEL().measure([pair]).by_image == pytest.approx([100 * expected])
 
 
 def test_rouge_l_of_what_was_said_is_100_and_of_nothing_in_common_0():
@@ -32,7 +32,7 @@ def test_rouge_l_of_what_was_said_is_100_and_of_nothing_in_common_0():
         CaptionPair("a dog", ["two zebras graze"]),
         CaptionPair("", ["a dog"]),
     ]
-    assert measure_rouge_l(pairs).by_image == pytest.approx([100, 0, 0])
+    assert ROUGEL().measure(pairs).by_image == pytest.approx([100, 0, 0])
 
 
 def cider_d(pairs: list[CaptionPair]) -> list[float]:

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 
 from showattendtell.metrics import spice
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.spice import captions_json, measure_spice, read_scores
+from showattendtell.metrics.spice import measure_spice
 from showattendtell.metrics.tokenizers import CaptionPair
 
 PAIRS = [CaptionPair("a dog runs", ["the dog is running", "a brown dog"]), CaptionPair("", ["two men"])]
@@ -62,36 +63,48 @@ def test_a_jar_that_fails_is_the_reason(folder: Path):
         measure_spice(PAIRS)
 
 
-def test_the_jar_reads_images_and_writes_their_scores(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    def scorer(name: str, arguments: list[str], time_limit: float) -> str:
-        asked, out = Path(arguments[-4]), Path(arguments[-2])
-        assert arguments[-5:] == ["edu.anu.spice.SpiceScorer", str(asked), "-out", str(out), "-silent"]
-        assert f"{folder}/*" in arguments[arguments.index("-cp") + 1]
-        out.write_text(
-            json.dumps([scores(image["image_id"], len(image["refs"]) / 8) for image in json.loads(asked.read_text())])
-        )
-        return ""
+@pytest.fixture
+def answering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[dict]], list[dict]]], None]:
+    """Puts a function in the place of the jar: from the images that it reads to the scores that it writes."""
+
+    def answer_with(write: Callable[[list[dict]], list[dict]]) -> None:
+        def scorer(name: str, arguments: list[str], time_limit: float) -> str:
+            asked, out = Path(arguments[-4]), Path(arguments[-2])
+            assert arguments[-5:] == ["edu.anu.spice.SpiceScorer", str(asked), "-out", str(out), "-silent"]
+            assert f"{folder}/*" in arguments[arguments.index("-cp") + 1]
+            out.write_text(json.dumps(write(json.loads(asked.read_text()))))
+            return ""
+
+        monkeypatch.setattr(spice, "run_java", scorer)
 
     for jar in JARS:
         (folder / jar).touch()
-    monkeypatch.setattr(spice, "run_java", scorer)
+    return answer_with
+
+
+def test_the_jar_reads_images_and_writes_their_scores(answering):
+    answering(lambda images: [scores(image["image_id"], len(image["refs"]) / 8) for image in images])
     means = measure_spice(PAIRS)
     assert means.name == "spice"
     np.testing.assert_allclose(means.by_image, [25, 12.5])
 
 
-def test_captions_are_written_as_the_jar_reads_them():
-    assert json.loads(captions_json(PAIRS)) == [
+def test_captions_are_written_as_the_jar_reads_them(answering):
+    read = []
+    answering(lambda images: read.extend(images) or [scores(0, 0), scores(1, 0)])
+    measure_spice(PAIRS)
+    assert read == [
         {"image_id": 0, "test": "a dog runs", "refs": ["the dog is running", "a brown dog"]},
         {"image_id": 1, "test": "", "refs": ["two men"]},
     ]
 
 
-def test_scores_are_put_in_the_images_order():
-    text = json.dumps([scores(2, 0.5), scores(0, 0.25), scores(1, 0)])
-    np.testing.assert_array_equal(read_scores(text, 3), [0.25, 0, 0.5])
+def test_scores_are_put_in_the_images_order(answering):
+    answering(lambda _: [scores(2, 0.5), scores(0, 0.25), scores(1, 0)])
+    np.testing.assert_array_equal(measure_spice([*PAIRS, PAIRS[0]]).by_image, [25, 0, 50])
 
 
-def test_a_score_for_every_image_is_needed():
+def test_a_score_for_every_image_is_needed(answering):
+    answering(lambda _: [scores(1, 0.5)])
     with pytest.raises(MetricError, match="SPICE scored 1 of 2 images"):
-        read_scores(json.dumps([scores(1, 0.5)]), 2)
+        measure_spice(PAIRS)

@@ -16,9 +16,6 @@ from showattendtell.types import Box, CaptionerOutput
 if TYPE_CHECKING:
     from torch import Tensor
 
-CENTRE_SPREAD = 0.25
-"""The standard deviation of the centre prior, in sides of what is seen."""
-
 
 class GroundedWord(NamedTuple):
     """Attention map at a word that names an object, and the object's position.
@@ -47,10 +44,7 @@ class AttentionHit(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """Scores at one word: of the model's map, and of two baseline maps that ignore the image.
-
-    `uniform` has equal weights; `centre` is a Gaussian around the centre of the visible part.
-    """
+    """Scores at one word: of the model's map, and of two baselines, equal weights and `centre_prior`."""
 
     kind: str
     model: AttentionHit
@@ -67,8 +61,7 @@ class MapScore(NamedTuple):
 
 
 class AttentionScores(NamedTuple):
-    """Scores of the model's maps and of the baseline maps; the model's also by kind, most frequent
-    first."""
+    """Scores of the model's maps and of the baselines; the model's also by kind, most frequent first."""
 
     model: MapScore
     uniform: MapScore
@@ -78,20 +71,17 @@ class AttentionScores(NamedTuple):
 
 def score_attention(glances: Sequence[WordHits]) -> AttentionScores:
     """Return the mean scores over all words. An object outside the visible part counts, with score 0 for every map."""
+
+    def mean(finds: Sequence[AttentionHit]) -> MapScore:  # 0 without words
+        hits, correctness = sum(find.hit for find in finds), sum(find.correctness for find in finds)
+        return MapScore(hits / max(len(finds), 1), correctness / max(len(finds), 1), len(finds))
+
     kinds = Counter(glance.kind for glance in glances if glance.kind).most_common()
-    return AttentionScores(
-        model=_mean([glance.model for glance in glances]),
-        uniform=_mean([glance.uniform for glance in glances]),
-        centre=_mean([glance.centre for glance in glances]),
-        by_kind={kind: _mean([glance.model for glance in glances if glance.kind == kind]) for kind, _ in kinds},
+    by_kind = {kind: mean([glance.model for glance in glances if glance.kind == kind]) for kind, _ in kinds}
+    model, uniform, centre = (
+        mean([getattr(glance, name) for glance in glances]) for name in ("model", "uniform", "centre")
     )
-
-
-def _mean(finds: Sequence[AttentionHit]) -> MapScore:
-    """Return the mean; 0 without words."""
-    num_words = len(finds)
-    hits, correctness = sum(find.hit for find in finds), sum(find.correctness for find in finds)
-    return MapScore(hits / max(num_words, 1), correctness / max(num_words, 1), num_words)
+    return AttentionScores(model, uniform, centre, by_kind)
 
 
 def compare_maps(look: GroundedWord) -> WordHits:
@@ -106,8 +96,13 @@ def compare_maps(look: GroundedWord) -> WordHits:
 
 
 def centre_prior(rows: int, columns: int) -> np.ndarray:
-    """Return weights (rows, columns) with sum 1; exactly symmetric, so the central cells of an even grid tie."""
-    down, across = (np.exp(-(((2 * np.arange(n) + 1 - n) / (2 * n * CENTRE_SPREAD)) ** 2) / 2) for n in (rows, columns))
+    """Return a Gaussian (rows, columns) around the centre of the visible part, with sum 1.
+
+    It is exactly symmetric, so the central cells of an even grid tie.
+    """
+    spread = 0.25  # standard deviation, in sides of the visible part
+    # cell k of n has its centre at (k + 1/2) / n, which is (2k + 1 - n) / 2n from the middle
+    down, across = (np.exp(-(((2 * np.arange(n) + 1 - n) / (2 * n * spread)) ** 2) / 2) for n in (rows, columns))
     weights = np.outer(down, across)
     return weights / weights.sum()
 
@@ -152,9 +147,9 @@ RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "betw
 
 
 class Relations(NamedTuple):
-    """accuracy: fraction of relation words in the reference captions that the model would choose, too, 0 to 1.
-    commonest: the same for always choosing the most frequent word.
-    num_words: number of relation words."""
+    """accuracy   fraction of relation words in the reference captions that the model would choose, too, 0 to 1
+    commonest  the same for always choosing the most frequent word
+    """
 
     accuracy: float
     commonest: float
@@ -164,9 +159,9 @@ class Relations(NamedTuple):
 def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
     """Score pairs of a reference word and the model's word, both from `RELATIONS`."""
     pairs = list(choices)
-    people = Counter(said for said, _ in pairs)
-    right, num_words = sum(said == chosen for said, chosen in pairs), max(len(pairs), 1)
-    return Relations(right / num_words, max(people.values(), default=0) / num_words, len(pairs))
+    commonest = max(Counter(said for said, _ in pairs).values(), default=0)
+    right, number = sum(said == chosen for said, chosen in pairs), max(len(pairs), 1)
+    return Relations(right / number, commonest / number, len(pairs))
 
 
 STILL = 0.01

@@ -16,9 +16,6 @@ from showattendtell.metrics.java import MetricError
 
 Array = NDArray[np.float64]
 
-INTERVAL = (2.5, 97.5)
-"""The percentiles between which 95 % of the resamples lie."""
-
 
 class SufficientStatistics(ABC):
     """Statistics of a metric on the captions of N images.
@@ -142,15 +139,10 @@ def average(systems: Sequence[Resampled]) -> Resampled:
 
 def compare(a: Resampled, b: Resampled) -> Comparison:
     """Compare all scores that both have."""
-    differences = {
-        name: _summarise(b.corpus[name] - figure, b.resamples[name] - a.resamples[name])
-        for name, figure in a.corpus.items()
-        if name in b.corpus
-    }
+    differences = {}
+    for name in (name for name in a.corpus if name in b.corpus):
+        resamples = b.resamples[name] - a.resamples[name]
+        low, high = np.percentile(resamples, (2.5, 97.5))  # between them are 95 % of the resamples
+        higher = np.mean(resamples > 0) + np.mean(resamples == 0) / 2
+        differences[name] = Difference(b.corpus[name] - a.corpus[name], float(low), float(high), float(higher))
     return Comparison(differences, {**a.missing, **b.missing})
-
-
-def _summarise(difference: float, resamples: Array) -> Difference:
-    low, high = np.percentile(resamples, INTERVAL)
-    higher = np.mean(resamples > 0) + np.mean(resamples == 0) / 2
-    return Difference(difference, float(low), float(high), float(higher))

@@ -47,24 +47,17 @@ class MeteorCounts(SufficientStatistics):
 
 def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
     """Measure METEOR; a `MetricError` if the jar cannot be run."""
-    answers = SERVER.ask([score_line(pair) for pair in pairs], len(pairs))
-    return MeteorCounts(np.array([_statistics(answer) for answer in answers]))
-
-
-def score_line(pair: CaptionPair) -> str:
-    """Return the request line, without the jar's separators and line breaks in the captions."""
-    sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
-    return " ||| ".join(["SCORE", *sentences])
-
-
-def _statistics(answer: str) -> list[float]:
-    try:
-        statistics = [float(number) for number in answer.split()]
-    except ValueError:
-        statistics = []
-    if len(statistics) != NUM_STATISTICS:
-        raise MetricError(f"METEOR gave no statistics but {answer!r}")
-    return statistics
+    requests = []
+    for pair in pairs:  # without the jar's separators and line breaks in the captions
+        sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
+        requests.append(" ||| ".join(["SCORE", *sentences]))
+    statistics = []
+    for answer in SERVER.ask(requests, len(pairs)):
+        try:
+            statistics.append(np.array(answer.split(), dtype=np.float64).reshape(NUM_STATISTICS))
+        except ValueError:
+            raise MetricError(f"METEOR gave no statistics but {answer!r}") from None
+    return MeteorCounts(np.array(statistics))
 
 
 def summable(statistics: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from pycocoevalcap.rouge.rouge import Rouge
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
@@ -19,7 +20,6 @@ from showattendtell.metrics.attention import (
     AttentionHit,
     AttentionScores,
     GroundedWord,
-    MapScore,
     Relations,
     WordHits,
     compare_maps,
@@ -33,7 +33,6 @@ from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_scor
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import measure_meteor
-from showattendtell.metrics.rouge import measure_rouge_l
 from showattendtell.metrics.spice import measure_spice
 from showattendtell.metrics.tokenizers import CaptionPair, Words, pair_up
 from showattendtell.runtime.distributed import gather, rank
@@ -106,7 +105,6 @@ class CorpusBLEU(CaptionScore):
         return measure_bleu(pairs)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the scores of all captions so far."""
         return _scalars(corpus_figures([self.statistics()]))
 
 
@@ -122,10 +120,15 @@ class METEOR(CaptionScore):
 
 
 class ROUGEL(CaptionScore):
-    """ROUGE-L (Lin 2004), the mean over images, in percent."""
+    """ROUGE-L (Lin 2004), the mean over images, in percent.
 
-    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
-        return measure_rouge_l(pairs)
+    The score of an image is the F-measure of the longest common subsequence, using the best reference.
+    """
+
+    def measure(self, pairs: Sequence[CaptionPair]) -> ImageMeans:
+        rouge = Rouge()
+        scores = [rouge.calc_score([pair.hypothesis], pair.references) for pair in pairs]
+        return ImageMeans("rouge_l", 100 * np.array(scores))
 
 
 class CIDErD(CaptionScore):
@@ -281,6 +284,8 @@ class _AttentionScore(_Gathered):
     Gaussian around the centre.
     """
 
+    _rate: str  # the field of `MapScore`
+
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add maps: weights on the grid, the part of the image that the grid covers, and boxes."""
         self._keep(map(compare_maps, words))
@@ -293,28 +298,23 @@ class _AttentionScore(_Gathered):
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; 0 without words."""
         scores = self._score()
-        return _scalars({name: 100 * self._pick(getattr(scores, name)) for name in ("model", "uniform", "centre")})
+        baselines = ("model", "uniform", "centre")
+        return _scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
 
     def _score(self) -> AttentionScores:
         return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self._kept()])
-
-    @abstractmethod
-    def _pick(self, score: MapScore) -> float:
-        """Return the rate that `compute` returns."""
 
 
 class PointingGame(_AttentionScore):
     """Rate of maps whose peak lies in a box (Zhang et al. 2016); tied peaks count by their fraction."""
 
-    def _pick(self, score: MapScore) -> float:
-        return score.hit_rate
+    _rate = "hit_rate"
 
 
 class AttentionCorrectness(_AttentionScore):
     """Fraction of attention inside the boxes (Liu et al. 2017)."""
 
-    def _pick(self, score: MapScore) -> float:
-        return score.correctness
+    _rate = "correctness"
 
 
 class RelationAccuracy(_Gathered):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pycocoevalcap.spice
 
-from showattendtell.metrics.bootstrap import Array, ImageMeans
+from showattendtell.metrics.bootstrap import ImageMeans
 from showattendtell.metrics.java import MetricError, run_java
 from showattendtell.metrics.tokenizers import CaptionPair
 
@@ -41,21 +41,12 @@ def measure_spice(pairs: Sequence[CaptionPair]) -> ImageMeans:
     class_path = os.pathsep.join([str(PACKAGE / "spice-1.0.jar"), *(str(folder / "*") for folder in folders)])
     with tempfile.TemporaryDirectory() as work:
         captions, scores = Path(work, "captions.json"), Path(work, "scores.json")
-        captions.write_text(captions_json(pairs), encoding="utf-8")
+        asked = [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
+        captions.write_text(json.dumps(asked), encoding="utf-8")
         scorer = ["-Xmx8G", "-cp", class_path, "edu.anu.spice.SpiceScorer"]
         run_java("SPICE", [*scorer, str(captions), "-out", str(scores), "-silent"], TIME_LIMIT)
-        return ImageMeans("spice", 100 * read_scores(scores.read_text(encoding="utf-8"), len(pairs)))
-
-
-def captions_json(pairs: Sequence[CaptionPair]) -> str:
-    return json.dumps(
-        [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
-    )
-
-
-def read_scores(text: str, num_images: int) -> Array:
-    """Return F-scores (N,) of all tuples, 0 to 1; a `MetricError` unless there is one for every image."""
-    by_image = {item["image_id"]: item["scores"]["All"]["f"] for item in json.loads(text)}
-    if by_image.keys() != set(range(num_images)):
-        raise MetricError(f"SPICE scored {len(by_image)} of {num_images} images")
-    return np.array([by_image[image] for image in range(num_images)], dtype=np.float64)
+        answers = json.loads(scores.read_text(encoding="utf-8"))
+    by_image = {item["image_id"]: item["scores"]["All"]["f"] for item in answers}  # F-scores of all tuples, 0 to 1
+    if by_image.keys() != set(range(len(pairs))):
+        raise MetricError(f"SPICE scored {len(by_image)} of {len(pairs)} images")
+    return ImageMeans("spice", 100 * np.array([by_image[image] for image in range(len(pairs))], dtype=np.float64))

@@ -3,7 +3,7 @@
 Only scores from the same tokenizer are comparable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -30,35 +30,20 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         tokenizer: `plain` lower case without punctuation, as the model reads captions; `whitespace` unchanged;
             `ptb` Stanford's, lower case without punctuation, as the COCO server scores captions.
     """
-    if tokenizer not in _SPLIT:
+    if tokenizer not in TOKENIZERS:
         raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
-    return _SPLIT[tokenizer](sentences)
-
-
-def _split_plainly(sentences: Sequence[str]) -> list[list[str]]:
-    return [list(tokenize(sentence)) for sentence in sentences]
-
-
-def _split_at_whitespace(sentences: Sequence[str]) -> list[list[str]]:
-    return [sentence.split() for sentence in sentences]
-
-
-def _split_as_penn_treebank(sentences: Sequence[str]) -> list[list[str]]:
-    """Tokenize all sentences in one run, one sentence per line."""
+    if tokenizer == "plain":
+        return [list(tokenize(sentence)) for sentence in sentences]
+    if tokenizer == "whitespace":
+        return [sentence.split() for sentence in sentences]
+    # ptb: all sentences in one run of the program, one sentence per line
     program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)
     lines = run_java("the PTB tokenizer", program, TIME_LIMIT, text).split("\n")[:-1]
     if len(lines) != len(sentences):
         raise MetricError(f"the PTB tokenizer made {len(lines)} lines of {len(sentences)}")
-    return [[word for word in line.rstrip().split(" ") if word not in _DROPPED] for line in lines]
-
-
-_DROPPED = {"", *ptbtokenizer.PUNCTUATIONS}
-_SPLIT: dict[str, Callable[[Sequence[str]], list[list[str]]]] = {
-    "plain": _split_plainly,
-    "whitespace": _split_at_whitespace,
-    "ptb": _split_as_penn_treebank,
-}
+    dropped = {"", *ptbtokenizer.PUNCTUATIONS}
+    return [[word for word in line.rstrip().split(" ") if word not in dropped] for line in lines]
 
 
 class CaptionPair(NamedTuple):

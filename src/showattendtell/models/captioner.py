@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import START
 from showattendtell.models.attention import Attention, AttentionCache
 from showattendtell.models.decoder import Decoder, DecoderState
-from showattendtell.models.kernels.recurrence import is_fused_supported, unroll_fused
-from showattendtell.models.unroll import Packing, unroll
+from showattendtell.models.kernels.recurrence import Packing, is_fused_supported, unroll, unroll_fused
 from showattendtell.types import CaptionerOutput, OutputFeatures, SampledLocations
 
 

@@ -67,8 +67,13 @@ class SeparateStart(nn.Module):
 
     def __init__(self, region_dim: int, hidden_dim: int, depth: int, dropout: float):
         super().__init__()
-        self.hidden = _perceptron(region_dim, hidden_dim, hidden_dim, depth, dropout)
-        self.cell = _perceptron(region_dim, hidden_dim, hidden_dim, depth, dropout)
+        self.hidden, self.cell = (
+            nn.Sequential(
+                *_relu_layers(region_dim, hidden_dim, depth - 1, dropout),
+                _head(region_dim if depth == 1 else hidden_dim, hidden_dim, reads_regions=depth == 1),
+            )
+            for _ in range(2)
+        )
 
     def forward(self, mean: Tensor) -> DecoderState:
         return DecoderState(self.hidden(mean), self.cell(mean))
@@ -90,11 +95,6 @@ class SharedStart(nn.Module):
     def forward(self, mean: Tensor) -> DecoderState:
         shared = self.shared(mean)
         return DecoderState(self.hidden(shared), self.cell(shared))
-
-
-def _perceptron(inputs: int, width: int, outputs: int, depth: int, dropout: float) -> nn.Sequential:
-    layers = _relu_layers(inputs, width, depth - 1, dropout)
-    return nn.Sequential(*layers, _head(width if layers else inputs, outputs, reads_regions=not layers))
 
 
 def _relu_layers(inputs: int, width: int, count: int, dropout: float) -> list[nn.Module]:

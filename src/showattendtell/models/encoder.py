@@ -66,7 +66,11 @@ class Encoder(nn.Module):
     ):
         super().__init__()
         if network not in timm.list_models():
-            raise UserError(f"encoder.network={network} is no network of timm{_similar_network(network)}")
+            hint = did_you_mean(network, timm.list_models())
+            listing = "; python -c 'import timm; print(timm.list_models())' lists them"
+            raise UserError(
+                f"encoder.network={network} is no network of timm{hint if hint.startswith('; did') else listing}"
+            )
         for name, value in (("recompute", recompute), ("frozen_stride", frozen_stride)):
             if value and not trainable:
                 raise UserError(
@@ -93,7 +97,9 @@ class Encoder(nn.Module):
             published["interpolation"],
             crop_mode,
         )
-        self._index = None if stride == "last" else self._cut(stride)
+        self._index = None if stride == "last" else self._level(stride, "stride")
+        if self._index is not None:  # cut the network after the grid
+            self.network.prune_intermediate_layers([self._index], prune_head=True)
         self._by_stages = recompute and self._recompute()
         self.requires_grad_(trainable)
         self.eval()
@@ -128,12 +134,6 @@ class Encoder(nn.Module):
                 "it; take less, or leave it out"
             )
 
-    def _cut(self, stride: int) -> int:
-        """Cut the network after its deepest grid of that stride; return the grid's index."""
-        index = self._level(stride, "stride")
-        self.network.prune_intermediate_layers([index], prune_head=True)
-        return index
-
     def _recompute(self) -> bool:
         """Turn on timm's gradient checkpointing; return True if `_feature_map` must do it by stages instead (VGG)."""
         if isinstance(self.network, VGG):
@@ -167,7 +167,10 @@ class Encoder(nn.Module):
     def _feature_map(self, pixels: Tensor) -> Tensor:
         """Return the feature map (I, D, rows, columns)."""
         if self._by_stages:
-            return checkpoint_seq(_stages(self.network.features), pixels)
+            layers = self.network.features  # VGG: a stage ends after each pooling layer
+            ends = [number for number, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
+            stages = [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
+            return checkpoint_seq(stages, pixels)
         if self._index is not None:
             return self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)[
                 0
@@ -244,17 +247,6 @@ class Encoder(nn.Module):
         }
 
 
-def _stages(layers: nn.Sequential) -> list[nn.Sequential]:
-    """Split the layers after each pooling layer."""
-    ends = [number for number, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
-    return [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
-
-
 def _unsuited(size: int, network: str, fault: Exception) -> UserError:
     reason = first_line(fault).removesuffix(".")
     return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); take another")
-
-
-def _similar_network(name: str) -> str:
-    hint = did_you_mean(name, timm.list_models())
-    return hint if hint.startswith("; did") else "; python -c 'import timm; print(timm.list_models())' lists them"

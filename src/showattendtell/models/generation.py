@@ -11,15 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.models.attention import Attention, AttentionOutput, SoftAttention
+from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder
+from showattendtell.models.decoder import DecoderState, LSTMDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, WeightedSum
 from showattendtell.models.kernels.cross_entropy import normalisers
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
-from showattendtell.types import SampledLocations
 
 
 class StepOutput(NamedTuple):
@@ -64,16 +63,7 @@ class IncrementalDecoder:
             stems: (B,) the stem that each caption continues.
             tokens: (B,) the last word of each caption.
         """
-        glimpse = self.attend(state, images)
-        context = glimpse.context.index_select(0, stems)
-        embedded, word_gates = self.decoder.embed_words(tokens)
-        state = self.decoder.step(word_gates, context, state.select(stems))
-        scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
-        locations = None if glimpse.sample is None else glimpse.sample.locations
-        return StepOutput(*scores, state, glimpse.weights, glimpse.gate, locations)
-
-    def attend(self, state: DecoderState, images: Tensor) -> AttentionOutput:
-        """Attend for all stems. Every image gets equally many stems: the last one of each is repeated."""
+        # attention takes equally many stems of every image: `grid` repeats the last one of each
         present, counts = images.unique_consecutive(return_counts=True)
         if 2 * len(present) <= len(self._images):
             self.memory = self.memory.select(torch.searchsorted(self._images, present))
@@ -84,9 +74,13 @@ class IncrementalDecoder:
         grid[places] = starts.unsqueeze(1) + torch.minimum(number, counts.unsqueeze(1) - 1)
         glimpse = self.attention(self.memory, state.select(grid.flatten()))
         within = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
-        rows = places.repeat_interleave(counts) * len(number) + within
-        sample = None if glimpse.sample is None else SampledLocations(*(part[rows] for part in glimpse.sample))
-        return AttentionOutput(glimpse.context[rows], glimpse.weights[rows], glimpse.gate[rows], sample)
+        rows = places.repeat_interleave(counts) * len(number) + within  # the row of each stem in the grid
+        context = glimpse.context[rows].index_select(0, stems)
+        embedded, word_gates = self.decoder.embed_words(tokens)
+        state = self.decoder.step(word_gates, context, state.select(stems))
+        scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
+        locations = None if glimpse.sample is None else glimpse.sample.locations[rows]
+        return StepOutput(*scores, state, glimpse.weights[rows], glimpse.gate[rows], locations)
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of the next word (B, V) and their normalisers (B,)."""
@@ -118,16 +112,6 @@ class TransposedWeights(NamedTuple):
     word_bias: Tensor
     score: Tensor
 
-    @classmethod
-    def of(cls, attention: Attention, decoder: Decoder) -> "TransposedWeights":
-        assert isinstance(attention, SoftAttention)
-        assert isinstance(decoder, LSTMDecoder)
-        merged, output = weights_of(attention, decoder), decoder.context_output
-        seen = merged.context if output is None else torch.cat([merged.context, output.weight.to(merged.context)])
-        state, context, word = map(transposed, (merged.state, seen, decoder.read_word.weight))
-        bias = merged.bias.to(merged.score.dtype)
-        return cls(state, bias, context, word, decoder.read_word.bias, merged.score)
-
 
 class SoftIncrementalDecoder(IncrementalDecoder):
     """Soft attention with the additive score, and the LSTM: one matrix product of h, one attention step per stem."""
@@ -138,39 +122,32 @@ class SoftIncrementalDecoder(IncrementalDecoder):
         self._decoder, self._matrices = captioner.decoder, matrices
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
+        (regions, keys, _), matrices, decoder = self.memory, self._matrices, self._decoder
+        groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
         with without_autocast(tokens.device):
-            glimpse, gates, output = self._attend(state.hidden, images)
+            # of the P stems: alpha, z, and the terms of h and z in the gates and in the deep output
+            read = _product(state.hidden, matrices.state).add_(matrices.state_bias)
+            gates, query, beta = read.tensor_split([width, width + len(matrices.score)], dim=1)
+            weights = RegionPairs(groups, keys, matrices.score).scores(query).softmax(dim=1)
+            context, gate = WeightedSum(groups, regions).read(weights), weights.new_ones(len(weights))
+            if beta.shape[1]:
+                context *= beta.sigmoid_()
+                gate = beta.mean(dim=1)
+            seen = _product(context, matrices.context)
+            gates.add_(seen[:, :width])
+            # of the B captions: the LSTM, with each distinct word multiplied once
             words, which = tokens.unique(return_inverse=True)
-            embedded = self.decoder.embed(words)
-            word_gates = _product(embedded, self._matrices.word).add_(self._matrices.word_bias)
+            embedded = decoder.embed(words)
+            word_gates = _product(embedded, matrices.word).add_(matrices.word_bias)
             gates = gates.index_select(0, stems).add_(word_gates.index_select(0, which))
             state = lstm_in_place(gates, state.cell.index_select(0, stems))
-            features = self._output_features(
-                embedded.index_select(0, which), state.hidden, output.index_select(0, stems)
-            )
-            return StepOutput(*self.score(features), state, glimpse.weights, glimpse.gate)
-
-    def _attend(self, hidden: Tensor, images: Tensor) -> tuple[AttentionOutput, Tensor, Tensor]:
-        """Attend; also return the terms of h and z in the gates (P, 4n), and of z in the deep output (P, m or 0)."""
-        (regions, keys, _), matrices = self.memory, self._matrices
-        groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
-        read = _product(hidden, matrices.state).add_(matrices.state_bias)
-        gates, query, beta = read.tensor_split([width, width + len(matrices.score)], dim=1)
-        weights = RegionPairs(groups, keys, matrices.score).scores(query).softmax(dim=1)
-        context, gate = WeightedSum(groups, regions).read(weights), weights.new_ones(len(weights))
-        if beta.shape[1]:
-            context *= beta.sigmoid_()
-            gate = beta.mean(dim=1)
-        seen = _product(context, matrices.context)
-        return AttentionOutput(context, weights, gate), gates.add_(seen[:, :width]), seen[:, width:]
-
-    def _output_features(self, embedded: Tensor, hidden: Tensor, output: Tensor) -> Tensor:
-        """Return the deep output (B, m); `output` is the term of z."""
-        decoder = self._decoder
-        parts = [embedded] if decoder.word_output else []
-        parts += [output] if output.shape[1] else []
-        parts += [] if decoder.hidden_output is None else [decoder.hidden_output(decoder.hidden_dropout(hidden))]
-        return decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
+            # the terms of the deep output
+            parts = [embedded.index_select(0, which)] if decoder.word_output else []
+            parts += [] if decoder.context_output is None else [seen[:, width:].index_select(0, stems)]
+            if decoder.hidden_output is not None:
+                parts.append(decoder.hidden_output(decoder.hidden_dropout(state.hidden)))
+            features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
+            return StepOutput(*self.score(features), state, weights, gate)
 
 
 def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
@@ -187,9 +164,16 @@ def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalD
     attention, decoder = captioner.attention, captioner.decoder
     words = transposed(decoder.word_scores.weight)
     soft = isinstance(attention, SoftAttention) and is_fused_supported(attention, decoder)
-    if soft and words.device.type == "cpu":
-        return partial(SoftIncrementalDecoder, captioner, TransposedWeights.of(attention, decoder), words)
-    return partial(IncrementalDecoder, captioner, words)
+    if not soft or words.device.type != "cpu":
+        return partial(IncrementalDecoder, captioner, words)
+    assert isinstance(attention, SoftAttention)
+    assert isinstance(decoder, LSTMDecoder)
+    merged, output = weights_of(attention, decoder), decoder.context_output
+    seen = merged.context if output is None else torch.cat([merged.context, output.weight.to(merged.context)])
+    state, context, word = map(transposed, (merged.state, seen, decoder.read_word.weight))
+    bias = merged.bias.to(merged.score.dtype)
+    matrices = TransposedWeights(state, bias, context, word, decoder.read_word.bias, merged.score)
+    return partial(SoftIncrementalDecoder, captioner, matrices, words)
 
 
 def transposed(matrix: Tensor) -> Tensor:

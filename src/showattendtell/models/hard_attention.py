@@ -55,24 +55,18 @@ class HardAttention(ScoredAttention):
         if estimator == "exact" and self.score.heads > 1:
             raise ValueError(f"estimator=exact tries the regions of one map; got a score with {self.score.heads}")
         self.estimator, self.samples = estimator, samples
-        self.expectation_prob, self.expectation_scope, self.inference_mode = (
-            expectation_prob,
-            expectation_scope,
-            inference_mode,
-        )
-        self.temperature, self.gumbel_tau = temperature, gumbel_tau
+        self.expectation_prob, self.expectation_scope = expectation_prob, expectation_scope
+        self.inference_mode, self.temperature, self.gumbel_tau = inference_mode, temperature, gumbel_tau
 
     def precompute(self, regions: Tensor) -> AttentionCache:
-        return (
-            super().precompute(regions)._replace(use_expectation=self._expectation_mask(len(regions), regions.device))
-        )
-
-    def _expectation_mask(self, images: int, device: torch.device) -> Tensor | None:
-        """Return which images (I,) use the expectation for whole captions; None: no image does."""
-        if not self.training:
-            return torch.ones(images, dtype=torch.bool, device=device) if self.inference_mode == "expectation" else None
-        draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=device)
-        return (draws < self.expectation_prob).expand(images)
+        """Also choose the images that use the expectation for whole captions."""
+        cache, images, device = super().precompute(regions), len(regions), regions.device
+        if self.training:
+            draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=device)
+            return cache._replace(use_expectation=(draws < self.expectation_prob).expand(images))
+        if self.inference_mode == "expectation":
+            return cache._replace(use_expectation=torch.ones(images, dtype=torch.bool, device=device))
+        return cache
 
     def forward(self, memory: AttentionCache, state: DecoderState, locations: Tensor | None = None) -> AttentionOutput:
         """Compute one step. Entries of `locations` (B, H) that are at least 0 are used; the others are sampled."""

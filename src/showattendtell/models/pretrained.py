@@ -34,7 +34,18 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
 def load_network(name: str, weights: str, size: int) -> Any:
     """Create a timm network with the weights that `Encoder.weights` names. timm networks share no common type."""
     if weights == "hub":
-        return _load_from_hub(name, size)
+        published = timm.get_pretrained_cfg(name)
+        if published is None or not published.has_weights:
+            raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
+        reach_hub()
+        try:
+            return _create(name, size, pretrained=True)
+        except Exception as fault:  # the hub's client raises many types for a missing network, name or file
+            raise UserError(
+                f"the weights of {name} could not be fetched from timm's hub ({type(fault).__name__}); with a network "
+                "they come by themselves, without one set encoder.weights to a file, or take one that needs none: "
+                "encoder=efficientnet_lite0"
+            ) from None
     network = _create(name, size, pretrained=False)
     if weights == "random":
         return network
@@ -51,45 +62,22 @@ def _create(name: str, size: int, pretrained: bool) -> Any:
         return timm.create_model(name, pretrained=pretrained, num_classes=0)
 
 
-def _load_from_hub(name: str, size: int) -> Any:
-    """Create a network with weights from the hub, or from the hub's cache if it cannot be reached."""
-    published = timm.get_pretrained_cfg(name)
-    if published is None or not published.has_weights:
-        raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
-    reach_hub()
-    try:
-        return _create(name, size, pretrained=True)
-    except Exception as fault:  # the hub's client raises many types for a missing network, name or file
-        raise UserError(
-            f"the weights of {name} could not be fetched from timm's hub ({type(fault).__name__}); with a network they "
-            "come by themselves, without one set encoder.weights to a file, or take one that needs none: "
-            "encoder=efficientnet_lite0"
-        ) from None
-
-
 def reach_hub() -> None:
     """Set the hub's client to offline mode if the hub cannot be reached; otherwise it would retry for minutes.
 
     Raise `UserError` if the environment variable HF_ENDPOINT is not a valid address.
     """
-    address = huggingface_hub.constants.ENDPOINT
+    address, reached = huggingface_hub.constants.ENDPOINT, not OFFLINE
     try:
-        huggingface_hub.constants.HF_HUB_OFFLINE = OFFLINE or not _answers(address)
+        if not OFFLINE:  # through the environment's proxies
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5).close()
+    except urllib.error.HTTPError:
+        pass  # an error, too, is an answer
     except (ValueError, InvalidURL):
         raise UserError(f"HF_ENDPOINT={address} is no address; give it as https://HOST") from None
-
-
-def _answers(address: str) -> bool:
-    """Return whether a web server answers at the address, even with an error, through the environment's proxies."""
-    try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except InvalidURL:
-        raise
     except (OSError, HTTPException):
-        return False
-    return True
+        reached = False
+    huggingface_hub.constants.HF_HUB_OFFLINE = not reached
 
 
 def _wheel_file(package: str) -> Path:
@@ -117,16 +105,12 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         )
     read = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
     try:
-        state = read(path)
+        state, reason = read(path), "it holds other things"
+        if isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values()):
+            return state
     except Exception as fault:  # torch and safetensors raise different errors for invalid files
-        raise _no_weights(path, type(fault).__name__) from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise _no_weights(path, "it holds other things")
-    return state
-
-
-def _no_weights(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} does not hold network weights ({reason}); give a plain state dict")
+        reason = type(fault).__name__
+    raise UserError(f"{path} does not hold network weights ({reason}); give a plain state dict")
 
 
 def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:

@@ -96,13 +96,8 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
         if isinstance(fault, OSError):
             fault.filename = str(path)  # errors of write() have no name
         raise
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Write the folder's list of names to the disk, where the file system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # the folder's list of names, too, where the file system can
+        descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

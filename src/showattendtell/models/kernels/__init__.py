@@ -1,7 +1,7 @@
 """The fast path: hand-derived backward passes and loops compiled by numba.
 
 The model calls `recurrence.unroll_fused` for all steps of given captions, `cross_entropy.cross_entropy` for their words
-and `attention.AdditiveScores` for single steps. Tests hold them to the plain loop `models.unroll.unroll` and to torch.
+and `attention.AdditiveScores` for single steps. Tests hold them to the plain loop `recurrence.unroll` and to torch.
 Here: mixed precision for custom autograd functions, products in the autocast's dtype and everything else in float32.
 """
 

@@ -91,6 +91,7 @@ class RegionPairs:
             return scores
         self._strayed = True
         for images, rows in self.groups.pieces(len(queries)):
+            # u . tanh(x) = 2 u . sigmoid(2 x) - sum_a u_a, of which the constant is left out
             scores[rows] = 2 * self._fit(images, queries[rows]) @ self.weights
         return scores
 
@@ -111,7 +112,7 @@ class RegionPairs:
             # de/dp = 4 u s (1 - s) = 4 u (s - s^2)
             slope = torch.addcmul(fit, fit, fit, value=-1).mul_(given.unsqueeze(2))
             to_queries[rows] = 4 * self.weights * slope.sum(dim=1)
-            if isinstance(images, slice):
+            if isinstance(images, slice):  # the captions of one image
                 to_sums[images] += 4 * self.weights * slope.sum(dim=0)
             else:
                 to_sums.index_add_(0, images, 4 * self.weights * slope)
@@ -129,6 +130,7 @@ class RegionPairs:
 
     @cached_property
     def _doubled(self) -> Tensor:
+        # 2 p, from log e^-2p if only that was kept
         return -self.keys.values.log() if self.keys.decayed else 2 * self.keys.values
 
 
@@ -159,7 +161,7 @@ class AdditiveScores(torch.autograd.Function):
 
 
 class WeightedSum:
-    """Weighted sums z = sum_i m_i a_i for B captions. The first two methods take the first b captions.
+    """Weighted sums z = sum_i m_i a_i for B captions. The methods take the first b captions.
 
     Args:
         regions: (I, L, D).
@@ -190,10 +192,6 @@ class WeightedSum:
         for images, rows in self.groups.pieces(len(gradient)):
             to_maps[rows] = _by_image(gradient[rows], self.regions[images].mT)
         return to_maps
-
-    def regions_back(self, maps: Tensor, gradient: Tensor) -> Tensor:
-        """Return da (I, L, D) from m (B, T, L) and dz (B, T, D) of T steps: da_i = sum of m_i dz."""
-        return torch.zeros_like(self.regions).index_add_(0, self.groups.image_index, maps.mT @ gradient)
 
 
 def _by_image(rows: Tensor, matrices: Tensor) -> Tensor:

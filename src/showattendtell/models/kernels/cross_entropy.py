@@ -54,8 +54,10 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
         for word in range(num_words):
             x = scores[row, word] - most
             x = x if x > FAINT else FAINT
+            # n = round(x / log 2), r = x - n log 2; log 2 in two parts, of which n LN2_HIGH is exact
             n = np.floor(x * LOG2_E + HALF)
             r = x - n * LN2_HIGH - n * LN2_LOW
+            # e^r = 1 + r + r^2 tail(r); 2^n is n + 127 in the bits of the exponent
             tail = ((((E[0] * r + E[1]) * r + E[2]) * r + E[3]) * r + E[4]) * r + HALF
             total += (tail * r * r + r + ONE) * np.int32(np.int32(n + BIAS) * ULPS).view(np.float32)
         sums[row] = most + np.log(total)
@@ -158,11 +160,13 @@ class _CrossEntropy(torch.autograd.Function):
             if label_smoothing:
                 mean[rows] = logits[rows].mean(dim=1, keepdim=True, dtype=full)
             powers = torch.sub(logits[rows], largest[rows], out=room).exp_()
+            # log sum_v e^s_v = m + log sum_v e^(s_v - m), m the largest score
             normaliser[rows] = powers.sum(dim=1, keepdim=True).log_().add_(largest[rows])
         ctx.save_for_backward(values, matrix, logits, normaliser, targets)
         ctx.label_smoothing = label_smoothing
         nll = (normaliser - logits.gather(1, targets.unsqueeze(1))).squeeze(1)
         ctx.mark_non_differentiable(nll)
+        # smoothed: (1 - s) (log Z - s_w) + s / V sum_v (log Z - s_v), log Z the normaliser
         return torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing) if label_smoothing else nll.clone(), nll
 
     @staticmethod

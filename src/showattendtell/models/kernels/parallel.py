@@ -41,7 +41,7 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
                     y = keys[image, region, a] * queries[other, a]
                     x = ONE + (x if x < HUGE else HUGE)
                     y = ONE + (y if y < HUGE else HUGE)
-                    share = weights[a] / (x * y)
+                    share = weights[a] / (x * y)  # u / x = share y, u / y = share x
                     total += share * y
                     other_total += share * x
                 scores[row, region] = TWO * total
@@ -66,6 +66,7 @@ def score_back(  # type: ignore[no-untyped-def]
                 given = TWO * gradient[row, region]
                 for a in range(keys.shape[2]):
                     fit = ONE / (ONE + keys[image, region, a] * queries[row, a])
+                    # e = 2 u s: du = 2 s de;  ds/dp = ds/dq = 2 s (1 - s): dp = dq = 2 s de * 2 u (1 - s)
                     pulled = given * fit
                     to_weights[image, a] += pulled
                     pulled *= TWO * weights[a] * (ONE - fit)
@@ -130,6 +131,7 @@ class CaptionGroups:
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
         """Return the start of each image in the list of captions (I + 1,), and the captions sorted by image (B,)."""
+        # the captions of image i are members[starts[i] : starts[i + 1]]
         starts = torch.cat([self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._images).cumsum(0)])
         return starts, self.image_index.argsort(stable=True)
 
