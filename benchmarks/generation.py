@@ -28,7 +28,7 @@ from benchmarks.workload import Work
 from benchmarks.writers import endless_writer, usual_writer, varied_regions
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.ensemble import Ensemble, Precision
+from showattendtell.decoding.decoding import Ensemble, Precision
 from showattendtell.models.captioner import Captioner
 
 WORK = Work(images=200, each=1)

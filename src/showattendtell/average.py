@@ -20,15 +20,15 @@ def main(config: DictConfig) -> None:
     if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
         raise UserError(f"{path} is there already; set output to a file of its own, as output=runs/mean/best.ckpt")
     writable(path, starts_with("PK"))  # checkpoints are zip files
-    made = average(list(config.checkpoint))
-    if not made.cosine >= IN_COMMON:
+    checkpoint, cosine = average(list(config.checkpoint))
+    if not cosine >= IN_COMMON:
         print(
-            f"warning: the weights of these models have little in common (cosine {made.cosine:.2f}); where none began "
+            f"warning: the weights of these models have little in common (cosine {cosine:.2f}); where none began "
             "with another's their mean writes nonsense, and they should write together: evaluate 'checkpoint=[...]'",
             file=sys.stderr,
         )
-    save(made.checkpoint, path)
-    print(f"{len(config.checkpoint)} models, cosine {made.cosine:.3f}; written to {path}")
+    save(checkpoint, path)
+    print(f"{len(config.checkpoint)} models, cosine {cosine:.3f}; written to {path}")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ def old_model(tmp_path: Path) -> Path:
 def test_a_model_of_format_2_is_read_with_the_new_names(old_model: Path):
     text = (old_model / CONFIG).read_text()
     assert all(name in text for name in ("showattendtell.batches.CaptionData", '"selection"', '"initial_weights"'))
-    card = read_checkpoint(old_model).card
-    new = read_checkpoint(bundled_models()[SHIPPED]).card
+    card, _ = read_checkpoint(old_model)
+    new, _ = read_checkpoint(bundled_models()[SHIPPED])
     assert (card["format"], card["config"], card["choices"]) == (3, new["config"], new["choices"])
     assert card["choices"]["average_of"] == "2"
 

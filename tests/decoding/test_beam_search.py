@@ -20,7 +20,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Ensemble
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState
 

@@ -8,7 +8,7 @@ from tiny import EOS, SAYABLE, VOCABULARY, ended_captions, probabilities, random
 from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus, smoothed_bleu
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Ensemble
 
 LONGEST = 3
 

@@ -9,8 +9,7 @@ from tiny import random_captioner, random_regions
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 

@@ -4,7 +4,7 @@ from tiny import VOCABULARY, ended_captions, random_captioner, random_regions
 from torch import Tensor
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Ensemble
 from showattendtell.models.captioner import Captioner
 
 

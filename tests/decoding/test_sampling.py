@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 from tiny import EOS, VOCABULARY, ended_captions, log_prob, probabilities, random_captioner, random_regions
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling, draw
 
 

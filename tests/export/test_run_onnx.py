@@ -12,7 +12,7 @@ from PIL import Image
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Ensemble
 from showattendtell.export.graphs import InitGraph, StepGraph
 from showattendtell.export.run_onnx import see, write
 from showattendtell.models.kernels.parallel import plain_torch

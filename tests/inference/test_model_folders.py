@@ -70,7 +70,7 @@ def test_a_model_that_cannot_be_written_leaves_the_one_that_was_there(tmp_path: 
 
 def test_weights_that_are_published_elsewhere_are_left_out(tmp_path: Path):
     write_model_folder(tmp_path, CARD, STATE, with_encoder=False)
-    assert not any(name.startswith("encoder.") for name in read_model_folder(tmp_path).state)
+    assert not any(name.startswith("encoder.") for name in read_model_folder(tmp_path)[1])
 
 
 def test_nobody_learns_where_things_were_on_the_machine(tmp_path: Path):
@@ -138,7 +138,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FETCH = """
 import sys
 from showattendtell.inference.checkpoints import *
-print(*sorted(read_model_folder(find_model(sys.argv[1])).state))
+print(*sorted(read_model_folder(find_model(sys.argv[1]))[1]))
 """
 
 

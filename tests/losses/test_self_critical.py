@@ -10,7 +10,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.errors import UserError
-from showattendtell.losses.self_critical import Reward, RewardSamples, SelfCriticalLoss, log_prob
+from showattendtell.losses.self_critical import Reward, SelfCriticalLoss, log_prob
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.decoder import LSTMDecoder
@@ -68,13 +68,13 @@ def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
         paths = [torch.tensor(path).view(1, -1, 1) for path in itertools.product(range(L), repeat=LONGEST)]
     total = torch.zeros((), dtype=torch.float64)
     for row, weight in ((0, 2 / 3), (1, 1 / 3)):
-        worth = owner.judge.judge(captions, [int(BATCH.positions[row])] * len(captions))["reward"].double()
+        worth = owner.judge(captions, BATCH.positions[row : row + 1])["reward"].flatten().double()
         p = torch.zeros(len(captions), dtype=torch.float64)
         for path in paths:
             # a path's steps behind a caption's end are no part of it, and are counted once for each location
             given = None if path is None else path.expand(len(tokens), -1, -1)
             copies = 1 if path is None else L ** (LONGEST - (tokens != PAD).sum(dim=1)).double()
-            p = p + log_prob(captioner, REGIONS[row : row + 1], RewardSamples(tokens, given)).exp() / copies
+            p = p + log_prob(captioner, REGIONS[row : row + 1], tokens, given).exp() / copies
         torch.testing.assert_close(p.sum(), torch.ones_like(p.sum()))
         total = total + weight * (p * worth).sum()
     return total

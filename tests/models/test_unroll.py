@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import HardLoss, SoftLoss, total
-from showattendtell.losses.self_critical import RewardSamples, log_prob
+from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
@@ -75,7 +75,7 @@ def test_captions_that_are_rewarded_and_never_say_padding(attention, decoder, lo
     captioner = captioner_of(attention, decoder)
 
     def work() -> Parts:
-        return with_gradient(log_prob(captioner, REGIONS, RewardSamples(TOKENS, None)), captioner)
+        return with_gradient(log_prob(captioner, REGIONS, TOKENS), captioner)
 
     found = as_on_a_gpu(work)
     assert all(part.isfinite().all() for part in found)

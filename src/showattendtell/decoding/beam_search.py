@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
-from showattendtell.decoding.decoding import Constraints, Decoding
-from showattendtell.decoding.ensemble import Ensemble, EnsembleDecoder, EnsembleState
+from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble, EnsembleState
 from showattendtell.models.kernels.cross_entropy import likeliest
 from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
 from showattendtell.types import CaptionOutput
@@ -37,23 +37,15 @@ class Beams(NamedTuple):
     parents: Tensor
     states: EnsembleState
 
-    def places(self) -> Tensor:
-        """Return the indices (B,) of the open captions among all J * W beams."""
-        return self.scores.flatten().isfinite().nonzero().squeeze(1)
-
-    def keep(self, chosen: Tensor) -> "Beams":
-        """Return the beams of the images whose mask (J,) is true."""
-        return self if chosen.all() else Beams._make([*(part[chosen] for part in self[:-1]), self.states])
-
-
-def first_beams(states: EnsembleState, shape: tuple[int, int, int]) -> Beams:
-    """Start every beam with `<start>`. Only the first beam of each group is open; the others would be copies."""
-    images, num_beams = states.images, math.prod(shape)
-    scores = states.states[0].hidden.new_full((len(images), *shape), -torch.inf)
-    scores[:, :, 0, 0] = 0
-    tokens = torch.full((len(images), num_beams, 1), START, device=images.device)
-    parents = images.unsqueeze(1).expand(-1, num_beams)
-    return Beams(images, torch.full_like(images, shape[-1]), scores, tokens, parents, states)
+    @classmethod
+    def first(cls, states: EnsembleState, shape: tuple[int, int, int]) -> "Beams":
+        """Start every beam with `<start>`. Only the first beam of each group is open; the others would be copies."""
+        images, num_beams = states.images, math.prod(shape)
+        scores = states.states[0].hidden.new_full((len(images), *shape), -torch.inf)
+        scores[:, :, 0, 0] = 0
+        tokens = torch.full((len(images), num_beams, 1), START, device=images.device)
+        parents = images.unsqueeze(1).expand(-1, num_beams)
+        return cls(images, torch.full_like(images, shape[-1]), scores, tokens, parents, states)
 
 
 class Candidates(NamedTuple):
@@ -65,29 +57,12 @@ class Candidates(NamedTuple):
     parents: Tensor
     words: Tensor
 
-    @classmethod
-    def of(cls, beams: Beams) -> "Candidates":
-        """Return the open captions of `beams` as candidates, (J, G, C + 1, K)."""
-        parents, words = (part.view_as(beams.scores) for part in (beams.parents, beams.tokens[:, :, -1]))
-        return cls(beams.scores, beams.scores, parents, words)
-
     def best(self, number: int, among: Tensor | None = None) -> "Candidates":
         """Return the best `number` (of those true in `among`), best first; missing ones have log p = -inf."""
         merits = self.merits if among is None else self.merits.masked_fill(~among, -torch.inf)
         merits, order = merits.topk(number)
         scores = self.scores.gather(-1, order).masked_fill(merits.isneginf(), -torch.inf)
         return Candidates(scores, merits, self.parents.gather(-1, order), self.words.gather(-1, order))
-
-    def next_bank(self) -> "Candidates":
-        """Return the same captions, each moved to the next bank."""
-        rolled = Candidates(*(part.roll(1, dims=1) for part in self))
-        rolled.merits[:, 0] = -torch.inf
-        return rolled
-
-
-def side_by_side(groups: Sequence[Candidates]) -> Candidates:
-    """Stack the groups' candidates (J, C + 1, K) to (J, G, C + 1, K)."""
-    return Candidates(*(torch.stack(parts, dim=1) for parts in zip(*groups, strict=True)))
 
 
 class NextWords(NamedTuple):
@@ -106,31 +81,12 @@ class NextWords(NamedTuple):
     scores: Tensor
     normalisers: Tensor
 
-    def of_group(self, beams: Beams, group: int) -> "NextWords":
-        _, groups, banks, width = beams.scores.shape
-        if groups == 1:
-            return self
-        # place = ((j * G + group) * (C + 1) + bank) * K + beam
-        own = self.places // (banks * width) % groups == group
-        return NextWords(*(part[own] for part in self))
-
-
-def spoken(groups: Sequence[Candidates], vocabulary_size: int) -> Tensor:
-    """Count how often earlier groups choose each word at this step, (J, V)."""
-    words = torch.cat([group.words.flatten(1) for group in groups], dim=1)
-    counted = torch.cat([group.scores.flatten(1) for group in groups], dim=1).isfinite()
-    counts = groups[0].scores.new_zeros(len(words), vocabulary_size)
-    return counts.scatter_add_(1, words, counted.to(counts))
-
 
 def best_candidates(
     beams: Beams, group: int, next_words: NextWords, constraints: Constraints, penalty: Tensor | None
 ) -> Candidates:
-    """Return the best candidates of a group, best first: twice the number of beams, since half of them may end.
-
-    Args:
-        penalty: (J, V) diversity penalty, subtracted from the scores when captions are ranked.
-    """
+    """Return the best candidates of a group, best first: twice the number of beams, since half of them may end. The
+    diversity `penalty` (J, V) is subtracted from the scores when captions are ranked."""
     number, scores = 2 * beams.scores.shape[-1], next_words.scores
     chosen_by = scores if penalty is None else scores - penalty[next_words.places // beams.tokens.shape[1]]
     if not constraints.required:
@@ -144,9 +100,10 @@ def best_candidates(
     moving[:, required] = chosen_by[:, required].masked_fill(~unsaid, -torch.inf)
     words = likeliest(staying, min(number, scores.shape[1]))
     stay = _continue(beams, group, next_words, words, staying)
-    move = _continue(beams, group, next_words, required.expand_as(unsaid), moving).next_bank()
-    together = Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True)))
-    return together.best(number)
+    move = _continue(beams, group, next_words, required.expand_as(unsaid), moving)
+    move = Candidates(*(part.roll(1, dims=1) for part in move))
+    move.merits[:, 0] = -torch.inf
+    return Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True))).best(number)
 
 
 def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, chosen_by: Tensor) -> Candidates:
@@ -182,13 +139,6 @@ class EndedCaptions(NamedTuple):
     parents: Tensor
     words: Tensor
 
-    @classmethod
-    def none(cls, like: Tensor, *shape: int) -> "EndedCaptions":
-        """Return empty entries with the dtype and device of `like`."""
-        scores = like.new_full(shape, -torch.inf)
-        numbers = torch.zeros(shape, dtype=torch.long, device=like.device)
-        return cls(scores, scores, numbers, numbers, numbers)
-
     def each(self, change: Callable[[Tensor], Tensor]) -> "EndedCaptions":
         return EndedCaptions(*map(change, self))
 
@@ -198,11 +148,6 @@ class EndedCaptions(NamedTuple):
     def best(self, number: int) -> "EndedCaptions":
         """Return the best `number`; ties keep their order."""
         order = self.merits.sort(dim=-1, descending=True, stable=True).indices[..., :number]
-        return self.each(lambda part: part.gather(-1, order))
-
-    def first(self, number: int) -> "EndedCaptions":
-        """Return the first `number` entries that are not empty."""
-        order = self.scores.isneginf().byte().sort(dim=-1, stable=True).indices[..., :number]
         return self.each(lambda part: part.gather(-1, order))
 
 
@@ -290,46 +235,51 @@ class BeamSearch(Decoding):
         return log_prob / base**self.length_power
 
     @torch.no_grad()
-    def generate(
-        self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary
-    ) -> list[list[CaptionOutput[Tensor]]]:
+    def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         """Return the best captions found for each image, by `merit`.
 
         An open caption is hopeless if it cannot beat the worst of its image's best finished captions even if it reaches
         `max_length` without losing log p. The search of an image ends when all its captions are hopeless. Captions
         still open then are returned if too few are finished, or with `shrink_beam` if they are better.
         """
-        constraints = self.in_tokens(vocabulary)
+        constraints, decoder = self.in_tokens(vocabulary), ensemble.start(regions)
         shape = (self.groups, len(constraints.required) + 1, self.beam_size // self.groups)
-        decoder = ensemble.start(regions)
-        steps: list[SearchStep] = []
-        beams = first_beams(decoder.init_state(), shape)
+        beams, steps = Beams.first(decoder.init_state(), shape), list[SearchStep]()
         found = FinishedCaptions(self, beams.scores)
-        for _ in range(self.max_length):
-            beams = extend(decoder, beams, self, constraints, found, steps)
-            beams = found.without_hopeless(beams)
-            if not len(beams.images):
-                break
+        while len(beams.images) and len(steps) < self.max_length:
+            places = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) open captions among all J * W beams
+            parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
+            tokens, before = beams.tokens.flatten(0, 1)[places], beams.scores.flatten()[places]
+            output, states = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
+            steps.append(SearchStep(parents[stems], tokens[:, -1], before, stems, output.weights, output.gate))
+            rows = torch.arange(len(places), device=places.device)
+            scores = constraints.apply(output.scores, tokens[:, 1:])
+            next_words = NextWords(rows, places, tokens, scores, output.normalisers)
+            ended, still_open = choose(beams, next_words, self, constraints)
+            found.add(beams.images, ended.scores, ended.parents, ended.words, length=tokens.shape[1])
+            if self.shrink_beam:
+                beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))
+            kept = still_open.parents.flatten(1)
+            tokens = torch.cat([tokens[kept], still_open.words.flatten(1).unsqueeze(2)], dim=2)
+            beams = found.without_hopeless(Beams(beams.images, beams.widths, still_open.scores, tokens, kept, states))
         return found.best(beams, steps)
 
 
 class FinishedCaptions:
-    """The best finished captions of each image and group so far.
+    """The best finished captions of each image and group so far."""
 
-    Args:
-        like: log p of captions, one row for each of the I images.
-    """
-
-    def __init__(self, search: BeamSearch, like: Tensor):
+    def __init__(self, search: BeamSearch, like: Tensor):  # log p of captions, one row for each of the I images
         self._search = search
         wanted = -(-search.num_captions // search.groups)  # per group, rounded up
-        self._ends = EndedCaptions.none(like, len(like), search.groups, wanted)
+        scores = like.new_full((len(like), search.groups, wanted), -torch.inf)
+        numbers = torch.zeros_like(scores, dtype=torch.long)
+        self._ends = EndedCaptions(scores, scores, numbers, numbers, numbers)
 
-    def add(self, images: Tensor, captions: Candidates, length: int) -> None:
+    def add(self, images: Tensor, scores: Tensor, parents: Tensor, words: Tensor, length: int) -> None:
         """Add those of the images' captions (J, G, ...) that are better than the ones stored for their group."""
-        if not captions.scores.isfinite().any():
+        if not scores.isfinite().any():
             return
-        scores, parents, words = (part.flatten(2) for part in (captions.scores, captions.parents, captions.words))
+        scores, parents, words = scores.flatten(2), parents.flatten(2), words.flatten(2)
         ends = EndedCaptions(self._search.merit(scores, length), scores, torch.full_like(words, length), parents, words)
         held = self._ends.each(lambda part: part[images]).cat(ends).best(self._ends.words.shape[2])
         self._ends = EndedCaptions(
@@ -347,42 +297,24 @@ class FinishedCaptions:
         hopeful = reachable > self._ends.merits[beams.images, :, -1, None, None]  # (J, G, C + 1, K)
         if self._search.groups == 1 and not self._search.shrink_beam:
             beams = beams._replace(scores=beams.scores.masked_fill(~hopeful, -torch.inf))
-        return beams.keep(hopeful.flatten(1).any(dim=1))
+        chosen = hopeful.flatten(1).any(dim=1)
+        return beams if chosen.all() else Beams._make([*(part[chosen] for part in beams[:-1]), beams.states])
 
-    def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> list[list[CaptionOutput[Tensor]]]:
+    def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> Captions:
         """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
         rest, wanted = FinishedCaptions(self._search, self._ends.scores), self._ends.words.shape[2]
-        rest.add(still_open.images, Candidates.of(still_open), length=still_open.tokens.shape[2] - 1)
-        together = self._ends.cat(rest._ends)
-        chosen = together.best(wanted) if self._search.shrink_beam else together.first(wanted)
+        parents, words = (part.view_as(still_open.scores) for part in (still_open.parents, still_open.tokens[:, :, -1]))
+        rest.add(still_open.images, still_open.scores, parents, words, length=still_open.tokens.shape[2] - 1)
+        chosen = self._ends.cat(rest._ends)
+        if self._search.shrink_beam:
+            chosen = chosen.best(wanted)
+        else:  # the first ones that are not empty
+            order = chosen.scores.isneginf().byte().sort(dim=-1, stable=True).indices[..., :wanted]
+            chosen = chosen.each(lambda part: part.gather(-1, order))
         of_images = chosen.each(lambda part: part.flatten(1)).best(self._search.num_captions)
         there = of_images.scores.isfinite()
         captions = iter(backtrack(of_images.each(lambda part: part[there]), steps))
         return [[next(captions) for _ in range(number)] for number in there.sum(dim=1).tolist()]
-
-
-def extend(
-    decoder: EnsembleDecoder,
-    beams: Beams,
-    search: BeamSearch,
-    constraints: Constraints,
-    found: FinishedCaptions,
-    steps: list[SearchStep],
-) -> Beams:
-    """Extend the beams by one word. Captions that end within the beam go to `found`; the best others stay open."""
-    places = beams.places()
-    parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
-    tokens = beams.tokens.flatten(0, 1)[places]
-    output, states = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
-    before = beams.scores.flatten()[places]
-    steps.append(SearchStep(parents[stems], tokens[:, -1], before, stems, output.weights, output.gate))
-    rows, scores = torch.arange(len(places), device=places.device), constraints.apply(output.scores, tokens[:, 1:])
-    ended, still_open = choose(beams, NextWords(rows, places, tokens, scores, output.normalisers), search, constraints)
-    found.add(beams.images, ended, length=tokens.shape[1])
-    if search.shrink_beam:
-        beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))
-    tokens = torch.cat([tokens[still_open.parents.flatten(1)], still_open.words.flatten(1).unsqueeze(2)], dim=2)
-    return Beams(beams.images, beams.widths, still_open.scores, tokens, still_open.parents.flatten(1), states)
 
 
 def choose(
@@ -391,13 +323,24 @@ def choose(
     """Return the captions that end and those that stay open, (J, G, C + 1, K) each."""
     ended: list[Candidates] = []
     still_open: list[Candidates] = []
-    num_beams = beams.scores.shape[3]
+    _, _, num_banks, num_beams = beams.scores.shape
+    penalty: Tensor | None = None
+    of_group = next_words
     for group in range(search.groups):
-        penalty = search.diversity * spoken(still_open, next_words.scores.shape[1]) if still_open else None
-        candidates = best_candidates(beams, group, next_words.of_group(beams, group), constraints, penalty)
+        if search.groups > 1:
+            # place = ((j * G + group) * (C + 1) + bank) * K + beam
+            own = next_words.places // (num_banks * num_beams) % search.groups == group
+            of_group = NextWords(*(part[own] for part in next_words))
+        if still_open:  # count how often earlier groups choose each word at this step, (J, V)
+            words = torch.cat([earlier.words.flatten(1) for earlier in still_open], dim=1)
+            counted = torch.cat([earlier.scores.flatten(1) for earlier in still_open], dim=1).isfinite()
+            counts = still_open[0].scores.new_zeros(len(words), next_words.scores.shape[1])
+            penalty = search.diversity * counts.scatter_add_(1, words, counted.to(counts))
+        candidates = best_candidates(beams, group, of_group, constraints, penalty)
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
         ended.append(candidates.best(num_beams, among=ends & within))
         followed = within if search.shrink_beam else True
         still_open.append(candidates.best(num_beams, among=~ends & followed))
-    return side_by_side(ended), side_by_side(still_open)
+    stack = partial(torch.stack, dim=1)  # (J, C + 1, K) of each group to (J, G, C + 1, K)
+    return Candidates(*map(stack, zip(*ended, strict=True))), Candidates(*map(stack, zip(*still_open, strict=True)))

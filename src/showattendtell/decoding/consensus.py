@@ -3,15 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from operator import itemgetter
 
 from torch import Tensor
 
 from showattendtell.data.tokenizers import ORDERS, Counts, count_ngrams
 from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.settings import PositiveFloat, PositiveInt
 from showattendtell.types import CaptionOutput
@@ -39,34 +38,23 @@ class Consensus(Decoding):
         if self.num_captions > self.beam_size:
             raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
 
-    def generate(
-        self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary
-    ) -> list[list[CaptionOutput[Tensor]]]:
-        rules = self._rules()
+    def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
+        rules = {field.name: getattr(self, field.name) for field in fields(Decoding)}
         search = BeamSearch(**{**rules, "num_captions": self.beam_size}, beam_size=self.beam_size)
         sampling = Sampling(**{**rules, "num_captions": self.samples}, temperature=self.temperature)
         found = search.generate(ensemble, regions, vocabulary)
         drawn = sampling.generate(ensemble, regions, vocabulary)
-        return [self._best(captions, others) for captions, others in zip(found, drawn, strict=True)]
-
-    def _rules(self) -> dict[str, Any]:
-        """Return the settings shared by all decoding methods."""
-        return {field.name: getattr(self, field.name) for field in fields(Decoding)}
-
-    def _best(
-        self, captions: Sequence[CaptionOutput[Tensor]], others: Sequence[CaptionOutput[Tensor]]
-    ) -> list[CaptionOutput[Tensor]]:
-        said = [_count(other) for other in others]
-        ranked = sorted(captions, key=lambda caption: _agreement(_count(caption), said), reverse=True)
-        return ranked[: self.num_captions]
+        chosen = []
+        for captions, others in zip(found, drawn, strict=True):
+            said = [_count(other) for other in others]
+            agreement = [sum(smoothed_bleu(own, other) for other in said) for own in map(_count, captions)]
+            ranked = sorted(zip(captions, agreement, strict=True), key=itemgetter(1), reverse=True)
+            chosen.append([caption for caption, _ in ranked[: self.num_captions]])
+        return chosen
 
 
 def _count(caption: CaptionOutput[Tensor]) -> Counts[int]:
     return count_ngrams([token for token in caption.tokens if token != EOS])
-
-
-def _agreement(caption: Counts[int], others: Sequence[Counts[int]]) -> float:
-    return sum(smoothed_bleu(caption, other) for other in others)
 
 
 def smoothed_bleu(caption: Counts[int], other: Counts[int]) -> float:

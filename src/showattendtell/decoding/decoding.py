@@ -1,7 +1,10 @@
-"""Decoding: base class and shared settings of all decoding methods, and the constraints that they apply."""
+"""Decoding: base class and shared settings of all decoding methods, the ensembles of captioners that they decode with,
+and the constraints that they apply."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -10,10 +13,77 @@ from torch import Tensor
 
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.data.vocabulary import EOS, PAD, START, UNK, Vocabulary
-from showattendtell.decoding.ensemble import Ensemble
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import DecoderState
+from showattendtell.models.generation import IncrementalDecoder, StepOutput, incremental_decoder
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text
 from showattendtell.types import CaptionOutput
+
+Precision = Literal["float32", "bfloat16"]
+
+Captions = list[list[CaptionOutput[Tensor]]]
+"""The captions of each image, best first."""
+
+
+class EnsembleState(NamedTuple):
+    """Each captioner's decoder states after the words of P captions; their images (P,) are ascending."""
+
+    states: tuple[DecoderState, ...]
+    images: Tensor
+
+    def index_select(self, captions: Tensor) -> "EnsembleState":
+        return EnsembleState(tuple(state.select(captions) for state in self.states), self.images[captions])
+
+
+class EnsembleDecoder:
+    """Decode images with an ensemble: p of a word is the mean over the captioners; alpha, beta and locations are those
+    of the first captioner."""
+
+    def __init__(self, narrations: Sequence[IncrementalDecoder], precision: Precision):
+        self._narrations, self._precision = tuple(narrations), precision
+
+    def init_state(self) -> EnsembleState:
+        """Return the states before the first word, one per image."""
+        states = tuple(narration.first for narration in self._narrations)
+        return EnsembleState(states, torch.arange(len(states[0].hidden), device=states[0].hidden.device))
+
+    def step(self, stems: EnsembleState, which: Tensor, tokens: Tensor) -> tuple[StepOutput, EnsembleState]:
+        """Decode one word: B captions continue the stems `which` (B,) with the last words `tokens` (B,). Return the
+        first captioner's output with the mean p, and the states of all captioners."""
+        pairs = zip(self._narrations, stems.states, strict=True)
+        with products_in(self._precision, tokens.device):
+            steps = [narration.step(state, stems.images, which, tokens) for narration, state in pairs]
+        scores, normalisers = steps[0].scores, steps[0].normalisers
+        if len(steps) > 1:
+            # log of the mean p: log sum_k p_k - log K
+            scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
+            normalisers = torch.full_like(normalisers, math.log(len(steps)))
+        states = EnsembleState(tuple(step.state for step in steps), stems.images[which])
+        return steps[0]._replace(scores=scores, normalisers=normalisers), states
+
+
+class Ensemble:
+    """An ensemble of one or more captioners; valid until their weights change. A captioner that is listed twice gets
+    double weight and is prepared once."""
+
+    def __init__(self, captioners: Sequence[Captioner], precision: Precision = "float32"):
+        self._precision = precision
+        device = next(captioners[0].parameters()).device
+        with products_in(precision, device):
+            prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(captioners)}
+        self._narrators = [prepared[captioner] for captioner in captioners]
+
+    def start(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
+        """Return a decoder for images, given their regions (I, L, D) for each captioner."""
+        with products_in(self._precision, regions[0].device):
+            narrations = [narrate(seen) for narrate, seen in zip(self._narrators, regions, strict=True)]
+        return EnsembleDecoder(narrations, self._precision)
+
+
+def products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Return an autocast to bfloat16, or a context that does nothing for float32."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 class Constraints(NamedTuple):
@@ -39,27 +109,26 @@ class Constraints(NamedTuple):
         """
         said = tokens.shape[1]
         if said < len(self.prefix):
-            return _only(scores, self.prefix[said])
+            only = torch.full_like(scores, -torch.inf)
+            only[:, self.prefix[said]] = scores[:, self.prefix[said]]
+            return only
         ending = scores[:, EOS].clone()
         scores[:, list(self.never)] = -torch.inf
         if said < self.min_length:
             scores[:, EOS] = -torch.inf
         if 0 < self.block_ngrams <= said:
-            scores.masked_fill_(self._repeated(scores, tokens), -torch.inf)
+            # the words that would repeat an n-gram of n = block_ngrams words, (R, V)
+            runs = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
+            begun = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)
+            again = (runs[:, :, :-1] == begun).all(dim=2)
+            counts = torch.zeros_like(scores).scatter_add_(1, runs[:, :, -1], again.to(scores))
+            scores.masked_fill_(counts > 0, -torch.inf)
         if self.required:
             self._await(scores, self.unsaid(tokens), places=self.max_length - said)
         if said < self.min_length or self.block_ngrams:
             stuck = scores.isneginf().all(dim=1)
             scores[:, EOS] = torch.where(stuck, ending, scores[:, EOS])
         return scores
-
-    def _repeated(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Return a mask (R, V) of the words that would repeat an n-gram of `block_ngrams` words."""
-        runs = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
-        begun = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)
-        again = (runs[:, :, :-1] == begun).all(dim=2)
-        counts = torch.zeros_like(scores).scatter_add_(1, runs[:, :, -1], again.to(scores))
-        return counts > 0
 
     def _await(self, scores: Tensor, unsaid: Tensor, places: int) -> None:
         """Forbid `<eos>` until all required words are present; force them if only `places` for them are left."""
@@ -70,12 +139,6 @@ class Constraints(NamedTuple):
         full = ((missing > 0) & (missing >= places)).unsqueeze(1)
         scores.masked_fill_(full, -torch.inf)
         scores[:, required] = torch.where(full, due, scores[:, required])
-
-
-def _only(scores: Tensor, token: int) -> Tensor:
-    ruled = torch.full_like(scores, -torch.inf)
-    ruled[:, token] = scores[:, token]
-    return ruled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +168,11 @@ class Decoding(ABC):
     required: Sequence[Text] = ()
     forbidden: Sequence[Text] = ()
     mirrored: bool = False
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
 
     @abstractmethod
-    def generate(
-        self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary
-    ) -> list[list[CaptionOutput[Tensor]]]:
-        """Return `num_captions` captions of each image, best first.
-
-        Args:
-            regions: (I, L, D) for each captioner of the ensemble.
+    def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
+        """Return `num_captions` captions of each image, given its regions (I, L, D) for each captioner of the ensemble.
 
         Raise `UserError` for words that are not in the vocabulary and for contradictory constraints.
         """
@@ -136,7 +194,8 @@ class Decoding(ABC):
                 f"captions of at most {self.max_length} words have no room for min_length={self.min_length}, "
                 f"{len(prefix)} words of prefix and {len(unsaid)} that are required; raise max_length"
             )
-        if 0 < self.block_ngrams <= len(prefix) and _repeats(prefix, self.block_ngrams):
+        runs = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
+        if self.block_ngrams and len(set(runs)) < len(runs):
             raise UserError(
                 f"the prefix '{self.prefix}' itself says {self.block_ngrams} words in a row twice; raise block_ngrams"
             )
@@ -151,15 +210,7 @@ def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
         raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")
     [token, _] = vocabulary.encode(split)
     if token == UNK:
-        raise UserError(f"{setting}: the model does not know the word '{split[0]}'{_similar(split[0], vocabulary)}")
+        hint = did_you_mean(split[0], vocabulary.words)
+        known = hint if "did you mean" in hint else f"; it knows {len(vocabulary):,} words"
+        raise UserError(f"{setting}: the model does not know the word '{split[0]}'{known}")
     return token
-
-
-def _similar(word: str, vocabulary: Vocabulary) -> str:
-    hint = did_you_mean(word, vocabulary.words)
-    return hint if "did you mean" in hint else f"; it knows {len(vocabulary):,} words"
-
-
-def _repeats(tokens: Sequence[int], size: int) -> bool:
-    runs = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
-    return len(set(runs)) < len(runs)

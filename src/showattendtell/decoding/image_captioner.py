@@ -6,20 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
-from showattendtell.types import CaptionerOutput, CaptionOutput
+from showattendtell.types import CaptionerOutput
 
 
 class ImageCaptioner(nn.Module):
-    """A captioner with its encoder, vocabulary and decoding.
-
-    Args:
-        encoder: computes regions from pixels.
-        decoding: how captions are generated.
-    """
+    """A captioner with its encoder, which computes regions from pixels, its vocabulary and its decoding."""
 
     def __init__(self, encoder: Encoder, captioner: Captioner, vocabulary: Vocabulary, decoding: Decoding):
         super().__init__()
@@ -37,7 +31,7 @@ class ImageCaptioner(nn.Module):
         """Return scores and attention of given captions (teacher forcing)."""
         return self.captioner(self.regions(images), image_index, tokens)
 
-    def generate(self, images: Tensor) -> list[list[CaptionOutput[Tensor]]]:
+    def generate(self, images: Tensor) -> Captions:
         """Generate captions of pixels or grids, best first for each image."""
         return CaptionerEnsemble([self]).generate([images])
 
@@ -55,11 +49,8 @@ class CaptionerEnsemble:
         self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
 
     @torch.no_grad()
-    def generate(self, images: Sequence[Tensor]) -> list[list[CaptionOutput[Tensor]]]:
-        """Generate captions, best first for each image.
-
-        Args:
-            images: the same images as pixels or grids for each model; with `mirrored`, then the mirror images for each.
-        """
+    def generate(self, images: Sequence[Tensor]) -> Captions:
+        """Generate captions, best first for each image. `images` are the same images as pixels or grids for each model;
+        with `mirrored`, then the mirror images for each."""
         regions = [model.regions(seen) for model, seen in zip(self._models, images, strict=True)]
         return self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)

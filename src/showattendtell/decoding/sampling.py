@@ -2,33 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
-from showattendtell.decoding.decoding import Constraints, Decoding
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble
 from showattendtell.settings import NonNegativeInt, PositiveFloat, Share
 from showattendtell.types import CaptionOutput
-
-
-class SampledCaptions(NamedTuple):
-    """R sampled captions, padded to the longest; entries after a caption's `<eos>` are not part of it.
-
-    tokens     (R, T)
-    scores     (R, T) log p of each
-    weights    (R, T, L) alpha
-    gates      (R, T) beta
-    locations  (R, T, H) the regions that hard attention sampled; None without sampling
-    """
-
-    tokens: Tensor
-    scores: Tensor
-    weights: Tensor
-    gates: Tensor
-    locations: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +25,24 @@ class Sampling(Decoding):
     top_k: NonNegativeInt = 0
     top_p: Share = 1.0
 
-    def generate(
-        self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary
-    ) -> list[list[CaptionOutput[Tensor]]]:
+    def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         """Sample `num_captions` captions per image, most likely first; log p is the model's, without temperature."""
-        draws = self.draw(ensemble, regions, self.in_tokens(vocabulary))
-        parts = (part.cpu() for part in (draws.tokens, draws.scores, draws.weights, draws.gates))
-        drawn = [_cut(*row) for row in zip(*parts, strict=True)]
+        parts = (part.cpu() for part in self.draw(ensemble, regions, self.in_tokens(vocabulary))[:4])
+        drawn = []
+        for tokens, *rest in zip(*parts, strict=True):
+            words = tokens.tolist()
+            length = words.index(EOS) + 1 if EOS in words else len(words)
+            drawn.append(CaptionOutput(words[:length], *(part[:length].clone() for part in rest)))
         by_image = (drawn[first : first + self.num_captions] for first in range(0, len(drawn), self.num_captions))
         return [sorted(captions, key=lambda caption: caption.log_prob, reverse=True) for captions in by_image]
 
     @torch.no_grad()
-    def draw(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> SampledCaptions:
-        """Sample `num_captions` captions per image; the captions of an image are consecutive."""
+    def draw(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> tuple[Tensor, ...]:
+        """Sample `num_captions` captions per image, R in all, padded to the longest; those of an image are consecutive.
+
+        Return their tokens (R, T), the log p of each (R, T), alpha (R, T, L), beta (R, T), and the locations
+        (R, T, H) if hard attention samples them. Entries after a caption's `<eos>` are not part of it.
+        """
         decoder = ensemble.start(regions)
         states = decoder.init_state()
         states = states.index_select(states.images.repeat_interleave(self.num_captions))
@@ -70,12 +56,17 @@ class Sampling(Decoding):
             allowed = constraints.apply(output.scores, tokens[still_open, 1:]) - output.normalisers.unsqueeze(1)
             words = draw(self.sharpen(allowed).exp())
             parts = (words, allowed.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
-            word, *step = (_spread(part, still_open, len(tokens)) for part in parts if part is not None)
+            # each part (B, ...) of the open captions at their rows among zeros (R, ...)
+            word, *step = (
+                part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, still_open, part)
+                for part in parts
+                if part is not None
+            )
             tokens = torch.cat([tokens, word], dim=1)
             steps.append(tuple(step))
             unfinished = (words.squeeze(1) != EOS).nonzero().squeeze(1)
             still_open, states = still_open[unfinished], states.index_select(unfinished)
-        return SampledCaptions(tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True)))
+        return tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True))
 
     def sharpen(self, log_probs: Tensor) -> Tensor:
         """Return log p (R, V) of the words to sample from: temperature, then top_k, then top_p."""
@@ -102,15 +93,3 @@ def draw(probabilities: Tensor) -> Tensor:
     sums = probabilities.cumsum(dim=1, dtype=torch.float64)
     heights = sums[:, -1:] * torch.rand(len(sums), 1, dtype=torch.float64)
     return torch.searchsorted(sums, heights, right=True)
-
-
-def _spread(part: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """Scatter (B, ...) to these rows of zeros (R, ...)."""
-    return part.new_zeros(num_rows, *part.shape[1:]).index_copy(0, rows, part)
-
-
-def _cut(tokens: Tensor, scores: Tensor, weights: Tensor, gates: Tensor) -> CaptionOutput[Tensor]:
-    """Return one sampled caption, cut after its `<eos>`."""
-    words = tokens.tolist()
-    length = words.index(EOS) + 1 if EOS in words else len(words)
-    return CaptionOutput(words[:length], scores[:length].clone(), weights[:length].clone(), gates[:length].clone())

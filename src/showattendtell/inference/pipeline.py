@@ -6,7 +6,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
@@ -30,11 +29,6 @@ from showattendtell.visualization.rendering import model_card
 
 TOGETHER = 8
 """Default batch size in photographs."""
-
-BEAM_SIZE = 3
-
-LARGE = 20
-"""Size of a page, in megabytes, from which on it is reported."""
 
 
 class CaptioningPipeline(ModelHubMixin):
@@ -81,36 +75,42 @@ class CaptioningPipeline(ModelHubMixin):
         """
         each = chain.from_iterable(_folder(one) or [one] for one in photographs)
         while batch := list(islice(each, batch_size)):
-            pictures = [opened for opened in (_open(one, faults) for one in batch) if opened]
+            pictures = []
+            for one in batch:
+                try:
+                    pictures.append((name_of(one), as_image(one)))
+                except UserError as fault:
+                    if faults is None:
+                        raise
+                    faults.append(str(fault))
             if pictures:
                 yield from self._describe(pictures)
 
     def _describe(self, pictures: Sequence[tuple[str, Image.Image]]) -> Iterator[ImageCaptions]:
-        modules = [model.module for model in self.models]
-        seen = [
-            torch.stack([module.encoder.preprocessing(image) for _, image in pictures]).to(module.device)
-            for module in modules
-        ]
+        seen = []
+        for module in (model.module for model in self.models):
+            pixels = torch.stack([module.encoder.preprocessing(image) for _, image in pictures])
+            seen.append(pixels.to(module.device))
         mirrors = [pixels.flip(-1) for pixels in seen] if self._first.decoding.mirrored else []
-        devices = [module.device for module in modules]
-        gpus = {device for device in devices if device.type == "cuda"}
+        gpus = {pixels.device for pixels in seen if pixels.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
             written = self._choir.generate([*seen, *mirrors])
+        first, vocabulary = self._first.encoder, self._first.vocabulary
         for (name, image), captions in zip(pictures, written, strict=True):
-            frame = self._first.encoder.preprocessing.crop_box(*image.size)
-            part = frame.scaled(1 / image.width, 1 / image.height)
-            yield ImageCaptions(name, image, part, tuple(map(self._decode, captions)))
-
-    def _decode(self, caption: CaptionOutput[torch.Tensor]) -> CaptionOutput[np.ndarray]:
-        return CaptionOutput(
-            caption.tokens,
-            caption.log_probs.numpy(),
-            caption.attention.unflatten(1, self._first.encoder.grid).numpy(),
-            caption.gates.numpy(),
-            tuple(self._first.vocabulary.decode(caption.tokens)),
-        )
+            part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
+            decoded = (
+                CaptionOutput(
+                    caption.tokens,
+                    caption.log_probs.numpy(),
+                    caption.attention.unflatten(1, first.grid).numpy(),
+                    caption.gates.numpy(),
+                    tuple(vocabulary.decode(caption.tokens)),
+                )
+                for caption in captions
+            )
+            yield ImageCaptions(name, image, part, tuple(decoded))
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -179,7 +179,7 @@ def load(
     if decoding and search:
         raise UserError(f"{', '.join(search)} belong to the decoding that is given; set them there")
     try:
-        chosen = decoding or BeamSearch(**{"beam_size": BEAM_SIZE, **search})
+        chosen = decoding or BeamSearch(**{"beam_size": 3, **search})
     except (TypeError, ValueError) as fault:
         raise UserError(f"invalid decoding options: {fault}") from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
@@ -192,20 +192,12 @@ def _folder(photograph: Any) -> list[Photograph] | None:
     return [*find_images([str(photograph)])] if is_folder else None
 
 
-def _open(photograph: Photograph, faults: list[str] | None) -> tuple[str, Image.Image] | None:
-    """Return name and image. If it cannot be read, add the error to `faults`, if given, and return None."""
-    try:
-        return name_of(photograph), as_image(photograph)
-    except UserError as fault:
-        if faults is None:
-            raise
-        faults.append(str(fault))
-        return None
-
-
 def load_captioners(config: Config) -> list[CaptioningPipeline]:
     """Return a pipeline for a command's `checkpoint`, an ensemble if it is a list, and one for each of `compare`."""
-    groups = [_listed(config.checkpoint), *([path] for path in _listed(config.compare))]
+    checkpoint, compare = (
+        [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
+    )
+    groups = [checkpoint, *([path] for path in compare)]
     paths = [path for group in groups for path in group]
     names, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
     return [
@@ -216,10 +208,6 @@ def load_captioners(config: Config) -> list[CaptioningPipeline]:
         )
         for group in groups
     ]
-
-
-def _listed(setting: str | Sequence[str]) -> list[str]:
-    return [setting] if isinstance(setting, str) else list(setting)
 
 
 def resolve_dataset(trained: Config, config: Config) -> Config:
@@ -252,26 +240,21 @@ def caption_all(
 
     Files that cannot be read are skipped; their errors are added to `faults`.
     """
-    for number, file in enumerate(with_progress(files)):
-        try:
-            photograph = open_image(file)
-        except UserError as fault:
-            faults.append(str(fault))
-            continue
-        yield number, [captioner(photograph) for captioner in captioners]
-
-
-def with_progress(files: Sequence[Path]) -> Iterable[Path]:
-    """Iterate with a progress bar if there are several files and stderr is a terminal."""
     console = Console(stderr=True)
     silent = not console.is_terminal or len(files) < 2
     with Progress(console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()) as progress:
-        yield from progress.track(files, description="captioning")
+        for number, file in enumerate(progress.track(files, description="captioning")):
+            try:
+                photograph = open_image(file)
+            except UserError as fault:
+                faults.append(str(fault))
+                continue
+            yield number, [captioner(photograph) for captioner in captioners]
 
 
 def warn_of_size(photographs: int, how: str) -> None:
     """Print the size of a page that will be large, and how to get a smaller one."""
     megabytes = photographs * KILOBYTES_EACH / 1000
-    if megabytes > LARGE:
+    if megabytes > 20:
         note = f"note: a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"
         Console(stderr=True, highlight=False).print(note, style="yellow", soft_wrap=True)

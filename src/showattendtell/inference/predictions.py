@@ -1,12 +1,11 @@
 """Captions and attention of a trained model over the images of a split."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor
 
 from showattendtell.data.images import image_size
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
@@ -36,20 +35,17 @@ class Predictor(NamedTuple):
 def generate_captions(
     writers: Sequence[Predictor], examples: Sequence[Example], seed: int, mirrors: Sequence[Predictor] = ()
 ) -> dict[str, list[list[str]]]:
-    """Return captions in words by image name, best first; several models form an ensemble.
+    """Return captions in words by image name, best first; several models form an ensemble. `mirrors` are the same
+    models with mirrored images, if the decoding uses them.
 
     With several processes each captions a shard of the images, and all get all captions in the order of the examples.
     Random draws depend on the seed and the batch, not on the number of processes.
-
-    Args:
-        mirrors: the same models with mirrored images, if the decoding uses them.
     """
     sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
     choir, written = CaptionerEnsemble([writer.module for writer in writers]), {}
     device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
-    for index in track(
-        shard_indices(len(sources[0])), "captioning", console=Console(stderr=True, quiet=rank() > 0), transient=True
-    ):
+    console = Console(stderr=True, quiet=rank() > 0)
+    for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
         torch.manual_seed(seed + index)
         scenes = [source[index] for source in sources]
         captioned = choir.generate([scene.images.to(device) for scene in scenes])
@@ -86,12 +82,12 @@ def maps_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequenc
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
-    for number, _, weights in _read(module, captions, selected, "looking"):
-        alpha = weights.cpu().numpy()
-        width, height = image_size(examples[captions.image_index[number]].path)
-        seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
-        for phrase in phrases[number]:
-            yield GroundedWord(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+    for together, trace in _trace(module, captions, selected, "looking"):
+        for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
+            width, height = image_size(examples[captions.image_index[number]].path)
+            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            for phrase in phrases[number]:
+                yield GroundedWord(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
@@ -108,46 +104,29 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     """Score how well the model chooses between the relation words (left, above, ...) of the reference captions."""
     from showattendtell.metrics import RelationAccuracy
 
-    relations = RelationAccuracy()
-    relations.update(_choose_relations(module, images, examples))
-    return relations.scores()
-
-
-def _choose_relations(
-    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
-) -> Iterator[tuple[str, str]]:
-    """Yield each relation word of the reference captions with the one that is likeliest in its place."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     words = module.vocabulary.words
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
-    for number, logits, _ in _read(module, captions, selected, "relating"):
-        chosen = logits[:, known].argmax(dim=1).tolist()
-        for token, choice in zip(captions.tokens[number], chosen, strict=False):
-            if token in known:
-                yield words[token], words[known[choice]]
-
-
-def _read(
-    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield the index, the logits (T, V) and alpha (T, L) of each caption, computed with teacher forcing."""
-    for together, traces in _trace(module, captions, numbers, doing):
-        yield from zip(together, traces.at_steps(traces.logits), traces.weights, strict=True)
+    said = []  # each relation word of the reference captions with the one that is likeliest in its place
+    for together, trace in _trace(module, captions, selected, "relating"):
+        for number, logits in zip(together, trace.at_steps(trace.logits), strict=True):  # (T, V)
+            pairs = zip(captions.tokens[number], logits[:, known].argmax(dim=1).tolist(), strict=False)
+            said += [(words[token], words[known[choice]]) for token, choice in pairs if token in known]
+    relations = RelationAccuracy()
+    relations.update(said)
+    return relations.scores()
 
 
 @torch.no_grad()
 def _trace(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str
 ) -> Iterator[tuple[list[int], CaptionerOutput]]:
-    """Yield batches: the indices of the captions and the model's output for them."""
-    for start in _watched(range(0, len(numbers), CAPTIONS_AT_A_TIME), doing):
+    """Yield batches: the indices of the captions and the model's output for them, computed with teacher forcing."""
+    console = Console(stderr=True)
+    silent = not console.is_terminal or rank() > 0
+    starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
+    for start in track(starts, doing, console=console, transient=True, disable=silent):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
         images, image_index, tokens, _ = captions[together]
         yield together, module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
-
-
-def _watched(work: range, doing: str) -> Iterable[int]:
-    """Iterate with a progress bar, in the first process and on a terminal only."""
-    console = Console(stderr=True)
-    return track(work, doing, console=console, transient=True, disable=not console.is_terminal or rank() > 0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,12 @@ IN_COMMON = 0.5
 """Cosine of two models' weights above which they count as trained from common weights, or one from the other."""
 
 
-class AveragedModel(NamedTuple):
-    """Content of the averaged checkpoint, and the least cosine between the weights of consecutive models."""
-
-    checkpoint: dict[str, Any]
-    cosine: float
-
-
-def average(paths: Sequence[str]) -> AveragedModel:
+def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
     """Average the weights of models of one kind and size (Wortsman et al. 2022, Model soups).
 
         theta = 1/N sum_k theta_k
 
+    Return the content of the averaged checkpoint, and the least cosine between the weights of consecutive models.
     Configuration and vocabulary are those of the first model. Weights that are equal in all models, such as those of an
     encoder that was not trained, stay the same bit for bit.
 
@@ -37,10 +31,20 @@ def average(paths: Sequence[str]) -> AveragedModel:
     """
     models = [load_model(path, "cpu", BeamSearch()) for path in paths]
     first = models[0]
-    for path, model in zip(paths, models, strict=True):
-        _refuse_others(path, model, paths[0], first)
-    cosine = min(_cosine(one, other) for one, other in pairwise(models))
     states = [model.module.state_dict() for model in models]
+    shapes = [{name: weights.shape for name, weights in state.items()} for state in states]
+    for path, model, own in zip(paths, models, shapes, strict=True):
+        if model.module.vocabulary.words != first.module.vocabulary.words:
+            raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
+        differences = model_differences(first.config, model.card["config"])
+        if differences or own != shapes[0] or _regions(model) != _regions(first):
+            raise UserError(
+                f"{path} cannot be averaged with {paths[0]}: "
+                f"it was trained with {trained_with(differences, model.choices)}; "
+                "give checkpoints of one model, or let these write together, as evaluate 'checkpoint=[...]' does"
+            )
+    vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
+    cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))
     mean = {name: _mean([state[name] for state in states]) for name in states[0]}
     first.module.load_state_dict(mean)
     first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
@@ -50,23 +54,7 @@ def average(paths: Sequence[str]) -> AveragedModel:
         "encoder": first.module.encoder.describe(),
         "averaged": [sha256(weights_file(find_model(path))) for path in paths],
     }
-    return AveragedModel({CARD: card, "state_dict": mean}, cosine)
-
-
-def _refuse_others(path: str, model: LoadedModel, first_path: str, first: LoadedModel) -> None:
-    if model.module.vocabulary.words != first.module.vocabulary.words:
-        raise UserError(f"{path} cannot be averaged with {first_path}: their vocabularies differ; give others")
-    differences = model_differences(first.config, model.card["config"])
-    if differences or _shapes(model) != _shapes(first) or _regions(model) != _regions(first):
-        raise UserError(
-            f"{path} cannot be averaged with {first_path}: "
-            f"it was trained with {trained_with(differences, model.choices)}; "
-            "give checkpoints of one model, or let these write together, as evaluate 'checkpoint=[...]' does"
-        )
-
-
-def _shapes(model: LoadedModel) -> dict[str, torch.Size]:
-    return {name: weights.shape for name, weights in model.module.state_dict().items()}
+    return {CARD: card, "state_dict": mean}, cosine
 
 
 def _regions(model: LoadedModel) -> dict[str, Any]:
@@ -80,12 +68,3 @@ def _mean(weights: Sequence[Tensor]) -> Tensor:
     if not first.is_floating_point() or all(torch.equal(first, others) for others in weights):
         return first
     return torch.stack(list(weights)).double().mean(dim=0).to(first)
-
-
-def _cosine(one: LoadedModel, other: LoadedModel) -> float:
-    """Return the cosine between all parameters of the two captioners."""
-    ours, theirs = (
-        torch.cat([weights.detach().flatten() for weights in model.module.captioner.parameters()])
-        for model in (one, other)
-    )
-    return float(torch.cosine_similarity(ours, theirs, dim=0))

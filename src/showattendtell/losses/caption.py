@@ -6,9 +6,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import PAD
-from showattendtell.losses.scheduled_sampling import mix_words
-from showattendtell.models.captioner import Captioner
+from showattendtell.data.vocabulary import PAD, START
+from showattendtell.decoding.decoding import Ensemble
+from showattendtell.decoding.sampling import draw
+from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
 from showattendtell.runtime.distributed import mean_over_processes
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
@@ -72,24 +73,16 @@ class SoftLoss(nn.Module):
         share: BatchShard | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch, or of a process's shard of it. The mean over processes of each term times the
-        shard's weight is the term of the batch.
-
-        Args:
-            tokens: (B, T) the targets with `<pad>` after `<eos>`; padded steps are ignored.
-        """
+        shard's weight is the term of the batch. The targets `tokens` (B, T) have `<pad>`, which is ignored, after
+        `<eos>`."""
         share = share or BatchShard(1.0, len(tokens))
-        trace = captioner(
-            regions, image_index, tokens, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
-        )
+        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        trace = captioner(regions, image_index, tokens, read)
         learned, nll = cost_of_captions(trace, tokens, self.label_smoothing)
         penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
         penalty = self.over_batch(penalties, regions.shape[1], share.whole)
-        return LossOutput(
-            nll.mean(),
-            {"likelihood": learned.mean(), "attention": self.attention_weight * penalty},
-            {"attention_penalty": penalty.detach()},
-            trace,
-        )
+        terms = {"likelihood": learned.mean(), "attention": self.attention_weight * penalty}
+        return LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, trace)
 
     @property
     def sampling_prob(self) -> float:
@@ -164,9 +157,8 @@ class HardLoss(SoftLoss):
         image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
             return self._try_all_regions(captioner, regions, image_index, tokens, num_samples)
-        trace = captioner(
-            regions, image_index, tokens, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
-        )
+        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        trace = captioner(regions, image_index, tokens, read)
         cost = cost_of_captions(trace, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
@@ -175,25 +167,18 @@ class HardLoss(SoftLoss):
             return self._loss(trace, cost, penalty, entropy.mean())
         released = attention.estimator == "reinforce_arctic"
         reward = -cost.nll / mask.sum(dim=1) if released else -cost.nll
-        advantage = self._advantage(reward, attention)
-        figures = {
-            "baseline": self.baseline.clone(),
-            "advantage": advantage.mean(),
-            "advantage_std": advantage.std(correction=0),
-        }
+        if attention.estimator == "rloo":
+            of_caption = reward.view(attention.samples, -1)
+            others = (of_caption.sum(dim=0) - of_caption) / (attention.samples - 1)
+            advantage = (of_caption - others).flatten()  # (N * B,)
+        else:
+            advantage = (reward - self.baseline) / (10 if released else 1)
+        figures = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
+        figures["advantage_std"] = advantage.std(correction=0)
         if self.training:
             self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
         of = num_samples if released else 1
         return self._loss(trace, cost, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
-
-    def _advantage(self, reward: Tensor, attention: Any) -> Tensor:
-        """Return the advantage of each sample, its reward minus the baseline, (N * B,)."""
-        if attention.estimator == "rloo":
-            of_caption = reward.view(attention.samples, -1)
-            others = (of_caption.sum(dim=0) - of_caption) / (attention.samples - 1)
-            return (of_caption - others).flatten()
-        advantage = reward - self.baseline
-        return advantage / 10 if attention.estimator == "reinforce_arctic" else advantage
 
     def _try_all_regions(
         self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, num_captions: int
@@ -208,7 +193,10 @@ class HardLoss(SoftLoss):
         step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,)
         rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
         tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
-        locations = _fork(before.locations[rows], step[rows], tried)
+        # the paths (B * L, T, 1): unchanged before the step, the tried region at it, and -1 (to be sampled) after it
+        number, at = torch.arange(mask.shape[1], device=mask.device)[None, :, None], step[rows][:, None, None]
+        locations = torch.where(number == at, tried[:, None, None], -1)
+        locations = before.locations[rows].where(number < at, locations)
         read = None if read is None else read[rows]
         trace = captioner.unroll(memory, state, image_index[rows], tokens[rows], locations, read)
 
@@ -250,14 +238,6 @@ def _of_captions(trace: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:
     return (trace.sample.log_prob * mask).sum(dim=1), (trace.sample.entropy * mask).sum(dim=1)
 
 
-def _fork(locations: Tensor, step: Tensor, tried: Tensor) -> Tensor:
-    """Return the paths (B, T, 1) unchanged before `step` (B,), `tried` (B,) at it, and -1 (to be sampled) after it."""
-    number = torch.arange(locations.shape[1], device=locations.device)
-    step, tried = step[:, None, None], tried[:, None, None]
-    number = number[None, :, None]
-    return locations.where(number < step, torch.where(number == step, tried, -1))
-
-
 def negative_log_likelihood(trace: CaptionerOutput, tokens: Tensor) -> Tensor:
     """Return -log p of each caption (B,), summed over its words, the targets `tokens` (B, T)."""
     return cost_of_captions(trace, tokens).learned
@@ -271,11 +251,33 @@ def cost_of_captions(trace: CaptionerOutput, tokens: Tensor, label_smoothing: fl
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, tau: float = 1.0) -> Tensor:
-    """Return sum_i (tau - sum_t alpha_ti)^2 of each caption; small if each region's weights sum to about `tau`.
-
-    Args:
-        weights: (B, T, L).
-        mask: (B, T), true if the caption has a word.
-    """
+    """Return sum_i (tau - sum_t alpha_ti)^2 of each caption from its weights (B, T, L) at the steps (B, T) of the mask;
+    small if each region's weights sum to about `tau`."""
     looked = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
     return (tau - looked).square().sum(dim=1)
+
+
+@torch.no_grad()
+def mix_words(
+    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float
+) -> Tensor | None:
+    """Return the input tokens (B, T): `<start>`, then the caption's words, each replaced with `probability` by a word
+    sampled from p given the inputs so far, with the captioner in evaluation mode (scheduled sampling).
+
+    Return None (no replacement) if the probability is 0.
+    """
+    if not probability:
+        return None
+    order = image_index.argsort(stable=True)
+    with eval_mode(captioner):
+        decoder = Ensemble([captioner]).start([regions])
+        states = decoder.init_state().index_select(image_index[order])
+        rows = torch.arange(len(image_index), device=image_index.device)
+        read, never = [torch.full_like(image_index, START)], torch.tensor([PAD, START], device=image_index.device)
+        for words in tokens[order].T[:-1]:
+            output, states = decoder.step(states, rows, read[-1])
+            scores = output.scores.index_fill(1, never, -torch.inf)
+            own = draw(scores.softmax(dim=1)).squeeze(1)
+            read.append(own.where(torch.rand_like(scores[:, 0]) < probability, words))
+    mixed = torch.stack(read, dim=1)[order.argsort()]
+    return mixed.masked_fill(tokens == PAD, PAD)

@@ -7,15 +7,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.tokenizers import Counts, count_ngrams
+from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.data.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.decoding import Constraints
-from showattendtell.decoding.ensemble import Ensemble
+from showattendtell.decoding.decoding import Constraints, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, negative_log_likelihood
-from showattendtell.metrics.cider import CiderD, DocumentFrequencies, Weighted, bleu4
+from showattendtell.metrics.cider import CiderD, DocumentFrequencies, bleu4
 from showattendtell.metrics.diversity import EndingRates, judge_endings
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
@@ -51,59 +50,6 @@ class Reward(NamedTuple):
         return bool(self.cider or self.bleu4)
 
 
-class RewardSamples(NamedTuple):
-    """Sampled captions, N consecutive ones per image.
-
-    tokens     (K, T) `<pad>` after `<eos>`
-    locations  (K, T, H) the regions that hard attention sampled; None without sampling
-    """
-
-    tokens: Tensor
-    locations: Tensor | None
-
-    @property
-    def captions(self) -> list[list[int]]:
-        """The tokens without padding."""
-        return [[token for token in tokens if token != PAD] for tokens in self.tokens.tolist()]
-
-
-class RewardFunction:
-    """Score captions against the reference captions of their images; `<eos>` counts as a word in both.
-
-    Args:
-        references: the reference captions of each training image.
-    """
-
-    def __init__(self, reward: Reward, vocabulary: Vocabulary, references: Sequence[Sequence[Words]]):
-        self._reward, self._words = reward, vocabulary.words
-        self._references, self._end = references, (vocabulary.words[EOS],)
-        self.frequencies = DocumentFrequencies.of([(*words, *self._end) for words in said] for said in references)
-        self._cider = CiderD(self.frequencies)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the statistics on which rewards depend, as plain data."""
-        return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
-
-    def judge(self, captions: Sequence[Sequence[int]], images: Sequence[int]) -> dict[str, Tensor]:
-        """Return the `reward` of each caption in tokens (K,), and its unweighted terms `cider` and `bleu4`.
-
-        Args:
-            images: indices of the captions' images among the training images.
-        """
-        references = {image: self._weigh(image) for image in set(images)}
-        scores = [self._score(tokens, *references[image]) for tokens, image in zip(captions, images, strict=True)]
-        cider, bleu = torch.tensor(scores).unbind(dim=1)
-        return {"reward": self._reward.cider * cider + self._reward.bleu4 * bleu, "cider": cider, "bleu4": bleu}
-
-    def _weigh(self, image: int) -> tuple[list[Counts[str]], list[Weighted]]:
-        counts = [count_ngrams((*words, *self._end)) for words in self._references[image]]
-        return counts, [self._cider.weigh(each) for each in counts]
-
-    def _score(self, tokens: Sequence[int], counts: list[Counts[str]], weighted: list[Weighted]) -> tuple[float, float]:
-        own = count_ngrams([self._words[token] for token in tokens])
-        return self._cider.score(self._cider.weigh(own), weighted), bleu4(own, counts)
-
-
 class SelfCriticalLoss(nn.Module):
     """Maximise the expected reward of the model's captions, sum_y p(y|a) r(y), with samples y_k.
 
@@ -113,6 +59,8 @@ class SelfCriticalLoss(nn.Module):
     image's other samples, or the reward of its greedy caption. With hard attention p(y_k) is that of words and sampled
     locations together, and the gradient is computed at these locations. Captions and their p are computed in
     evaluation mode: no dropout, and hard attention's `inference_mode`. So p is the distribution sampled from.
+
+    `<eos>` counts as a word of captions and of references in rewards.
 
     Args:
         references: the reference captions of each training image.
@@ -126,58 +74,68 @@ class SelfCriticalLoss(nn.Module):
                 f"{reward.samples}"
             )
         self.reward, self.vocabulary = reward, vocabulary
-        self.judge = RewardFunction(reward, vocabulary, references)
+        self._references, self._end = references, (vocabulary.words[EOS],)
+        self.frequencies = DocumentFrequencies.of([(*words, *self._end) for words in said] for said in references)
+        self._cider = CiderD(self.frequencies)
         self._constraints = Constraints((), (), NEVER, min_length=0, max_length=reward.max_length, block_ngrams=0)
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""
         with eval_mode(captioner):
-            samples = self._draw(captioner, regions)
-            log_p = log_prob(captioner, regions, samples).view(len(regions), -1)  # (I, N)
-            values = self._judge(samples.captions, batch.positions)
+            sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)
+            tokens, _, _, _, *locations = sampling.draw(Ensemble([captioner]), [regions], self._constraints)
+            ends = tokens == EOS
+            tokens = tokens.masked_fill(ends.cumsum(dim=1) > ends.long(), PAD)
+            log_p = log_prob(captioner, regions, tokens, *locations).view(len(regions), -1)  # (I, N)
+            captions = [[token for token in caption if token != PAD] for caption in tokens.tolist()]
+            values = self.judge(captions, batch.positions)
             baseline = self._baseline(captioner, regions, batch.positions, values["reward"])
         advantage = (values["reward"] - baseline).to(log_p)
         shares = torch.bincount(batch.image_index, minlength=len(regions)) / len(batch.image_index)  # (I,)
         loss = -(shares.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
-        figures = {f"sampled_{name}": part for name, part in self._figures(samples, values, shares).items()}
+        figures = {f"sampled_{name}": part for name, part in self._figures(captions, values, shares).items()}
         return LossOutput(None, {"reward": loss}, figures)
 
-    def _draw(self, captioner: Captioner, regions: Tensor) -> RewardSamples:
-        sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)
-        draws = sampling.draw(Ensemble([captioner]), [regions], self._constraints)
-        ends = draws.tokens == EOS
-        behind = ends.cumsum(dim=1) > ends.long()
-        return RewardSamples(draws.tokens.masked_fill(behind, PAD), draws.locations)
+    def describe(self) -> dict[str, Any]:
+        """Return the statistics on which rewards depend, as plain data."""
+        return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
 
-    def _judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
-        """Return the rewards of N consecutive captions per image, (I, N) each."""
-        images = positions.repeat_interleave(len(captions) // len(positions))
-        values = self.judge.judge(captions, images.tolist())
-        return {name: value.view(len(positions), -1) for name, value in values.items()}
+    def judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
+        """Return the `reward` of N consecutive captions in tokens per image, and its unweighted terms `cider` and
+        `bleu4`, (I, N) each. The `positions` (I,) are those of the images among the training images."""
+        images = positions.repeat_interleave(len(captions) // len(positions)).tolist()
+        said = {image: [(*words, *self._end) for words in self._references[image]] for image in set(images)}
+        counts = {image: list(map(count_ngrams, sentences)) for image, sentences in said.items()}
+        weighted = {image: list(map(self._cider.weigh, own)) for image, own in counts.items()}
+        scores = []
+        for tokens, image in zip(captions, images, strict=True):
+            own = count_ngrams([self.vocabulary.words[token] for token in tokens])
+            scores.append((self._cider.score(self._cider.weigh(own), weighted[image]), bleu4(own, counts[image])))
+        cider, bleu = torch.tensor(scores).view(len(positions), -1, 2).unbind(dim=2)
+        return {"reward": self.reward.cider * cider + self.reward.bleu4 * bleu, "cider": cider, "bleu4": bleu}
 
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""
         if self.reward.baseline == "others":
             return (reward.sum(dim=1, keepdim=True) - reward) / (self.reward.samples - 1)
+        search = BeamSearch(max_length=self.reward.max_length)
         with torch.no_grad():
-            greedy = BeamSearch(max_length=self.reward.max_length).generate(
-                Ensemble([captioner]), [regions], self.vocabulary
-            )
-        return self._judge([caption.tokens for [caption] in greedy], positions)["reward"]
+            greedy = search.generate(Ensemble([captioner]), [regions], self.vocabulary)
+        return self.judge([caption.tokens for [caption] in greedy], positions)["reward"]
 
-    def _figures(self, samples: RewardSamples, values: dict[str, Tensor], shares: Tensor) -> dict[str, Tensor]:
+    def _figures(
+        self, captions: Sequence[Sequence[int]], values: dict[str, Tensor], shares: Tensor
+    ) -> dict[str, Tensor]:
         """Return means over the batch's samples: the reward and its terms, and statistics of how captions end."""
-        words = [self.vocabulary.decode(tokens) for tokens in samples.captions]
-        endings = [judge_endings([said], [EOS in tokens]) for said, tokens in zip(words, samples.captions, strict=True)]
+        endings = [judge_endings([self.vocabulary.decode(tokens)], [EOS in tokens]) for tokens in captions]
         each = torch.tensor(endings).T.reshape(3, len(shares), -1)
         parts = {**values, **dict(zip(EndingRates._fields, each, strict=True))}
         return {name: shares.cpu() @ part.mean(dim=1) for name, part in parts.items()}
 
 
-def log_prob(captioner: Captioner, regions: Tensor, samples: RewardSamples) -> Tensor:
-    """Return log p of the captions (K,), N consecutive ones per image, including the log p of the locations that hard
-    attention sampled for them."""
-    tokens, locations = samples
+def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: Tensor | None = None) -> Tensor:
+    """Return log p of the captions `tokens` (K, T), N consecutive ones per image with `<pad>` after `<eos>`, including
+    the log p of the locations (K, T, H) that hard attention sampled for them."""
     image_index = torch.arange(len(regions), device=tokens.device).repeat_interleave(len(tokens) // len(regions))
     trace = captioner.unroll(*captioner.init_state(regions), image_index, tokens, locations)
     never = torch.tensor(NEVER, device=tokens.device)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-import pytorch_lightning as lightning
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from rich.console import Console
 from torch import Tensor
@@ -33,7 +33,6 @@ from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.lightning_internals import logged_step
 from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, figures_in
 from showattendtell.training.module import CaptioningModule
-from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.figures import draw_curves, read_metrics
 from showattendtell.visualization.heatmaps import draw_panel
 
@@ -43,42 +42,29 @@ if TYPE_CHECKING:
 NLL = "val/nll_per_word"
 CIDER = "val/cider"
 MOVEMENT = "val/attention_movement"
-BINS = 64
 
 
-class MonitoredMetrics(NamedTuple):
-    """Names of validation metrics: the reported BLEU-4, and the one for best.ckpt and early stopping."""
-
-    bleu4: str
-    metric: str
-    mode: Literal["max", "min"]
-
-
-def build_monitor(monitor: str, brevity_penalty: bool) -> MonitoredMetrics:
+def build_monitor(monitor: str, brevity_penalty: bool) -> tuple[str, str, Literal["max", "min"]]:
+    """Return the names of the reported BLEU-4 and of the metric for best.ckpt and early stopping, and its mode."""
     bleu4 = "val/bleu4_with_penalty" if brevity_penalty else "val/bleu4"
     metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[monitor]
-    return MonitoredMetrics(bleu4, metric, "min" if metric == NLL else "max")
+    return bleu4, metric, "min" if metric == NLL else "max"
 
 
-def best_of(trainer: lightning.Trainer) -> BestCheckpoint:
+def best_of(trainer: Trainer) -> BestCheckpoint:
     return next(callback for callback in trainer.checkpoint_callbacks if isinstance(callback, BestCheckpoint))
 
 
-def metrics_file(trainer: lightning.Trainer) -> MetricsFile:
+def metrics_file(trainer: Trainer) -> MetricsFile:
     """Return the trainer's `MetricsFile`; an empty one in `fast_dev_run`, which has no loggers."""
     own = (logger for logger in trainer.loggers if isinstance(logger, MetricsFile))
     return next(own, MetricsFile(Path(trainer.default_root_dir)))
 
 
-def logs_now(trainer: lightning.Trainer) -> bool:
-    """Return whether Lightning logs the metrics of this step."""
-    return trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-
-
 class TrainingFigures(Callback):
     """Logs the epoch's training metrics, for the callbacks that follow."""
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if isinstance(module, CaptioningModule):
             module.log_training()
 
@@ -86,7 +72,7 @@ class TrainingFigures(Callback):
 class AttentionEvaluation(Callback):
     """After each validation, scores attention on the words of reference captions, if the data set has boxes."""
 
-    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         data = getattr(trainer, "datamodule", None)
         if not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
             return
@@ -110,19 +96,17 @@ class GradientNorm(Callback):
         self._terms = terms
         self._norms: list[Tensor] = []
 
-    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         if isinstance(module, CaptioningModule):
             module.log_term_gradients = self._terms
 
-    def on_before_optimizer_step(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, optimizer: Optimizer
-    ) -> None:
-        if logs_now(trainer):
+    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             self._norms.append(torch.nn.utils.get_total_norm(gradients))
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if norms := self._finite():
             module.log("train/gradient_norm", sum(norms) / len(norms))
         self._norms = []
@@ -145,10 +129,10 @@ class EpochTimes(Callback):
         self._seconds, self._before = list[float](), 0.0
         self._started = time.monotonic()
 
-    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._started = time.monotonic() - self._before
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         now = time.monotonic()
         self._seconds.append(now - self._started)
         self._started = now
@@ -171,18 +155,18 @@ class EpochReport(Callback):
     """
 
     def __init__(self, brevity_penalty: bool = False):
-        self._bleu4 = build_monitor("bleu4", brevity_penalty).bleu4
+        self._bleu4, _, _ = build_monitor("bleu4", brevity_penalty)
         self._best: float | None = None
         self._started = time.monotonic()
         self._console = Console(highlight=False)
 
-    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         self._log = metrics_file(trainer)
 
-    def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._started = time.monotonic()
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         monitor = str(best_of(trainer).monitor)
         if monitor not in values:
@@ -208,7 +192,7 @@ class EpochReport(Callback):
                 soft_wrap=True,
             )
 
-    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self._log.rows and self._log.path.is_file():
             draw_curves(read_metrics(self._log.path), self._log.path.with_name("learning_curve.png"))
 
@@ -230,13 +214,13 @@ class TrialPruning(Callback):
     def __init__(self) -> None:
         self._trial: CurrentTrial | None = None
 
-    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         if is_trial() and rank() == 0:
             from showattendtell.config.study import current_trial
 
             self._trial = current_trial()
 
-    def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         hopeless = False
         if self._trial:
             metric = trainer.callback_metrics[str(best_of(trainer).monitor)]
@@ -248,7 +232,7 @@ class TrialPruning(Callback):
             if rank() == 0:
                 print("the study's other trials were better by now; this one ends")
 
-    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self._trial:
             self._trial.keep_time()
 
@@ -267,7 +251,7 @@ class DashboardCallback(Callback):
         self._shown: set[tuple[int, str]] = set()
         self._gradients: dict[str, Histogram] = {}
 
-    def setup(self, trainer: lightning.Trainer, module: lightning.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Read what dashboards have before the log is cut back to the checkpoint: dashboards cannot be cut back."""
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
@@ -280,7 +264,7 @@ class DashboardCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"ids": {**self._ids, **{board.kind: board.id for board in self._dashboards}}}
 
-    def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         states = random_states()
         for dashboard in self._dashboards:
             dashboard.id = self._ids.get(dashboard.kind, "")
@@ -288,49 +272,43 @@ class DashboardCallback(Callback):
             dashboard.open(Path(trainer.default_root_dir), settings, self._shown)
         set_random_states(states)
 
-    def on_before_optimizer_step(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, optimizer: Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
         wanted = rank() == 0 and any(dashboard.histograms for dashboard in self._dashboards)
-        if wanted and logs_now(trainer) and isinstance(module, CaptioningModule):
+        logs_now = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        if wanted and logs_now and isinstance(module, CaptioningModule):
             named = ((name, parameter.grad) for name, parameter in module.captioner.named_parameters())
             gradients = {name: gradient for name, gradient in named if gradient is not None}
             self._gradients = {f"gradients/{name}": histogram(gradient) for name, gradient in gradients.items()}
 
-    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         step = logged_step(trainer)
         awaiting = [dashboard for dashboard in self._dashboards if dashboard.awaits(step)]
         data = getattr(trainer, "datamodule", None)
         if not awaiting or not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
             return
-        chosen = first_by_name(data, max(dashboard.images for dashboard in awaiting))
+        examples = data.val_images.examples
+        by_name = sorted(range(len(examples)), key=lambda index: examples[index].image)
+        chosen = by_name[: max(dashboard.images for dashboard in awaiting)]
         states = random_states()
         panels = caption_panels(module, data, chosen) if chosen else []
         histograms = self._gradients
         if any(dashboard.histograms for dashboard in awaiting):
-            entropy = entropy_histogram(module, data, chosen or first_by_name(data, 1))
+            entropy = entropy_histogram(module, data, chosen or by_name[:1])
             histograms = {**histograms, "attention/entropy": entropy}
         set_random_states(states)
         for dashboard in awaiting:
             dashboard.log_panels(panels, step)
             dashboard.log_histograms(histograms, step)
 
-    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         log, best = metrics_file(trainer), best_of(trainer)
         files = [log.path.with_name(name) for name in (BEST, METRICS, "learning_curve.png")]
-        monitor = best.monitor
-        if rank() or monitor is None or best.best_model_score is None or not files[0].is_file():
+        monitor, choose = str(best.monitor), max if best.mode == "max" else min
+        if rank() or best.best_model_score is None or not files[0].is_file():
             return
-        choose = max if best.mode == "max" else min
         rows = [row for row in log.rows if monitor in row]
         for dashboard in self._dashboards:
             dashboard.log_best([file for file in files if file.is_file()], choose(rows, key=lambda row: row[monitor]))
-
-
-def first_by_name(data: CaptionDataModule, number: int) -> list[int]:
-    """Return the indices of the first validation images by name."""
-    examples = data.val_images.examples
-    return sorted(range(len(examples)), key=lambda index: examples[index].image)[:number]
 
 
 @torch.no_grad()
@@ -341,19 +319,16 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
     for index, (best, *_) in zip(indices, module.generate(images), strict=True):
         example, words = data.val_images.examples[index], module.vocabulary.decode(best.tokens)
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
-        panels.append(ImagePanel(example.image, " ".join(words), references, _draw(module, example, words, best)))
+        try:
+            photograph = open_image(Path(example.path))
+        except UserError:  # the image file is missing, of which training needs only the grid
+            picture = None
+        else:
+            maps = best.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
+            seen = module.encoder.preprocessing.crop_box(*photograph.size)
+            picture = draw_panel(photograph, words, maps, best.gates.float().cpu().numpy(), seen)
+        panels.append(ImagePanel(example.image, " ".join(words), references, picture))
     return panels
-
-
-def _draw(module: CaptioningModule, example: Example, words: Sequence[str], output: CaptionOutput[Tensor]) -> Any:
-    """Draw the attention maps of a caption; None if the image file is missing (training needs only its grid)."""
-    try:
-        photograph = open_image(Path(example.path))
-    except UserError:
-        return None
-    maps = output.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
-    seen = module.encoder.preprocessing.crop_box(*photograph.size)
-    return draw_panel(photograph, words, maps, output.gates.float().cpu().numpy(), seen)
 
 
 @torch.no_grad()
@@ -372,10 +347,10 @@ def entropy_histogram(module: CaptioningModule, data: CaptionDataModule, indices
 
 
 def histogram(values: Tensor) -> Histogram:
-    """Return a histogram of the finite values, in `BINS` equal bins from the smallest to the largest."""
+    """Return a histogram of the finite values, in 64 equal bins from the smallest to the largest."""
     finite = values.detach()[values.isfinite()].float()
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    counts = torch.histc(finite, BINS, low, high)
-    return Histogram(counts.cpu().long().numpy(), torch.linspace(low, high, BINS + 1, dtype=torch.float64).numpy())
+    counts = torch.histc(finite, 64, low, high)
+    return Histogram(counts.cpu().long().numpy(), torch.linspace(low, high, 64 + 1, dtype=torch.float64).numpy())

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as lightning
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -32,11 +32,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write a checkpoint; raise `UserError` if that fails, and keep the existing file.
-
-        Args:
-            storage_options: `keep`, the new name of the file that was there.
-        """
+        """Write a checkpoint; raise `UserError` if that fails, and keep the existing file. `storage_options` may have
+        `keep`, the new name of the file that was there."""
         file = Path(path)
         try:
             save(checkpoint, file, (storage_options or {}).get("keep"))
@@ -85,13 +82,22 @@ class LastCheckpoint(Callback):
         self._metrics: dict[str, Tensor] = {}
         self._finished = self._is_kept = False
 
-    def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        follow_schedule(trainer)
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
+        for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
+            if isinstance(scheduler, LambdaLR):
+                rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+                for group, (base, factor) in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                    group["lr"] = base * factor(scheduler.last_epoch)
         self._written = time.monotonic()
         self._notice.listen()
         trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._metrics.items()})
         if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._remove_useless(trainer.ckpt_path)
+            # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
+            start = trainer.ckpt_path
+            useful = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
+            for name in {LAST, PREVIOUS} - useful:
+                (self._folder / name).unlink(missing_ok=True)
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self._restore_random_states()  # before batches are drawn, if the checkpoint ends an epoch
@@ -99,14 +105,14 @@ class LastCheckpoint(Callback):
     def on_train_batch_start(self, *_: Any) -> None:
         self._restore_random_states()
 
-    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._is_kept = self._restore_random_states()
         if not self._is_kept and not is_accumulating(trainer):
             self._write(trainer)
             self._is_kept = True
         self.on_validation_batch_end(trainer)
 
-    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if not is_between_steps(trainer):
             return
         due = time.monotonic() - self._written >= self._seconds
@@ -115,32 +121,25 @@ class LastCheckpoint(Callback):
         if any_rank(self._notice.signal is not None):
             self._stop(trainer)
 
-    def on_validation_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Processes have different numbers of validation batches; each stops on its own."""
         if self._notice.signal and self._is_kept:  # otherwise the step that started this validation is not complete
             self._stop(trainer)
 
-    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         self._finished = True
         self._write(trainer)
         if rank() == 0:
             (self._folder / PREVIOUS).unlink(missing_ok=True)
 
-    def _remove_useless(self, start: str | Path | None) -> None:
-        """Remove what another run left in this folder, and a damaged last checkpoint: it would soon become the previous
-        one."""
-        useful = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
-        for name in {LAST, PREVIOUS} - useful:
-            (self._folder / name).unlink(missing_ok=True)
-
-    def _write(self, trainer: lightning.Trainer) -> None:
+    def _write(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         self._metrics = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
         trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
         self._written = time.monotonic()
 
-    def _stop(self, trainer: lightning.Trainer) -> None:
+    def _stop(self, trainer: Trainer) -> None:
         if rank() == 0:
             print(
                 f"stopped after step {trainer.global_step}, which is saved; resume with\n"
@@ -149,9 +148,7 @@ class LastCheckpoint(Callback):
             )
         self._notice.obey()
 
-    def on_save_checkpoint(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.validating:
             mark_validation_as_begun(checkpoint)
 
@@ -168,15 +165,3 @@ class LastCheckpoint(Callback):
         if str(rank()) in states:
             set_random_states(states[str(rank())])
         return bool(states)
-
-
-def follow_schedule(trainer: lightning.Trainer) -> None:
-    """Set the learning rates of the schedule at the current step.
-
-    A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
-    """
-    for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
-        if isinstance(scheduler, LambdaLR):
-            factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
-            for group, base, factor in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, factors, strict=True):
-                group["lr"] = base * factor

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytorch_lightning as lightning
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.environments import SLURMEnvironment
 from torch import Tensor
@@ -36,9 +36,6 @@ INTERRUPTED, TERMINATED = 130, 143
 
 ONE_KEY = 1.0
 """Seconds within which two interrupts count as one key press, from the terminal and from the launcher."""
-
-SHOW_CURSOR = b"\x1b[?25h\n"
-"""Restores a terminal's cursor that a progress bar has hidden."""
 
 NOT_FINITE = "not-finite.json"
 
@@ -67,8 +64,8 @@ class SignalHandler:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if number == self.signal == signal.SIGINT and time.monotonic() - self._came > ONE_KEY:
-            if os.isatty(2):
-                os.write(2, SHOW_CURSOR)
+            if os.isatty(2):  # show the cursor that a progress bar has hidden
+                os.write(2, b"\x1b[?25h\n")
             os._exit(INTERRUPTED)
         if number == signal.SIGINT != self.signal and rank() == 0:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
@@ -88,16 +85,6 @@ def requeue() -> None:
     subprocess.run(["scontrol", "requeue", job], check=False)
 
 
-class PendingLoss(NamedTuple):
-    """A training batch, and its loss on the way to the CPU; `arrived` is None if it is there."""
-
-    epoch: int
-    batch: int
-    step: int
-    loss: Tensor
-    arrived: torch.cuda.Event | None
-
-
 class FiniteLoss(Callback):
     """Ends the run if the loss is NaN or infinite, and lists the captions of that batch in `not-finite.json` (second
     process: `2-not-finite.json`). Weights that are not finite after a finite loss end the run before they are saved or
@@ -107,31 +94,26 @@ class FiniteLoss(Callback):
     """
 
     def __init__(self) -> None:
-        self._watched: PendingLoss | None = None
+        self._place: dict[str, int] = {}
+        self._pending: tuple[Tensor, torch.cuda.Event | None] | None = None
 
     def on_train_batch_end(
-        self,
-        trainer: lightning.Trainer,
-        module: lightning.LightningModule,
-        outputs: Tensor | Mapping[str, Any] | None,
-        batch: Any,
-        index: int,
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
         self._check(trainer)
         if isinstance(outputs, Mapping) and "loss" in outputs:
-            self._watched = PendingLoss(trainer.current_epoch, index, trainer.global_step, *_send(outputs["loss"]))
-            if self._watched.arrived is None:
+            self._place = {"epoch": trainer.current_epoch + 1, "batch": index + 1, "step": trainer.global_step}
+            self._pending = _send(outputs["loss"])
+            if self._pending[1] is None:
                 self._check(trainer)
 
-    def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         self._check_all(trainer, module)
 
-    def on_save_checkpoint(
-        self, trainer: lightning.Trainer, module: lightning.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._check_all(trainer, module)
 
-    def _check_all(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+    def _check_all(self, trainer: Trainer, module: LightningModule) -> None:
         self._check(trainer)
         learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not torch.stack([parameter.isfinite().all() for parameter in learned]).all():
@@ -140,27 +122,25 @@ class FiniteLoss(Callback):
                 "trainer.gradient_clip_val=5, and train again"
             )
 
-    def _check(self, trainer: lightning.Trainer) -> None:
-        watched, self._watched = self._watched, None
-        if watched is None:
+    def _check(self, trainer: Trainer) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None:
             return
-        if watched.arrived:
-            watched.arrived.synchronize()
-        if not math.isfinite(watched.loss):
-            raise self._fault(trainer, watched)
-
-    def _fault(self, trainer: lightning.Trainer, watched: PendingLoss) -> UserError:
+        loss, arrived = pending
+        if arrived:
+            arrived.synchronize()
+        if math.isfinite(loss):
+            return
         data = getattr(trainer, "datamodule", None)
-        captions = data.name_batch(watched.batch) if isinstance(data, CaptionDataModule) else []
+        captions = data.name_batch(self._place["batch"] - 1) if isinstance(data, CaptionDataModule) else []
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
-        place = {"epoch": watched.epoch + 1, "batch": watched.batch + 1, "step": watched.step}
-        content = {**place, "loss": str(watched.loss.item()), "images": images, "captions": captions}
+        content = {**self._place, "loss": str(loss.item()), "images": images, "captions": captions}
         file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
         with atomic_write(file) as stream:
             stream.write(json.dumps(content, indent=1).encode())
-        return UserError(
-            f"the loss of step {watched.step} is {content['loss']}; {file} lists the images and captions of its batch; "
-            "lower optimizer.lr or look at them, and train again"
+        raise UserError(
+            f"the loss of step {content['step']} is {content['loss']}; {file} lists the images and captions of its "
+            "batch; lower optimizer.lr or look at them, and train again"
         )
 
 
@@ -175,11 +155,8 @@ def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
 
 
 def end_workers() -> None:
-    """End the data loader's workers at once.
-
-    At exit torch waits for each worker and stops at one that is gone; the workers after it would keep running until
-    the grace period ends.
-    """
+    """End the data loader's workers at once. At exit torch waits for each worker and stops at one that is gone; those
+    after it would keep running until the grace period ends."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     raising = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
     for worker in multiprocessing.active_children():
@@ -199,15 +176,15 @@ class WorkerShutdown(Callback):
 
 @contextmanager
 def report_lost_workers() -> Iterator[None]:
-    """Convert the loss of a data loader's worker to a `UserError`.
-
-    torch raises its error anywhere in the training process, even in the middle of writing a file.
-    """
+    """Convert the loss of a data loader's worker to a `UserError`. torch raises its error anywhere in the training
+    process, even in the middle of writing a file."""
     try:
         yield
     except (RuntimeError, ConnectionError, EOFError) as fault:
-        lost = _find_lost_worker(fault)
-        if not lost:
+        cause: BaseException | None = fault
+        while cause and not (lost := _find_lost_worker(cause)):
+            cause = cause.__context__
+        if cause is None:
             raise
         end_workers()
         raise UserError(
@@ -216,15 +193,9 @@ def report_lost_workers() -> Iterator[None]:
         ) from None
 
 
-def _find_lost_worker(fault: BaseException | None) -> str:
-    """Describe a lost worker from an error or from that error's context; empty if neither reports one.
-
-    Before the end of the worker is known, a batch from it fails to arrive.
-    """
-    while fault:
-        if said := LOST_WORKER.match(str(fault)):
-            return said[1].strip()
-        if not isinstance(fault, RuntimeError) and was_reading_from_worker(fault):
-            return "its batch did not arrive"
-        fault = fault.__context__
-    return ""
+def _find_lost_worker(fault: BaseException) -> str:
+    """Describe the lost worker that an error reports; before its end is known, a batch from it fails to arrive."""
+    if said := LOST_WORKER.match(str(fault)):
+        return said[1].strip()
+    did_not_arrive = not isinstance(fault, RuntimeError) and was_reading_from_worker(fault)
+    return "its batch did not arrive" if did_not_arrive else ""

@@ -36,11 +36,8 @@ from showattendtell.training.trainer import report_refusals, silence_warnings
 Settings = Mapping[str, Any]
 Train = Callable[[Any], float]
 
-SIGNALS = "SIGTERM,SIGINT,SIGUSR1"
-"""Signals that are passed on to the child processes."""
-
-GRACE_PERIOD = 60
-"""Grace period in seconds for child processes to save and end."""
+QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+"""Arguments of a Trainer that only looks at the devices."""
 
 
 class DataParallel(DDPStrategy):
@@ -58,10 +55,11 @@ def launch(train: Train, settings: Settings) -> float:
     """Return what `train(settings)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
     silence_warnings()
-    started = _started_elsewhere()
-    if started and HydraConfig.get().mode == RunMode.MULTIRUN:
-        raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out")
-    if started:
+    if started := _started_elsewhere():
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise UserError(
+                "a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out"
+            )
         try:
             return _take_part(train, _arranged(settings, *started))
         except ReportedElsewhere:
@@ -72,7 +70,13 @@ def launch(train: Train, settings: Settings) -> float:
             f"trainer.num_nodes={trainer['num_nodes']} needs torchrun on each machine, or SLURM, which set the number "
             "themselves; docs/training.md has the commands"
         )
-    number = _num_devices(trainer)
+    devices = trainer.get("devices", 1)
+    with report_refusals("trainer"):  # count devices as Lightning does: a number, a list, `auto` or -1
+        number = lightning.Trainer(
+            accelerator=trainer.get("accelerator", "auto"), devices=devices, plugins=[LightningEnvironment()], **QUIET
+        ).num_devices
+    if number == 1 and devices == "auto":
+        print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
     return train(settings) if number == 1 else _start(train, _arranged(settings, number, 1), number)
 
 
@@ -89,23 +93,6 @@ def _started_elsewhere() -> tuple[int, int] | None:
     return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"])
 
 
-def _num_devices(trainer: Settings) -> int:
-    """Count devices as Lightning does: a number, a list, `auto` or -1."""
-    devices = trainer.get("devices", 1)
-    with report_refusals("trainer"):
-        number = lightning.Trainer(
-            accelerator=trainer.get("accelerator", "auto"),
-            devices=devices,
-            plugins=[LightningEnvironment()],
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        ).num_devices
-    if number == 1 and devices == "auto":
-        print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
-    return number
-
-
 def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
     """Return the settings for processes on some machines. Raises `UserError` if they ask for another number."""
     trainer = plain_settings(settings)["trainer"]
@@ -120,14 +107,9 @@ def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
 
 
 def _take_part(train: Train, settings: Settings) -> float:
-    """Run `train` in this process of a group, of which only the first prints, and return its result.
-
-    Raises `LostProcessError` if another process is gone.
-    """
+    """Run `train` in this process of a group, of which only the first prints, and return its result."""
     with report_refusals("trainer"):
-        strategy = build(
-            settings["trainer"], logger=False, enable_progress_bar=False, enable_model_summary=False
-        ).strategy
+        strategy = build(settings["trainer"], **QUIET).strategy
     try:
         strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
@@ -155,8 +137,8 @@ def _start(train: Train, settings: Settings, number: int) -> float:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
-        signals_to_handle=SIGNALS,
-        shutdown_timeout=GRACE_PERIOD,
+        signals_to_handle="SIGTERM,SIGINT,SIGUSR1",  # passed on to the child processes
+        shutdown_timeout=60,  # seconds for child processes to save and end
     )
     try:
         return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])

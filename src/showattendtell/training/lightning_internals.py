@@ -11,19 +11,19 @@ tested versions.
 import traceback
 from typing import Any
 
-import pytorch_lightning as lightning
+from pytorch_lightning import Trainer
 from torch.optim import Optimizer
 
 VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
 READ_FROM_WORKER = "_try_get_data"
 
 
-def is_accumulating(trainer: lightning.Trainer) -> bool:
+def is_accumulating(trainer: Trainer) -> bool:
     """Return whether the step of the current batch needs further batches."""
     return trainer.fit_loop.epoch_loop._should_accumulate()
 
 
-def is_between_steps(trainer: lightning.Trainer) -> bool:
+def is_between_steps(trainer: Trainer) -> bool:
     """Return whether the batch that just ended completes a step, with another batch following immediately."""
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     assert fetcher is not None
@@ -31,7 +31,7 @@ def is_between_steps(trainer: lightning.Trainer) -> bool:
     return not ends and not loop._should_accumulate()
 
 
-def logged_step(trainer: lightning.Trainer) -> int:
+def logged_step(trainer: Trainer) -> int:
     """Return the step number that Lightning logs at this moment."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 

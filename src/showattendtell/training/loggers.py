@@ -77,9 +77,9 @@ class MetricsFile(Logger):
                 stream.write(text.getvalue().encode())
         except OSError as fault:
             if not self._has_warned:
+                reason = f"{self.path} cannot be written ({fault.strerror})"
                 print(
-                    f"warning: {self.path} cannot be written ({fault.strerror}); the run continues, and the missing "
-                    "rows are written with the next ones",
+                    f"warning: {reason}; the run continues, and the missing rows are written with the next ones",
                     file=sys.stderr,
                 )
             self._has_warned = True
@@ -137,16 +137,13 @@ class Dashboard(Logger):
         """Return Lightning's logger of a new run, or of the run `id`, with the settings of training; set `id`."""
 
     @abstractmethod
-    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
-        """Show generated captions of some images."""
+    def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None: ...
 
     @abstractmethod
-    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
-        """Show distributions by name."""
+    def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None: ...
 
     @abstractmethod
-    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
-        """Upload the best checkpoint with its files, and the metrics of its validation."""
+    def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None: ...
 
     @abstractmethod
     def close(self, succeeded: bool) -> str:
@@ -162,11 +159,7 @@ class Dashboard(Logger):
 
     @rank_zero_only
     def open(self, folder: Path, settings: Mapping[str, Any], shown: set[tuple[int, str]]) -> None:
-        """Open the dashboard, or reopen it for the run `id`.
-
-        Args:
-            shown: steps and names of the metrics that it already has.
-        """
+        """Open the dashboard, or reopen it for the run `id`; `shown` are steps and names of metrics it already has."""
         self._shown = shown
         self._logger = self._within(OPENING, lambda: self.start(folder, settings))
 
@@ -181,7 +174,7 @@ class Dashboard(Logger):
             self._show(lambda: self._logger.log_metrics(figures, step))
 
     def log_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
-        """Show the first `images` panels."""
+        """Show generated captions of the first `images` panels."""
         if panels[: self.images]:
             self._show(lambda: self.show_panels(panels[: self.images], step))
 
@@ -190,6 +183,7 @@ class Dashboard(Logger):
             self._show(lambda: self.show_histograms(histograms, step))
 
     def log_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
+        """Upload the best checkpoint with its files, and the metrics of its validation."""
         self._show(lambda: self.show_best(files, figures))
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
@@ -335,13 +329,12 @@ class WandbDashboard(Dashboard):
         group, tags = read_origin(folder)
         label = {**self._label, "tags": [*tags, *self._label["tags"]], "group": self._label["group"] or group}
         label["name"] = self._label["name"] or "/".join(folder.absolute().parts[-2:])
-        if "WANDB_MODE" not in os.environ and not has_account():
-            return self._begin(label, settings, "offline")
-        try:
-            return self._begin(label, settings, None)
-        except (CommError, UsageError, TimeoutError) as fault:
-            print(f"wandb cannot be reached ({first_line(fault)}); this run is kept offline")
-            return self._begin(label, settings, "offline")
+        if "WANDB_MODE" in os.environ or has_account():
+            try:
+                return self._begin(label, settings, None)
+            except (CommError, UsageError, TimeoutError) as fault:
+                print(f"wandb cannot be reached ({first_line(fault)}); this run is kept offline")
+        return self._begin(label, settings, "offline")
 
     def _begin(self, label: Mapping[str, Any], settings: Mapping[str, Any], mode: Any) -> WandbLogger:
         """Begin a run; `WandbLogger` itself would continue another one of this process, and cannot time out."""
@@ -371,19 +364,18 @@ class WandbDashboard(Dashboard):
     def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
         import wandb
 
-        def picture_of(panel: ImagePanel) -> Any:
-            return panel.picture and wandb.Image(panel.picture, caption=panel.caption, file_type="jpg")
-
-        rows = [[panel.image, panel.caption, "\n".join(panel.references), picture_of(panel)] for panel in panels]
+        rows = []
+        for image, caption, references, picture in panels:
+            shown = picture and wandb.Image(picture, caption=caption, file_type="jpg")
+            rows.append([image, caption, "\n".join(references), shown])
         with self._staging():
             self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
 
     def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
         import wandb
 
-        self._logger.log_metrics(
-            {name: wandb.Histogram(np_histogram=(it.counts, it.edges)) for name, it in histograms.items()}, step
-        )
+        shown = {name: wandb.Histogram(np_histogram=(it.counts, it.edges)) for name, it in histograms.items()}
+        self._logger.log_metrics(shown, step)
 
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
         import wandb
@@ -424,22 +416,17 @@ class WandbDashboard(Dashboard):
 def code() -> dict[str, str]:
     """Return this project's version, and the commit if it runs from a checkout."""
     version, root = {"version": showattendtell.__version__}, Path(showattendtell.__file__).parents[2]
-    if not (root / ".git").exists():
-        return version
     describe = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        output = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return version
-    return {**version, "commit": output.strip()}
+    with suppress(OSError, subprocess.CalledProcessError):
+        if (root / ".git").exists():
+            output = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
+            return {**version, "commit": output.strip()}
+    return version
 
 
 def has_account() -> bool:
     """Return whether a key for wandb's server is in the environment or in ~/.netrc (written by `wandb login`)."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc.netrc().authenticators(host) is not None
-    except (FileNotFoundError, netrc.NetrcParseError):
-        return False
+    with suppress(FileNotFoundError, netrc.NetrcParseError):
+        return bool(os.environ.get("WANDB_API_KEY") or netrc.netrc().authenticators(host))
+    return False

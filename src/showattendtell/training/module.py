@@ -41,7 +41,6 @@ TRAINED = "training_means"
 
 LOGGED_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty")
 
-
 ATTENTIONS: dict[str, Callable[[int, int], Attention]] = {
     "soft": SoftAttention,
     "hard": HardAttention,
@@ -145,11 +144,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:
-        """Take encoder and vocabulary from the data module, or check that they match this model's.
-
-        Raises:
-            UserError: there is no encoder or no vocabulary, or the data module's differ from this model's.
-        """
+        """Take encoder and vocabulary from the data module, or check that they match this model's. Raises `UserError`
+        if there are none, or if the data module's differ from this model's."""
         data = getattr(self.trainer, "datamodule", None)
         encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
         if self.captioner is None:
@@ -177,7 +173,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
         step = self._step(batch, share, log_nll=index % every == 0)
         if share.weight:
-            self._watch(step, batch.tokens)
+            captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
+            self._trained.update({"loss": (total(step.terms), captions)})
+            if step.nll is not None:
+                self._trained.update({"nll_per_word": (step.nll * captions / words, words)})
+            self._trained.update({name: (figure, captions) for name, figure in step.figures.items()})
         if self.log_term_gradients and self.global_step % every == 0:
             self._watch_gradients(step, share.weight)
         return share.weight * total(step.terms)
@@ -198,13 +198,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             step.figures.update(rewards.figures)
         return step
 
-    def _watch(self, step: LossOutput, tokens: Tensor) -> None:
-        captions, words = len(tokens), (tokens != PAD).sum()
-        self._trained.update({"loss": (total(step.terms), captions)})
-        if step.nll is not None:
-            self._trained.update({"nll_per_word": (step.nll * captions / words, words)})
-        self._trained.update({name: (figure, captions) for name, figure in step.figures.items()})
-
     def _watch_gradients(self, step: LossOutput, weight: float) -> None:
         """Log the gradient norm of each loss term, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
@@ -216,11 +209,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 self._trained.update({f"gradient_norm_{name}": (torch.nn.utils.get_total_norm(whole), 1)})
 
     def log_training(self) -> None:
-        """Log the epoch's training metrics.
-
-        Lightning's own aggregation is not stored in its checkpoints, so an epoch that resumes from one would lack the
-        earlier steps.
-        """
+        """Log the epoch's training metrics. Lightning's own aggregation is not stored in its checkpoints, so an epoch
+        that resumes from one would lack the earlier steps."""
         self._log_means("train", self._trained)
 
     def on_train_epoch_end(self) -> None:
@@ -228,7 +218,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def validation_step(self, batch: Batch | ImageBatch, index: int, dataloader_idx: int = 0) -> None:
         if isinstance(batch, ImageBatch):
-            self._score_captions(batch, self._is_copy(dataloader_idx))
+            self._score_captions(batch, dataloader_idx)
             return
         trace = self.trace(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
@@ -238,15 +228,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._evaluated.update({f"attention_{name}": figure for name, figure in attention.items()})
         self._evaluated.update({f"beta_{name}": figure for name, figure in betas.items()})
 
-    def _is_copy(self, dataloader_idx: int) -> bool:
-        """Return whether a later process has the same images: Lightning needs a batch in every process."""
+    def _score_captions(self, batch: ImageBatch, dataloader_idx: int) -> None:
+        tokens = [captions[0].tokens for captions in self.generate(batch.images)]
         loaders: Any = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
         loader = loaders[dataloader_idx] if isinstance(loaders, list) else loaders
-        return rank() + len(loader.dataset) < world_size()
-
-    def _score_captions(self, batch: ImageBatch, is_copy: bool) -> None:
-        tokens = [captions[0].tokens for captions in self.generate(batch.images)]
-        if is_copy:  # captioned all the same, so that hard attention draws alike in every process
+        # Lightning needs a batch in every process. If a later process has the same images, they are captioned all the
+        # same, so that hard attention draws alike in every process.
+        if rank() + len(loader.dataset) < world_size():
             return
         captions = [self.vocabulary.decode(caption) for caption in tokens]
         self._bleu.update(captions, batch.references)
@@ -320,11 +308,8 @@ def _name(part: Any) -> str:
 
 
 def _choose(part: Any, known: Mapping[str, Callable[..., Any]], kind: str, **settings: Any) -> Any:
-    """Return a factory or a part: look up a name in `known` and apply the settings; return anything else unchanged.
-
-    Raises:
-        UserError: unknown name, such as that of a class that must be passed to `load_from_checkpoint` again.
-    """
+    """Return a factory or a part: look up a name in `known` and apply the settings; return anything else unchanged. The
+    name of a class, which must be passed to `load_from_checkpoint` again, is unknown."""
     if not isinstance(part, str):
         return part
     if part not in known:

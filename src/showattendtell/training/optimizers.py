@@ -1,7 +1,7 @@
 """Parameter groups, the Graves RMSProp optimizer, and learning-rate schedules."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -38,18 +38,15 @@ class Cosine(NamedTuple):
 
 def parameter_groups(captioner: nn.Module, encoder: nn.Module, encoder_rate: float) -> list[dict[str, Any]]:
     """Return three groups: matrices, biases (no weight decay), and a trainable encoder with its own rate."""
+    learned = [parameter for parameter in captioner.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": _trainable(captioner.parameters(), matrices=True)},
-        {"params": _trainable(captioner.parameters(), matrices=False), "weight_decay": 0.0},
+        {"params": [parameter for parameter in learned if parameter.ndim > 1]},
+        {"params": [parameter for parameter in learned if parameter.ndim <= 1], "weight_decay": 0.0},
     ]
     tuned = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     if tuned:
         groups.append({"params": tuned, "lr": encoder_rate})
     return groups
-
-
-def _trainable(parameters: Iterable[nn.Parameter], matrices: bool) -> list[nn.Parameter]:
-    return [p for p in parameters if p.requires_grad and (p.ndim > 1) == matrices]
 
 
 class GravesRMSprop(Optimizer):
@@ -77,9 +74,8 @@ class GravesRMSprop(Optimizer):
         eps: PositiveFloat = 1e-4,
         weight_decay: NonNegativeFloat = 0.0,
     ):
-        super().__init__(
-            params, {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
-        )
+        settings = {"lr": lr, "decay": decay, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, settings)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

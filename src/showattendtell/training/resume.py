@@ -1,11 +1,12 @@
-"""Where training starts: the run to resume with its checkpoint, or the checkpoint that initialises the weights."""
+"""Where training starts: the run to resume with its checkpoint, or the checkpoint that initialises the weights, and
+training in stages, each of which begins with the best checkpoint of the previous one."""
 
 import filecmp
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +22,10 @@ from showattendtell.config.compose import (
     plain_settings,
     trained_with,
 )
-from showattendtell.config.entry_point import quoted
+from showattendtell.config.entry_point import quoted, read_choices, run_folder, search_root
+from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.signatures import SignatureError
+from showattendtell.config.subprocesses import Subcommands
 from showattendtell.config.trust import LIMIT, check_recalled_command, check_targets, recalled, stored_arguments
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.data.vocabulary import Vocabulary
@@ -31,13 +34,11 @@ from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, fin
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import raise_together, rank
-from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, lock_file
+from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, atomic_write, lock_file
+from showattendtell.settings import may_differ
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
-
-DRAWN = ("project", "released")
-"""Values of `init_from` for which the initial weights are drawn at random."""
 
 STAGES = "stages.json"
 """File with the arguments of a run in stages, in its folder."""
@@ -71,7 +72,13 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
         return ResumePoint(folder)
     if checkpoints_in(folder):
         return _resume(folder, settings)
-    same = [run for run in _runs(root) if not find_differences(settings, run.card["config"])] if root else []
+    files = [*root.rglob(LAST), *root.rglob(PREVIOUS)] if root else []
+    files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
+    runs = []
+    for place in dict.fromkeys(file.parent for file in files):
+        with suppress(UserError):  # from another version, or damaged
+            runs.append(peek(place))
+    same = [run for run in runs if not find_differences(settings, run.card["config"])]
     found = next((run for run in same if not run.finished), same[0] if same else None)
     if found is None:
         print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
@@ -82,9 +89,7 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
 
 def recall(arguments: list[str]) -> list[str]:
     """Replace `resume=FOLDER` in the arguments by the whole command of that run, followed by the other arguments.
-
-    Raises `UserError` if the run's own arguments could run code outside this project that was not typed again.
-    """
+    Raises `UserError` if the run's own arguments could run code outside this project that was not typed again."""
     given = [argument for argument in arguments if argument.startswith("resume=")]
     settings, _ = compose("train", check_command("train", given[-1:], complete=False))
     if not isinstance(settings["resume"], str):
@@ -100,10 +105,7 @@ def recall(arguments: list[str]) -> list[str]:
 
 
 def command_of(folder: Path) -> tuple[Path, list[str]]:
-    """Return the file that stores the command of the run in this folder, and its arguments, not yet checked.
-
-    Raises `UserError` for a file without one.
-    """
+    """Return the file that stores the command of the run in this folder, and its arguments, not yet checked."""
     file = folder / STAGES
     if not file.is_file():
         start = peek(folder)
@@ -121,10 +123,7 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock the folder against other runs, and remove incomplete files of a killed run.
-
-    Raises `UserError` if another run trains in it.
-    """
+    """Lock the folder against other runs, and remove incomplete files of a killed run."""
     with ExitStack() as locks:
         with raise_together():
             if rank() == 0:
@@ -150,11 +149,13 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
     stored = start.card["config"]
-    if epochs := _added_epochs(settings, stored):
-        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": settings["trainer"]["max_epochs"]}}
+    wanted, planned = settings["trainer"].get("max_epochs"), stored["trainer"].get("max_epochs")
+    is_extended = isinstance(wanted, int) and isinstance(planned, int) and wanted > planned > 0
+    if is_extended:
+        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": wanted}}
     differences = find_differences(settings, stored)
     begun_with = stored.get("init_from")
-    if differences and _is_moved(settings["init_from"], begun_with):
+    if differences and begun_with and _is_moved(settings["init_from"], begun_with):
         differences = find_differences(settings, {**stored, "init_from": settings["init_from"]})
         if not differences:
             print(f"{folder} began with {begun_with}, which is now taken to be {settings['init_from']}")
@@ -163,42 +164,24 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
             "or leave resume out for a new run"
         )
-    if epochs:
-        start = _extended(start, progress["epoch"], settings["trainer"]["max_epochs"] - epochs)
-        print(f"{folder} is extended by {epochs} epochs, to {settings['trainer']['max_epochs']}")
+    if is_extended:
+        if start.finished and progress["epoch"] < planned:  # it would stop again immediately
+            raise UserError(
+                f"{folder} ended after {progress['epoch']} of {planned} epochs (early stopping, trainer.max_steps or "
+                f"trainer.max_time), so trainer.max_epochs cannot extend it; begin a new run with "
+                f"init_from={folder / BEST}"
+            )
+        start = start._replace(finished=False)
+        print(f"{folder} is extended by {wanted - planned} epochs, to {wanted}")
     if not start.finished:
         print(f"{folder} resumes after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
     return start
 
 
-def _added_epochs(settings: Mapping[str, Any], stored: Mapping[str, Any]) -> int:
-    """Return the number of epochs added to the stored configuration; 0 if none."""
-    epochs, before = settings["trainer"].get("max_epochs"), stored["trainer"].get("max_epochs")
-    return max(0, epochs - before) if isinstance(epochs, int) and isinstance(before, int) and before > 0 else 0
-
-
-def _extended(start: ResumePoint, trained: int, epochs: int) -> ResumePoint:
-    """Return the start of a run that is extended by further epochs.
-
-    Args:
-        trained: number of epochs trained so far.
-        epochs: number of epochs planned so far.
-
-    Raises `UserError` for a run that stopped before its last epoch: it would stop again immediately.
-    """
-    if start.finished and trained < epochs:
-        raise UserError(
-            f"{start.folder} ended after {trained} of {epochs} epochs (early stopping, trainer.max_steps or "
-            f"trainer.max_time), so trainer.max_epochs cannot extend it; begin a new run with "
-            f"init_from={start.folder / BEST}"
-        )
-    return start._replace(finished=False)
-
-
-def _is_moved(ours: str, theirs: str | None) -> bool:
+def _is_moved(ours: str, theirs: str) -> bool:
     """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
     compared with its vocabulary and encoder."""
-    if theirs is None or {Path(ours).name, Path(theirs).name} != {BEST}:
+    if {Path(ours).name, Path(theirs).name} != {BEST}:
         return False
     now, before = Path(ours).expanduser(), Path(theirs).expanduser()
     return now.is_file() and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
@@ -218,21 +201,21 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def _whole_checkpoint(folder: Path) -> Path:
     """Return the newest intact checkpoint, with a warning if it is not the last one."""
-    files = _existing(folder)
-    damages = {file: damage for file in files if (damage := find_damage(file))}
-    whole = next((file for file in files if file not in damages), None)
-    if whole is None:
-        reasons = "; ".join(f"{file.name}: {damage}" for file, damage in damages.items())
-        raise UserError(f"{folder} has no checkpoint that is not damaged ({reasons}); train again without resume")
-    for file, damage in damages.items():
-        if file.name == LAST:
+    damages: dict[Path, str] = {}
+    for whole in _existing(folder):
+        if damage := find_damage(whole):
+            damages[whole] = damage
+            continue
+        for file, damage in damages.items():
             minutes = (file.stat().st_mtime - whole.stat().st_mtime) / 60
             print(
                 f"warning: {file} is damaged ({damage}); {whole.name} was written {minutes:.1f} minutes before it, and "
                 "what was trained since then is trained again",
                 file=sys.stderr,
             )
-    return whole
+        return whole
+    reasons = "; ".join(f"{file.name}: {damage}" for file, damage in damages.items())
+    raise UserError(f"{folder} has no checkpoint that is not damaged ({reasons}); train again without resume")
 
 
 def _existing(folder: Path) -> list[Path]:
@@ -242,16 +225,6 @@ def _existing(folder: Path) -> list[Path]:
     if not files:
         raise UserError(f"{folder} has no {LAST} to resume from; train again without resume")
     return files
-
-
-def _runs(root: Path) -> list[ResumePoint]:
-    """Return the runs below a folder, newest first."""
-    files = sorted([*root.rglob(LAST), *root.rglob(PREVIOUS)], key=lambda file: file.stat().st_mtime, reverse=True)
-    runs = []
-    for folder in dict.fromkeys(file.parent for file in files):
-        with suppress(UserError):  # from another version, or damaged
-            runs.append(peek(folder))
-    return runs
 
 
 def is_trained(folder: Path) -> bool:
@@ -288,10 +261,8 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
 
 
 class InitialCheckpoint(NamedTuple):
-    """A checkpoint: its file, its metadata, its weights, and the settings that it conflicts with.
-
-    differences  `setting=VALUE` for each setting that shapes the model and differs
-    """
+    """A checkpoint: its file, its metadata, its weights, and `setting=VALUE` for each setting that shapes the model and
+    differs."""
 
     file: Path
     card: Mapping[str, Any]
@@ -328,11 +299,9 @@ class InitialCheckpoint(NamedTuple):
 
 
 def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:
-    """Return the checkpoint that `init_from` names in a training configuration; None without one.
-
-    Raises `UserError` for a missing, damaged or foreign file, and for one that names targets outside this project.
-    """
-    if settings["init_from"] in DRAWN:
+    """Return the checkpoint that `init_from` names in a training configuration; None without one. Raises `UserError`
+    for a missing, damaged or foreign file, and for one that names targets outside this project."""
+    if settings["init_from"] in ("project", "released"):  # drawn at random
         return None
     file = find_model(settings["init_from"])
     card, weights = read_checkpoint(file)
@@ -342,3 +311,95 @@ def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | 
         return InitialCheckpoint(file, card, weights, model_differences(settings, card["config"]))
     except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as fault:
         raise UserError(f"{file} was altered since it was written ({sentence(fault)}); train again") from None
+
+
+def run_stages(settings: Mapping[str, Any]) -> float:
+    """Train all stages and return the best metric of the last one. Each runs as a process
+    `python -m showattendtell.train` in a folder `NUMBER-NAME` of the run; finished ones are skipped, others resume.
+
+    Raises `UserError` for any mistake in a stage's command, before the first stage begins.
+    """
+    if "RANK" in os.environ:
+        raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")
+    given = read_choices().arguments
+    folder = _find_folder(settings, given)
+    stages = list(plan_stages(settings["stages"], folder, given))
+    for name, _, arguments in stages:
+        try:
+            with outside_of_command():
+                check_command("train", arguments)
+        except UserError as fault:
+            raise UserError(f"stage {name}: {fault}") from None
+    with atomic_write(folder / STAGES) as file:
+        file.write(json.dumps({"arguments": given}, indent=2).encode())
+    for number, (name, place, arguments) in enumerate(stages, start=1):
+        done = is_trained(place)
+        print(f"stage {number} of {len(stages)}, {name}: {place}{' is finished' * done}", flush=True)
+        if not done:
+            _train_stage(name, place, arguments)
+    best = peek(stages[-1][1]).best
+    return 0.0 if best is None else best
+
+
+def plan_stages(
+    stages: Mapping[str, Sequence[str]], folder: Path, given: Sequence[str]
+) -> Iterator[tuple[str, Path, list[str]]]:
+    """Yield each stage's name, its folder within that of the run, and the arguments of its command: those given for all
+    stages, its own ones, and its initial checkpoint."""
+    begins: list[str] = []
+    for number, (name, own) in enumerate(stages.items(), start=1):
+        if "/" in str(name):
+            raise UserError(f"stages.{name}: the name of a stage is the name of its folder, and has no slash")
+        place = folder / f"{number}-{name}"
+        fixed = ["stages=null", f"hydra.run.dir={quoted(str(place))}"]
+        yield str(name), place, [*given, *own, *begins, *fixed]
+        begins = [f"init_from={quoted(str(place / BEST))}"]
+
+
+def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
+    """Return the folder of the run in stages that is resumed, or of a new one."""
+    folder, root = run_folder(), search_root()
+    if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
+        if (folder / STAGES).exists():
+            raise UserError(f"{folder} has stages already; resume them with resume=true, or take another folder")
+        return folder
+    if root is None or isinstance(settings["resume"], str):
+        if (folder / STAGES).is_file() and not _has_command(folder, given):
+            raise UserError(f"{folder} has the stages of another command; give its own, or take another folder")
+        return folder
+    files = sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True)
+    same = []
+    for run in (file.parent for file in files):
+        with suppress(UserError):  # damaged
+            if _has_command(run, given):
+                same.append(run)
+    stages = settings["stages"]
+    unfinished = [run for run in same if not all(is_trained(it) for _, it, _ in plan_stages(stages, run, given))]
+    found = next(iter([*unfinished, *same]), folder)
+    if found != folder:
+        discard(folder)
+    return found
+
+
+def _has_command(folder: Path, given: Sequence[str]) -> bool:
+    """Return whether the stages in a folder have the same arguments, apart from those that do not affect the result."""
+    ours, theirs = (
+        sorted(line for line in arguments if not may_differ(line.partition("=")[0].lstrip("+")))
+        for arguments in (given, command_of(folder)[1])
+    )
+    return ours == theirs
+
+
+def _train_stage(name: str, folder: Path, arguments: Sequence[str]) -> None:
+    """Train a stage. Exits with the status of a training that a signal stopped."""
+    resuming = ["resume=true"] if checkpoints_in(folder) else []
+    with Subcommands() as commands:
+        status = commands.status_of("train", *arguments, *resuming)
+    if status > 128:  # as in shells: a signal ended the program
+        sys.exit(status)
+    if status:
+        raise UserError(
+            f"stage {name} failed with the error above; when that is fixed, resume=true continues from there"
+        )
+    if not (folder / BEST).is_file():
+        raise UserError(f"stage {name} has left no {BEST} for the next; let it validate after an epoch at least")

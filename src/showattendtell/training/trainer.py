@@ -10,6 +10,7 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
+from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback, LambdaCallback
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich.console import Console
@@ -19,8 +20,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import CARD
-from showattendtell.losses.self_critical import Reward, SelfCriticalLoss
-from showattendtell.models.captioner import Captioner
+from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
@@ -41,7 +41,6 @@ QUIET = (
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
 )
-"""Known-harmless warnings of Lightning and torchmetrics."""
 
 
 def silence_warnings() -> None:
@@ -59,11 +58,8 @@ def build_module(
     card: dict[str, Any],
     examples: Sequence[Example] = (),
 ) -> CaptioningModule:
-    """Build the model of a training configuration, with fresh weights.
-
-    Args:
-        examples: training examples, whose captions give the document frequencies of the reward.
-    """
+    """Build the model of a training configuration, with fresh weights. The captions of the training examples give the
+    document frequencies of the reward."""
     captioner = build_captioner(settings, encoder.region_dim, len(vocabulary))
     loss = build(settings["loss"])
     if captioner.attention.stochastic != loss.stochastic:
@@ -76,9 +72,15 @@ def build_module(
         raise UserError(
             "attention.estimator=exact tries regions behind the same words; leave words out of decoder.dropout_places"
         )
-    self_critical = build_self_critical(build(settings["reward"]), captioner, vocabulary, examples)
-    if self_critical:
-        card[CARD]["rewards"] = self_critical.judge.describe()
+    reward, self_critical = build(settings["reward"]), None
+    if reward.is_given:
+        if captioner.attention.inference_mode == "argmax":
+            raise UserError(
+                "attention.inference_mode=argmax draws nothing that a reward could teach; take sample or expectation"
+            )
+        references = [[caption.words for caption in example.captions] for example in examples]
+        self_critical = SelfCriticalLoss(reward, vocabulary, references)
+        card[CARD]["rewards"] = self_critical.describe()
     return CaptioningModule(
         encoder=encoder,
         captioner=captioner,
@@ -90,23 +92,6 @@ def build_module(
         metadata=card,
         self_critical=self_critical,
     )
-
-
-def build_self_critical(
-    reward: Reward, captioner: Captioner, vocabulary: Vocabulary, examples: Sequence[Example]
-) -> SelfCriticalLoss | None:
-    """Build the loss that rewards the model's captions of the examples, if there is a reward.
-
-    Raises `UserError` for hard attention that does not sample during generation, and so cannot learn from it.
-    """
-    if not reward.is_given:
-        return None
-    if captioner.attention.inference_mode == "argmax":
-        raise UserError(
-            "attention.inference_mode=argmax draws nothing that a reward could teach; take sample or expectation"
-        )
-    references = [[caption.words for caption in example.captions] for example in examples]
-    return SelfCriticalLoss(reward, vocabulary, references)
 
 
 def validate_combination(settings: Mapping[str, Any]) -> None:
@@ -123,7 +108,7 @@ def validate_combination(settings: Mapping[str, Any]) -> None:
         )
 
 
-def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[lightning.Trainer, BestCheckpoint]:
+def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, BestCheckpoint]:
     """Build a Trainer that writes `best.ckpt`, `last.ckpt`, a CSV log and its curve to `folder`. Also return the
     callback that tracks the best value of the selection metric."""
     validate_combination(settings["trainer"])
@@ -135,7 +120,7 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[lightning.
     for name, callback in settings["callbacks"].items():
         with report_refusals(f"callbacks.{name}"):
             if callback and name == "early_stopping":
-                callbacks.append(build(settings["callbacks"]["early_stopping"], monitor=metric, mode=mode))
+                callbacks.append(build(callback, monitor=metric, mode=mode))
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
     loggers = [build(node) for node in (settings.get("logger") or {}).values() if node]
@@ -163,14 +148,14 @@ def report_refusals(setting: str) -> Iterator[None]:
         raise UserError(f"{setting}: {first_line(fault)}") from None
 
 
-def fit(trainer: lightning.Trainer, module: CaptioningModule, data: CaptionDataModule, checkpoint: Path | None) -> None:
+def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, checkpoint: Path | None) -> None:
     """Train, from the checkpoint if there is one; a SIGTERM before the first step is handled like a later one.
 
     Each process draws its own random numbers from here on.
     """
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
-    begun: list[lightning.Trainer] = []
+    begun: list[Trainer] = []
     trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: begun.append(own)))  # type: ignore[attr-defined]
     try:
         with report_lost_workers():
