@@ -22,7 +22,7 @@ def run(config: DictConfig) -> None:
         )
     if config.split:
         return _caption_split(config)
-    from showattendtell.visualization.image_captions import drawing
+    from showattendtell.visualization.pages import drawing
 
     pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]
     with drawing() if pictures else nullcontext(_draw_nothing) as draw:  # starts before torch is imported
@@ -38,8 +38,7 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
 
     from showattendtell.data.images import find_images
     from showattendtell.inference.pipeline import caption_all, load_captioners, warn_of_size
-    from showattendtell.visualization.image_captions import picture_names
-    from showattendtell.visualization.pages import Page, make_entry, write_page
+    from showattendtell.visualization.pages import Page, make_entry, picture_names, write_page
     from showattendtell.visualization.result_files import starts_with, writable
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)
