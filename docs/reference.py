@@ -25,7 +25,7 @@ CLASSES = {
     ),
     "Training": ("training.module", ("CaptioningModule",)),
     "Inference": ("inference.pipeline", ("load", "CaptioningPipeline")),
-    "Captions": ("visualization.image_captions", ("ImageCaptions",)),
+    "Captions": ("visualization.pages", ("ImageCaptions",)),
     "Attention": ("models.attention", ("Attention", "SoftAttention", "AdaptiveAttention", "MeanAttention")),
     "Hard attention": ("models.hard_attention", ("HardAttention",)),
     "Attention scores": ("models.scores", ()),

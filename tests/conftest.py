@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the te
 IMPORTED_ONCE = [
     "showattendtell.training.trainer",
     "showattendtell.inference.predictions",
-    "showattendtell.visualization.heatmaps",
+    "showattendtell.visualization.figures",
     "timm.models",
 ]
 

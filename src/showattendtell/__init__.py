@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from showattendtell.inference.pipeline import CaptioningPipeline, load
     from showattendtell.training.module import CaptioningModule
     from showattendtell.types import CaptionOutput
-    from showattendtell.visualization.image_captions import ImageCaptions
+    from showattendtell.visualization.pages import ImageCaptions
 
 __version__ = version("showattendtell")
 __all__ = ["CaptionOutput", "CaptioningModule", "CaptioningPipeline", "CocoDataModule", "CustomDataModule"]

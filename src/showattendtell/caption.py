@@ -23,7 +23,7 @@ def main(config: DictConfig) -> None:
         )
     if config.split:
         return _caption_split(config)
-    from showattendtell.visualization.image_captions import drawing
+    from showattendtell.visualization.pages import drawing
 
     pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]
     with drawing() if pictures else nullcontext(print) as draw:  # starts before torch is imported
@@ -34,8 +34,7 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.data.images import find_images
     from showattendtell.inference.pipeline import caption_all, load_captioners, warn_of_size
-    from showattendtell.visualization.image_captions import picture_names
-    from showattendtell.visualization.pages import Page, make_entry, write_page
+    from showattendtell.visualization.pages import Page, make_entry, picture_names, write_page
     from showattendtell.visualization.result_files import starts_with, writable
 
     files = find_images([config.images] if isinstance(config.images, str) else config.images)

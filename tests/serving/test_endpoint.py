@@ -17,7 +17,7 @@ from PIL import Image
 from started import Served
 
 from showattendtell.inference.pipeline import load
-from showattendtell.visualization.heatmaps import draw_heatmaps
+from showattendtell.visualization.figures import draw_heatmaps
 
 Serve = Callable[..., Served]
 

@@ -12,9 +12,8 @@ from chromium import started_browser
 from PIL import Image
 from shown import HOSTILE, PEAKS, SEEN, WORDS, made_up, one_model, output, two_models
 
-from showattendtell.visualization.heatmaps import map_onto_photograph
-from showattendtell.visualization.image_captions import ImageCaptions
-from showattendtell.visualization.pages import Page, make_entry, write_page
+from showattendtell.visualization.figures import map_onto_photograph
+from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, write_page
 from showattendtell.visualization.rendering import DARKEST
 
 STEP = 900

@@ -11,7 +11,7 @@ from shown import PEAKS, gated, peaked
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.heatmaps import (
+from showattendtell.visualization.figures import (
     LINE,
     MARGIN,
     WHOLE,

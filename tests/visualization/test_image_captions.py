@@ -10,8 +10,8 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.heatmaps import draw_heatmaps
-from showattendtell.visualization.image_captions import drawing, picture_names
+from showattendtell.visualization.figures import draw_heatmaps
+from showattendtell.visualization.pages import drawing, picture_names
 
 
 def something(path: Path) -> tuple:

@@ -14,10 +14,10 @@ from shown import HOSTILE, SEEN, WORDS, gated, made_up, one_model, output, peake
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.image_captions import ImageCaptions
 from showattendtell.visualization.pages import (
     KILOBYTES_EACH,
     LONGEST_SIDE,
+    ImageCaptions,
     Page,
     describe_word,
     encode_map,

@@ -31,13 +31,6 @@ Way = Callable[[ndarray], OnnxCaption]
 """Function from the pixels of an image (1, 3, S, S) to its caption."""
 
 
-class TimedCaptions(NamedTuple):
-    """The caption of each image, and the median time per image in milliseconds."""
-
-    captions: list[OnnxCaption]
-    milliseconds: float
-
-
 class Agreement(NamedTuple):
     """Captions compared with PyTorch's: the number of equal ones, and among these the largest differences of log p
     (relative) and of alpha and beta."""
@@ -56,15 +49,15 @@ class TimingRow(NamedTuple):
     outcome: Agreement | None
 
 
-def say(way: Way, images: Sequence[ndarray]) -> TimedCaptions:
-    """Caption each image and measure the time, after one warm-up call."""
+def say(way: Way, images: Sequence[ndarray]) -> tuple[list[OnnxCaption], float]:
+    """Return the caption of each image and the median time per image in milliseconds, after one warm-up call."""
     way(images[0])
     captions, seconds = [], []
     for pixels in images:
         start = time.perf_counter()
         captions.append(way(pixels))
         seconds.append(time.perf_counter() - start)
-    return TimedCaptions(captions, 1000 * statistics.median(seconds))
+    return captions, 1000 * statistics.median(seconds)
 
 
 def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> Way:
@@ -86,25 +79,23 @@ def check_formats(
 
     Raises `UserError` if the captions of a format differ.
     """
-    greedy, beam = (say(by_pytorch(model, size, card["max_length"]), images) for size in (1, 3))
-    rows = [
-        TimingRow("PyTorch", "greedy", greedy.milliseconds, None),
-        TimingRow("PyTorch", "beam 3", beam.milliseconds, None),
-    ]
+    expected, rows = {}, []
+    for way, size in (("greedy", 1), ("beam 3", 3)):
+        expected[way], milliseconds = say(by_pytorch(model, size, card["max_length"]), images)
+        rows.append(TimingRow("PyTorch", way, milliseconds, None))
+    greedy, beam = expected.values()
     for name in formats:
         runner, graphs = FORMATS[name].runner, read_graphs(card["graphs"], name, folder)
-        ways: dict[str, tuple[Way, TimedCaptions]] = {
+        ways: dict[str, tuple[Way, list[OnnxCaption]]] = {
             "greedy": (partial(write, graphs, card, beam=1), greedy),
             "beam 3": (partial(write, graphs, card, beam=3), beam),
             "in one graph": (partial(_write_alone, graphs, card), greedy),
         }
-        for way, (writer, expected) in ways.items():
-            said = say(writer, images)
-            rows.append(
-                TimingRow(runner, way, said.milliseconds, compare(said.captions, expected.captions, card, runner))
-            )
+        for way, (writer, others) in ways.items():
+            said, milliseconds = say(writer, images)
+            rows.append(TimingRow(runner, way, milliseconds, compare(said, others, card, runner)))
         together = write_greedy(graphs, card, np.concatenate(images[:TOGETHER]))
-        compare(together, greedy.captions[:TOGETHER], card, f"{runner}, given several pictures at once,")
+        compare(together, greedy[:TOGETHER], card, f"{runner}, given several pictures at once,")
     return rows
 
 
@@ -120,7 +111,12 @@ def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], ca
     """
     outcomes = []
     for number, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
-        outcomes.append(outcome := _compare_one(caption, other))
+        off = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
+        outcome = Agreement(0, off, 0.0)
+        if caption.tokens == other.tokens:
+            pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
+            outcome = Agreement(1, off, max(float(np.abs(a - b).max()) for a, b in pairs))
+        outcomes.append(outcome)
         if not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
                 f"{name} says '{' '.join(spoken(caption, card))}' (log p {caption.log_prob:.3f}) of picture "
@@ -129,14 +125,6 @@ def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], ca
             )
     same, log_p, maps = zip(*outcomes, strict=True)
     return Agreement(sum(same), max(log_p), max(maps))
-
-
-def _compare_one(caption: OnnxCaption, other: OnnxCaption) -> Agreement:
-    off = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
-    if caption.tokens != other.tokens:
-        return Agreement(0, off, 0.0)
-    pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
-    return Agreement(1, off, max(float(np.abs(a - b).max()) for a, b in pairs))
 
 
 def generated_images(side: int, number: int) -> list[ndarray]:
@@ -164,16 +152,12 @@ def print_rows(rows: Sequence[TimingRow], pictures: int, of: str) -> None:
         table.add_section()
     table.caption = "same: captions that are PyTorch's; log p, attention: the largest difference; ms an image"
     Console(highlight=False).print(table)
-    print_notes(_notes(rows, pictures))
-
-
-def _notes(rows: Sequence[TimingRow], pictures: int) -> list[str]:
-    return [
+    print_notes(
         f"{row.runner}, {row.way}: {pictures - row.outcome.same} of {pictures} captions are other ones than PyTorch's, "
         "and as likely; the rounding decides between them"
         for row in rows
         if row.outcome and row.outcome.same < pictures
-    ]
+    )
 
 
 def print_files(files: Mapping[str, Any]) -> None:

@@ -69,16 +69,8 @@ def _write_program(program: ExportedProgram, graph: Graph, path: Path) -> None:
     torch.export.save(program, path)
 
 
-def _read_program(path: Path) -> Run:
-    return _in_arrays(torch.export.load(path).module())
-
-
 def _write_package(program: ExportedProgram, graph: Graph, path: Path) -> None:
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-
-
-def _read_package(path: Path) -> Run:
-    return _in_arrays(torch._inductor.aoti_load_package(str(path)))
 
 
 def _in_arrays(run: Callable[..., object]) -> Run:
@@ -103,8 +95,16 @@ def _lacks_compiler() -> str:
 
 FORMATS: Mapping[FormatName, Format] = {
     "onnx": Format("onnx", "onnxruntime", lacks_onnx, _write_onnx, _read_onnx),
-    "torch": Format("pt2", "torch.export", str, _write_program, _read_program),
-    "aoti": Format("pt2", "AOTInductor", _lacks_compiler, _write_package, _read_package),
+    "torch": Format(
+        "pt2", "torch.export", str, _write_program, lambda path: _in_arrays(torch.export.load(path).module())
+    ),
+    "aoti": Format(
+        "pt2",
+        "AOTInductor",
+        _lacks_compiler,
+        _write_package,
+        lambda path: _in_arrays(torch._inductor.aoti_load_package(str(path))),
+    ),
 }
 
 
@@ -124,17 +124,6 @@ def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
         except Exception as fault:
             raise UserError(f"torch.export cannot follow this model's graph {name} ({reason_of(fault)})") from None
     return programs
-
-
-def write_graph(program: ExportedProgram, graph: Graph, name: FormatName, path: Path) -> None:
-    """Write a graph; raise `UserError` if the format does not support it."""
-    try:
-        with quietly():
-            FORMATS[name].write(program, graph, path)
-    except Exception as fault:
-        raise UserError(
-            f"the graph {path.stem} cannot be written as {name} ({reason_of(fault)}); leave {name} out of formats"
-        ) from None
 
 
 def graph_file(folder: Path, name: FormatName, graph: str) -> Path:
@@ -172,21 +161,12 @@ def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
     """Return names, shapes and types of inputs and outputs; a word in a shape is a dynamic dimension."""
     given = tree_leaves(program.module()(*graph.example))
     inputs = zip(graph.inputs, graph.example, graph.inputs.values(), strict=True)
-    outputs = zip(graph.outputs, given, strict=True)
-    return {
-        "inputs": [_describe(*each) for each in inputs],
-        "outputs": [_describe(name, tensor, graph.rows) for name, tensor in outputs],
-    }
+    outputs = zip(graph.outputs, given, [graph.rows] * len(given), strict=True)
+    return {"inputs": [_describe(*each) for each in inputs], "outputs": [_describe(*each) for each in outputs]}
 
 
 def _describe(name: str, tensor: Tensor, rows: str) -> dict[str, Any]:
     return {"name": name, "shape": [rows, *tensor.shape[1:]], "type": str(tensor.dtype).removeprefix("torch.")}
-
-
-def describe_files(folder: Path) -> dict[str, Any]:
-    """Return size in bytes and SHA-256 of every file in the folder, by relative path."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
 
 
 @contextmanager
@@ -211,18 +191,28 @@ def new_folder(path: Path) -> Iterator[Path]:
 def write_formats(
     folder: Path, graphs: Mapping[str, Graph], formats: Sequence[FormatName], card: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the graphs in each format, and for ONNX the script that runs them; return the completed card."""
+    """Write the graphs in each format, and for ONNX the script that runs them; return the completed card.
+
+    Raises `UserError` if a format does not support a graph.
+    """
     with Console(stderr=True).status("following the model") as status:
         programs = trace_graphs(graphs)
         for name in formats:
             (folder / name).mkdir()
             for part, graph in graphs.items():
                 status.update(f"writing {part} as {name}")
-                write_graph(programs[part], graph, name, graph_file(folder, name, part))
+                try:
+                    with quietly():
+                        FORMATS[name].write(programs[part], graph, graph_file(folder, name, part))
+                except Exception as fault:
+                    said = f"the graph {part} cannot be written as {name} ({reason_of(fault)})"
+                    raise UserError(f"{said}; leave {name} out of formats") from None
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
     described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}
-    return {**card, "graphs": described, "files": describe_files(folder)}
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    sizes = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+    return {**card, "graphs": described, "files": sizes}
 
 
 def write_card(folder: Path, card: Mapping[str, Any]) -> None:

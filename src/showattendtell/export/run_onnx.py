@@ -47,7 +47,10 @@ def load(folder: Path) -> tuple[Card, Graphs]:
 
 
 def see(photograph: Image.Image, card: Card) -> ndarray:
-    """Return the photograph's pixels (1, 3, S, S), uint8: scaled by `_scale`, then cropped to the central square."""
+    """Return the photograph's pixels (1, 3, S, S), uint8, cropped to the central square.
+
+    Before, the shortest side is scaled to `resize`, after a central crop of very long images; with `squash`, both.
+    """
     settings = card["preprocessing"]
     upright = ImageOps.exif_transpose(photograph)
     if upright.mode.startswith(("I", "F")):
@@ -55,19 +58,16 @@ def see(photograph: Image.Image, card: Card) -> ndarray:
     if upright.has_transparency_data:
         picture = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    seen = _centre(_scale(upright.convert("RGB"), settings), settings["crop"], settings["crop"])
-    return np.asarray(seen).transpose(2, 0, 1)[np.newaxis]
-
-
-def _scale(image: Image.Image, settings: Mapping[str, Any]) -> Image.Image:
-    """Scale the shortest side to `resize`, after a central crop of very long images; with `squash`, both sides."""
+    picture = upright.convert("RGB")
     if settings["crop_mode"] == "squash":
-        strip, size = image, [settings["resize"]] * 2
+        size = [settings["resize"]] * 2
     else:
-        shortest = min(image.size)
-        strip = _centre(image, *(min(side, settings["longest"] * shortest) for side in image.size))
-        size = [settings["resize"] * side // shortest for side in strip.size]
-    return strip.resize(size, Image.Resampling[settings["interpolation"].upper()])
+        shortest = min(picture.size)
+        picture = _centre(picture, *(min(side, settings["longest"] * shortest) for side in picture.size))
+        size = [settings["resize"] * side // shortest for side in picture.size]
+    scaled = picture.resize(size, Image.Resampling[settings["interpolation"].upper()])
+    seen = _centre(scaled, settings["crop"], settings["crop"])
+    return np.asarray(seen).transpose(2, 0, 1)[np.newaxis]
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

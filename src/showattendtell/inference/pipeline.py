@@ -23,8 +23,7 @@ from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import SHIPPED, LoadedModel, load_models, save_model_folder
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.types import CaptionOutput, Example
-from showattendtell.visualization.image_captions import ImageCaptions
-from showattendtell.visualization.pages import KILOBYTES_EACH
+from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
 TOGETHER = 8

@@ -26,7 +26,6 @@ from showattendtell.reproduction.tables import (
     PaperTableConfig,
     ScoringPlan,
     check_table,
-    recipe_settings,
     sha256_of,
     with_beginnings,
 )
@@ -87,8 +86,7 @@ class TableRun(NamedTuple):
 
     def _folders_before(self) -> Iterator[Path]:
         for run in self.before:
-            yield from run._folders_before()
-            yield run.folder
+            yield from (*run._folders_before(), run.folder)
 
     @property
     def epochs(self) -> int:
@@ -110,7 +108,13 @@ def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
     with other settings.
     """
     check_table(table)
-    runs = _make_runs(table, config, folder, _chosen(table, config), config.seeds or table.seeds)
+    given = table.recipes if config.recipes is None else config.recipes
+    asked = [given] if isinstance(given, str) else list(given)
+    for name in asked:
+        if name not in table.recipes:
+            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
+    recipes = dict.fromkeys(name for one in asked for name in with_beginnings(table.recipes, one))
+    runs = _make_runs(table, config, folder, recipes, config.seeds or table.seeds)
     check_settings(runs)
     return runs
 
@@ -150,8 +154,12 @@ def _make_runs(
     runs: dict[tuple[str, int], TableRun] = {}
     for name in recipes:
         recipe = table.recipes[name]
-        arguments = (*recipe_settings(table.recipes, name), *common)
-        settings = _compose(arguments)
+        source = recipe
+        while source.average_of:  # a mean has the settings of its first part, as in its checkpoint
+            source = table.recipes[source.average_of[0]]
+        arguments = (*source.settings, *common)
+        with outside_of_command():
+            settings = without_hydra(compose("train", check_command("train", arguments))[0])
         for seed in seeds:
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
@@ -168,16 +176,6 @@ def _make_runs(
 def check_settings(runs: Iterable[TableRun]) -> None:
     """Raise `UserError` if a run's folder holds one with other settings or with other initial weights."""
     raise_errors([fault for run in runs for fault in find_other_settings(run)][:1])
-
-
-def _chosen(table: PaperTableConfig, config: DictConfig) -> list[str]:
-    """Return the requested recipes, each after those that it depends on."""
-    given = table.recipes if config.recipes is None else config.recipes
-    asked = [given] if isinstance(given, str) else list(given)
-    for name in asked:
-        if name not in table.recipes:
-            raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    return list(dict.fromkeys(name for one in asked for name in with_beginnings(table.recipes, one)))
 
 
 def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> dict[str, ScoringPlan]:
@@ -213,58 +211,39 @@ def budget(config: DictConfig) -> list[str]:
 
 def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
     """Return those of the command's `dataset` settings that are given, as arguments."""
-    given = {name: config.dataset[name] for name in names if config.dataset[name] is not None}
-    return [f"dataset.{name}={as_value(value)}" for name, value in given.items()]
-
-
-def _compose(arguments: Sequence[str]) -> DictConfig:
-    with outside_of_command():
-        config, _ = compose("train", check_command("train", arguments))
-    return without_hydra(config)
+    given = [name for name in names if config.dataset[name] is not None]
+    return [f"dataset.{name}={as_value(config.dataset[name])}" for name in given]
 
 
 def find_other_settings(run: TableRun) -> list[str]:
     """Return a sentence if the folder of the run holds one that was started with other settings."""
     if not (run.is_begun or run.scoring.results):
         return []
-    if run.is_mean:
-        faults = [fault for part in run.before for fault in find_other_settings(part)]
-        if faults:
-            return faults
-    differences = _differences(run)
-    if differences:
-        found = listed(differences, shown=5)
-        return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
-    others = [other.title for other in _made_of_others(run)]
-    if others:
-        return [f"{run.folder} was made of other weights than {others[0]} has now; delete it to make it again"]
-    return []
-
-
-def _differences(run: TableRun) -> list[str]:
+    if run.is_mean and (faults := [fault for part in run.before for fault in find_other_settings(part)]):
+        return faults
     file = run.folder / "config/config.yaml"
-    if not file.is_file():
-        return []
-    theirs = literal(load_plain(file))  # nothing is resolved: interpolations of a file are untrusted
-    beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
-    return find_differences(literal(to_plain(run.config, resolve=False)), {**plain_settings(theirs), **beginning})
+    if file.is_file():
+        theirs = literal(load_plain(file))  # nothing is resolved: interpolations of a file are untrusted
+        beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
+        ours = literal(to_plain(run.config, resolve=False))
+        if differences := find_differences(ours, {**plain_settings(theirs), **beginning}):
+            found = listed(differences, shown=5)
+            return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
+    if others := _made_of_others(run):
+        return [f"{run.folder} was made of other weights than {others[0].title} has now; delete it to make it again"]
+    return []
 
 
 def _made_of_others(run: TableRun) -> list[TableRun]:
     """Return the runs before it whose weights have changed since. Without a record of the weights, or if a checkpoint
     was deleted, no change is assumed."""
     marker = run.folder / BEGINNING
-    if not marker.is_file():
-        return []
-    hashes = marker.read_text().split()
-    if len(hashes) != len(run.before):
-        return list(run.before)
-    return [before for before, sha256 in zip(run.before, hashes, strict=True) if _has_other_weights(before, sha256)]
-
-
-def _has_other_weights(run: TableRun, sha256: str) -> bool:
-    best = run.folder / BEST
-    return best.is_file() and sha256_of(best) != sha256
+    hashes = marker.read_text().split() if marker.is_file() else None
+    if hashes is None or len(hashes) != len(run.before):
+        return [] if hashes is None else list(run.before)
+    best = [before.folder / BEST for before in run.before]
+    made = zip(run.before, best, hashes, strict=True)
+    return [before for before, file, sha256 in made if file.is_file() and sha256_of(file) != sha256]
 
 
 def note_beginning(run: TableRun) -> None:

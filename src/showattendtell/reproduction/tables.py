@@ -83,19 +83,6 @@ def check_table(table: PaperTableConfig) -> None:
     for name in [table.base, *table.pages, *members, *beginnings]:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    _check_means(table)
-    if table.decoding not in table.decodings:
-        ways = ",".join(map(str, table.decodings))
-        raise UserError(
-            f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
-        )
-    with outside_of_command():
-        for decoding in table.decodings:
-            check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
-
-
-def _check_means(table: PaperTableConfig) -> None:
-    """Check that each recipe is either a training or a mean of several, and that there are no cycles."""
     for name, recipe in table.recipes.items():
         if len(recipe.average_of) == 1 or bool(recipe.settings) == bool(recipe.average_of):
             raise UserError(
@@ -109,6 +96,14 @@ def _check_means(table: PaperTableConfig) -> None:
         TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
     except CycleError as fault:
         raise UserError(f"table={table.name}: {' needs '.join(reversed(fault.args[1]))}, which has no end") from None
+    if table.decoding not in table.decodings:
+        ways = ",".join(map(str, table.decodings))
+        raise UserError(
+            f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
+        )
+    with outside_of_command():
+        for decoding in table.decodings:
+            check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
 
 
 def with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[str]:
@@ -117,24 +112,18 @@ def with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[
     yield name
 
 
-def recipe_settings(recipes: Mapping[str, RecipeConfig], name: str) -> Sequence[str]:
-    """Return the settings of train; for a mean, those of its first part, as in its checkpoint."""
-    recipe = recipes[name]
-    return recipe_settings(recipes, recipe.average_of[0]) if recipe.average_of else recipe.settings
-
-
 def quote_settings(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with each setting in `settings=[a=1,b=[2,3]]` in quotes, which Hydra requires."""
-    return [_quote_each(argument) if argument.startswith("settings=") else argument for argument in arguments]
-
-
-def _quote_each(argument: str) -> str:
-    name, _, value = argument.partition("=")
-    if value == "null":
-        return argument
-    inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-    settings = [setting for setting in map(str.strip, _split(inner)) if setting]
-    return f"{name}=[{','.join(setting if setting[0] in QUOTES else quoted(setting) for setting in settings)}]"
+    result = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "settings" and "=" in argument and value != "null":
+            inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+            settings = [setting for setting in map(str.strip, _split(inner)) if setting]
+            each = (setting if setting[0] in QUOTES else quoted(setting) for setting in settings)
+            argument = f"settings=[{','.join(each)}]"
+        result.append(argument)
+    return result
 
 
 def _split(text: str) -> list[str]:
@@ -207,19 +196,17 @@ class ScoringPlan(NamedTuple):
         if not file.is_file() or not self._is_of_these(file):
             return False
         result = _read(file, _stamp(file))
-        return _is_written_so(result, decoding) and (not self.boxed or BOXED in result)
+        tokenizer, settings = _settings_of(decoding)
+        used = result["decoding"]  # settings that it lacks are newer, and by default change no caption
+        is_written_so = result["tokenizer"] == tokenizer and all(used[name] == settings.get(name) for name in used)
+        return is_written_so and (not self.boxed or BOXED in result)
 
     def _is_of_these(self, file: Path) -> bool:
         scored = _read(file, _stamp(file))["checkpoint_sha256"]
         hashes = [scored] if isinstance(scored, str) else scored
-        return len(hashes) == len(self.models) and all(map(_is_of, self.models, hashes))
-
-
-def _is_written_so(result: dict[str, Any], decoding: int | str) -> bool:
-    """Whether a result has the present settings; those that it lacks are newer, and by default change no caption."""
-    tokenizer, settings = _settings_of(decoding)
-    decoding_used = result["decoding"]
-    return result["tokenizer"] == tokenizer and all(decoding_used[name] == settings.get(name) for name in decoding_used)
+        return len(hashes) == len(self.models) and all(
+            not model.is_file() or sha256_of(model) == sha256 for model, sha256 in zip(self.models, hashes, strict=True)
+        )
 
 
 @cache
@@ -230,10 +217,6 @@ def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
     with outside_of_command():
         config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
     return config.tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
-
-
-def _is_of(checkpoint: Path, sha256: str) -> bool:
-    return not checkpoint.is_file() or sha256_of(checkpoint) == sha256
 
 
 def _stamp(file: Path) -> tuple[int, int]:

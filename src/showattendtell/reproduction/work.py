@@ -1,8 +1,8 @@
-"""Runs the commands of this package one after the other, as a user would."""
+"""Runs the commands of this package one after the other, as a user would, and writes the table of results."""
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -13,8 +13,10 @@ from rich.table import Table
 
 from showattendtell.config.entry_point import as_value
 from showattendtell.config.subprocesses import Subcommands
+from showattendtell.data.formats import read_all
 from showattendtell.errors import UserError
-from showattendtell.reproduction.outcome import make_table, write
+from showattendtell.inference.matching import in_words, match
+from showattendtell.metrics.bootstrap import Resampled, average, compare, draw_copies, resample
 from showattendtell.reproduction.runs import (
     TableRun,
     budget,
@@ -28,8 +30,31 @@ from showattendtell.reproduction.runs import (
     note_beginning,
     runs_with_other_settings,
 )
-from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, setting_of
+from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, setting_of, title_of
 from showattendtell.runtime.files import BEST, LOCK, duration, file_lock, lock_file, read_times
+from showattendtell.visualization.comparison import COLUMNS as PAPER
+from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_figures, paper_rows
+from showattendtell.visualization.result_files import Result, read_result, write_text
+from showattendtell.visualization.results_table import (
+    DIGITS,
+    FORMATS,
+    ResultsTable,
+    TableBlock,
+    TableInterval,
+    TableRow,
+    print_overview,
+)
+
+TIME = "training_minutes"
+COLUMNS = (
+    *("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "bleu4_with_penalty", "rouge_l", "cider", "distinct_captions"),
+    *("pointing_game", "attention_correctness", "attention_entropy", "attention_movement", TIME),
+)
+METRICS = ("bleu", "meteor", "rouge_l", "cider")
+"""Metrics whose differences get confidence intervals."""
+
+RESAMPLES, SEED = 1000, 1
+NUM_PHOTOGRAPHS = 20
 
 
 class CommandRunner(Subcommands):
@@ -56,15 +81,15 @@ class CommandRunner(Subcommands):
 
 def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
     """Print the progress and the remaining training time of each run, and the total."""
-    shown = Table(
-        "recipe", "seed", "state", title=f"{table.name}: {len(runs)} run{'s' * (len(runs) > 1)}", title_justify="left"
-    )
+    title = f"{table.name}: {len(runs)} run{'s' * (len(runs) > 1)}"
+    shown = Table("recipe", "seed", "state", title=title, title_justify="left")
     shown.add_column("training left", justify="right")
     left = []
     for run in runs:
         minutes = None if budget(config) else table.recipes[run.recipe].minutes
-        left.append(expected_seconds(run, runs, minutes))
-        shown.add_row(run.recipe, str(run.seed), _state(run), _format_left(left[-1]))
+        left.append(seconds := expected_seconds(run, runs, minutes))
+        remaining = "?" if seconds is None else duration(seconds) if seconds else ""
+        shown.add_row(run.recipe, str(run.seed), _state(run), remaining)
     console = Console(highlight=False)
     console.print(shown)
     todo, unknown, known = sum(not run.is_finished for run in runs), left.count(None), sum(filter(None, left))
@@ -91,13 +116,6 @@ def _state(run: TableRun) -> str:
     return "to be trained"
 
 
-def _format_left(seconds: float | None) -> str:
-    return "?" if seconds is None else duration(seconds) if seconds else ""
-
-
-NUM_PHOTOGRAPHS = 20
-
-
 def reproduce(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, config: DictConfig) -> None:
     """Run what is neither finished nor running in another worker, and write the table of the finished runs.
 
@@ -110,84 +128,6 @@ def reproduce(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, c
             faults += write_outcome(table, runs, folder, commands, config)
     if faults:
         raise UserError("\n  ".join([f"{len(faults)} of the table's rows failed:", *faults]))
-
-
-def score_ensembles(
-    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
-) -> list[str]:
-    """Score the ensembles whose models are finished and that no other worker has; return a sentence for each failure.
-
-    A command that asks for no runs scores none.
-    """
-    faults: list[str] = []
-    ensembles = _ensembles(table, runs, finished_runs(table, config, folder), folder) if runs else {}
-    for ensemble in ensembles.values():
-        held = _hold(ensemble)
-        if held:
-            with held, _noting(faults, ensemble.title):
-                score(ensemble, commands, config)
-    return faults
-
-
-def _ensembles(
-    table: PaperTableConfig, runs: Sequence[TableRun], finished: Sequence[TableRun], folder: Path
-) -> dict[str, ScoringPlan]:
-    """Return the ensembles of finished runs; an ensemble waits for all requested runs of its recipes."""
-    unfinished = {run.recipe for run in runs if not run.is_finished}
-    return make_ensembles(table, [run for run in finished if run.recipe not in unfinished], folder)
-
-
-def _hold(scoring: ScoringPlan) -> TextIO | None:
-    """Lock the models for this worker and return the lock file; if another worker trains or scores them, print that and
-    return None."""
-    held = lock_file(scoring.folder.with_suffix(LOCK))
-    if held is None:
-        print(f"{scoring.title} is with another worker")
-    return held
-
-
-def write_outcome(
-    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
-) -> list[str]:
-    """Write the page of photographs and the table of the finished runs; return a sentence for each failure.
-
-    The table includes finished runs that this command does not ask for. A command that asks for no runs
-    writes only the table.
-    """
-    faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
-    shown = finished_runs(table, config, folder)
-    ensembles = _ensembles(table, runs, shown, folder)
-    page = page_of(table, folder)
-    photographs = page.name if page.is_file() else None
-    if runs:
-        with _noting(faults, "photographs"):
-            photographs = show_photographs(table, shown, folder, commands, config)
-    with _noting(faults, "the table"):
-        overview = make_table(table, shown, ensembles, _notes(table, shown, ensembles.values(), config))
-        if overview:
-            write(overview._replace(photographs=photographs), folder, table.name)
-        else:
-            print(f"no run of table={table.name} is finished with these settings in {folder}, so there is no table yet")
-            for fault in runs_with_other_settings(table, config, folder):
-                print(fault)
-    return faults
-
-
-def _notes(
-    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Iterable[ScoringPlan], config: DictConfig
-) -> list[str]:
-    """Return notes on changed settings and on missing runs."""
-    cut, lacking = budget(config), list(_lacking(table, runs))
-    lacking += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
-    notes = [f"all runs with other settings than their recipes: {' '.join(cut)}"] if cut else []
-    return [*notes, *([f"not finished, and not in the table: {'; '.join(lacking)}"] if lacking else [])]
-
-
-def _lacking(table: PaperTableConfig, runs: Sequence[TableRun]) -> Iterator[str]:
-    """Yield the recipes, or single seeds of them, without a finished run."""
-    for recipe in table.recipes:
-        there = {run.seed for run in runs if run.recipe == recipe}
-        yield from [f"{recipe}, seed {seed}" for seed in table.seeds if seed not in there] if there else [recipe]
 
 
 def carry_out(runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig) -> list[str]:
@@ -219,8 +159,31 @@ def _take(run: TableRun, commands: CommandRunner, config: DictConfig, faults: li
         if not run.can_begin:
             return False
         if not run.is_finished:
-            _carry_out(run, commands, config)
+            if not run.scoring.was_scored:
+                _train(run, commands)
+            score(run.scoring, commands, config)
     return True
+
+
+def _train(run: TableRun, commands: CommandRunner) -> None:
+    """Train or average; complete training ends at once when resumed."""
+    if not run.is_begun:
+        note_beginning(run)
+    if run.is_mean:
+        parts = [str(part.folder / BEST) for part in run.before]
+        commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
+    else:
+        resume = ["resume=true"] if run.is_begun else []
+        commands.run("train", *run.arguments, f"hydra.run.dir={as_value(str(run.folder))}", *resume)
+
+
+def _hold(scoring: ScoringPlan) -> TextIO | None:
+    """Lock the models for this worker and return the lock file; if another worker trains or scores them, print that and
+    return None."""
+    held = lock_file(scoring.folder.with_suffix(LOCK))
+    if held is None:
+        print(f"{scoring.title} is with another worker")
+    return held
 
 
 @contextmanager
@@ -230,28 +193,6 @@ def _noting(faults: list[str], title: str) -> Iterator[None]:
         yield
     except UserError as fault:
         faults.append(f"{title}: {fault}")
-
-
-def _carry_out(run: TableRun, commands: CommandRunner, config: DictConfig) -> None:
-    """Train, unless the run was scored before, and score; complete training ends at once when resumed."""
-    if not run.scoring.was_scored:
-        if not run.is_begun:
-            note_beginning(run)
-        if run.is_mean:
-            _average(run, commands)
-        else:
-            _train(run, commands)
-    score(run.scoring, commands, config)
-
-
-def _train(run: TableRun, commands: CommandRunner) -> None:
-    at = f"hydra.run.dir={as_value(str(run.folder))}"
-    commands.run("train", *run.arguments, at, *(["resume=true"] if run.is_begun else []))
-
-
-def _average(run: TableRun, commands: CommandRunner) -> None:
-    parts = [str(part.folder / BEST) for part in run.before]
-    commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
 
 
 def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> None:
@@ -275,19 +216,79 @@ def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> 
                 )
 
 
-def page_of(table: PaperTableConfig, folder: Path) -> Path:
-    return folder / f"{table.name}-photographs.html"
+def score_ensembles(
+    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
+) -> list[str]:
+    """Score the ensembles whose models are finished and that no other worker has; return a sentence for each failure.
+
+    A command that asks for no runs scores none.
+    """
+    faults: list[str] = []
+    ensembles = _ensembles(table, runs, finished_runs(table, config, folder), folder) if runs else {}
+    for ensemble in ensembles.values():
+        if held := _hold(ensemble):
+            with held, _noting(faults, ensemble.title):
+                score(ensemble, commands, config)
+    return faults
+
+
+def _ensembles(
+    table: PaperTableConfig, runs: Sequence[TableRun], finished: Sequence[TableRun], folder: Path
+) -> dict[str, ScoringPlan]:
+    """Return the ensembles of finished runs; an ensemble waits for all requested runs of its recipes."""
+    unfinished = {run.recipe for run in runs if not run.is_finished}
+    return make_ensembles(table, [run for run in finished if run.recipe not in unfinished], folder)
+
+
+def write_outcome(
+    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
+) -> list[str]:
+    """Write the page of photographs and the table of the finished runs; return a sentence for each failure.
+
+    The table includes finished runs that this command does not ask for. A command that asks for no runs
+    writes only the table.
+    """
+    faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
+    shown = finished_runs(table, config, folder)
+    ensembles = _ensembles(table, runs, shown, folder)
+    page = folder / f"{table.name}-photographs.html"
+    photographs = page.name if page.is_file() else None
+    if runs:
+        with _noting(faults, "photographs"):
+            photographs = show_photographs(table, shown, page, commands, config)
+    with _noting(faults, "the table"):
+        overview = make_table(table, shown, ensembles, _notes(table, shown, ensembles.values(), config))
+        if overview:
+            write(overview._replace(photographs=photographs), folder, table.name)
+        else:
+            print(f"no run of table={table.name} is finished with these settings in {folder}, so there is no table yet")
+            for fault in runs_with_other_settings(table, config, folder):
+                print(fault)
+    return faults
+
+
+def _notes(
+    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Iterable[ScoringPlan], config: DictConfig
+) -> list[str]:
+    """Return notes on changed settings, and on recipes, single seeds of them and ensembles that are not finished."""
+    notes, lacking = [], []
+    if cut := budget(config):
+        notes.append(f"all runs with other settings than their recipes: {' '.join(cut)}")
+    for recipe in table.recipes:
+        there = {run.seed for run in runs if run.recipe == recipe}
+        lacking += [f"{recipe}, seed {seed}" for seed in table.seeds if seed not in there] if there else [recipe]
+    lacking += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
+    return [*notes, *([f"not finished, and not in the table: {'; '.join(lacking)}"] if lacking else [])]
 
 
 def show_photographs(
-    table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig
+    table: PaperTableConfig, runs: Sequence[TableRun], page: Path, commands: CommandRunner, config: DictConfig
 ) -> str | None:
     """Return the name of the table's page of photographs, created if missing or older than the models; None if one of
     its models is not finished."""
     first = {run.recipe: run for run in reversed(runs) if run.is_finished and run.recipe in table.pages}
     if not first or len(first) < len(table.pages):
         return None
-    page = page_of(table, folder)
     checkpoints = [first[recipe].folder / BEST for recipe in table.pages]
     if not all(file.is_file() for file in checkpoints):
         return page.name if page.is_file() else None
@@ -306,3 +307,121 @@ def show_photographs(
         commands.run("caption", "split=test", *arguments, *data_settings(config, ["root"]))
         made.write_text(command)
     return page.name
+
+
+def make_table(
+    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan], notes: Sequence[str]
+) -> ResultsTable | None:
+    """Return the figures of the finished runs next to the paper's rows; None if no run is finished."""
+    series = list(_series(table, runs, ensembles))
+    rows = [row for _, _, row in series]
+    results = [result for row in rows for result in row.results]
+    if not rows:
+        return None
+    dataset = results[0].dataset
+    published = paper_rows(dataset) if any(recipe.paper for recipe in table.recipes.values()) else {}
+    in_paper = [table.recipes[recipe].paper if recipe in table.recipes else None for recipe, _, _ in series]
+    blocks = [TableBlock(DATASETS.get(dataset, dataset), tuple(_next_to_paper(rows, in_paper, published)))]
+    nodes = [model.config["encoder"] for result in results for model in result.models]
+    encoders = dict.fromkeys(f"{node['network']} at {node.get('size', 224)} pixels" for node in nodes)
+    lacking = (
+        f"{result.path} has no {metric}: {reason}; delete it to have it made again"
+        for result in results
+        for metric, reason in result.missing.items()
+    )
+    remarks = [
+        *([ORIGIN] if published else []),
+        *find_notes(rows, COLUMNS),
+        f"encoder: {' and '.join(encoders)}{'; the paper has VGG-19' if published else ''}",
+        *dict.fromkeys(lacking),
+        *notes,
+    ]
+    base = next((row for recipe, way, row in series if (recipe, way) == (table.base, table.decoding)), None)
+    alike = [row for recipe, way, row in series if way == table.decoding or recipe == table.base]
+    others = [row for row in alike if row is not base]
+    if base and others:
+        differences, reasons = _differences(base, others)
+        blocks.append(TableBlock(f"differences to {base.label}", tuple(differences)))
+        remarks += [f"no differences in {metric}: {reason}" for metric, reason in reasons.items()]
+        remarks.append(
+            f"differences: of the means over seeds, and the interval of 95 % of {RESAMPLES:,} resamples of the images "
+            "(paired bootstrap); what another seed would give is shown by the standard deviations alone"
+        )
+    columns = tuple(column for column in COLUMNS if any(column in row.figures for row in rows))
+    return ResultsTable("test", columns, tuple(blocks), tuple(remarks))
+
+
+def _series(
+    table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan]
+) -> Iterator[tuple[str, int | str, TableRow]]:
+    """Yield a row for each recipe, over its finished seeds, and each finished ensemble, with each decoding."""
+    found: list[tuple[str, int | str, tuple[Result, ...]]] = []
+    for recipe in dict.fromkeys(run.recipe for run in runs):
+        finished = [run for run in runs if run.recipe == recipe and run.is_finished]
+        for decoding in table.decodings if finished else ():
+            found.append((recipe, decoding, tuple(_read(run, decoding) for run in finished)))
+    for name, ensemble in ensembles.items():
+        for decoding in table.decodings if ensemble.is_finished else ():
+            found.append((name, decoding, (read_result(ensemble.result_file(decoding)),)))
+    for name, decoding, results in found:
+        yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", mean_figures(results, COLUMNS), results)
+
+
+def _read(run: TableRun, decoding: int | str) -> Result:
+    """Return a run's result; its training time includes the earlier stages."""
+    result = read_result(run.scoring.result_file(decoding))
+    own = 0.0 if run.is_mean else result.figures.get(TIME)
+    before = run.minutes_before
+    if not before or own is None:
+        return result
+    return result._replace(figures={**result.figures, TIME: own + before})
+
+
+def _next_to_paper(
+    rows: Sequence[TableRow], models: Sequence[str | None], published: Mapping[str, TableRow]
+) -> Iterator[TableRow]:
+    """Yield the paper's rows of other models, then each row below the paper's row of its model, if there is one."""
+    yield from (row for model, row in published.items() if model not in models)
+    above = None
+    for model, row in zip(models, rows, strict=True):
+        if model and model in published and model != above:
+            yield published[model]
+        above = model
+        yield row
+
+
+def _differences(base: TableRow, others: Sequence[TableRow]) -> tuple[list[TableRow], dict[str, str]]:
+    """Return a row of differences to the base for each of the others, of means over seeds on the same resamples of the
+    images; and the reason for each metric that some results lack."""
+    from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
+
+    missing: dict[str, str] = {}
+    paths = [Path(result.path) for row in (base, *others) for result in row.results]
+    corpus = in_words(match(read_all(paths), {}, None, partial=False), base.results[0].tokenizer)
+    copies = draw_copies(len(corpus.images), RESAMPLES, SEED)
+
+    def of(row: TableRow) -> Resampled:
+        panels = [measure(corpus.hypotheses[Path(result.path)], corpus.references, METRICS) for result in row.results]
+        resampled = [resample(panel.measured, copies) for panel in panels]
+        for panel, drawn in zip(panels, resampled, strict=True):
+            missing.update({**panel.missing, **drawn.missing})
+        return average(resampled)
+
+    first, rows = of(base), []
+    for row in others:
+        intervals = {
+            name: TableInterval(found.difference, found.low, found.high, DIGITS.get(name, 1))
+            for name, found in compare(first, of(row)).differences.items()
+        }
+        rows.append(TableRow(row.label, intervals, row.results))
+    return rows, missing
+
+
+def write(overview: ResultsTable, folder: Path, name: str) -> None:
+    """Print the paper's columns, and write all columns in every format."""
+    print_overview(overview._replace(columns=tuple(name for name in overview.columns if name in PAPER)))
+    for suffix, form in FORMATS.items():
+        write_text(form(overview), folder / f"{name}{suffix}")
+    print(f"the table is in {folder}, as {', '.join(name + suffix for suffix in FORMATS)}")
+    if overview.photographs:
+        print(f"where the models looked: {folder / overview.photographs}")

@@ -21,9 +21,8 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.models.attention import Attention
-from showattendtell.serving.requests import Upload, clean
-from showattendtell.serving.schemas import RETRY, AttentionMode, CaptionRequest, RequestError
-from showattendtell.visualization.image_captions import ImageCaptions
+from showattendtell.serving.schemas import RETRY, AttentionMode, CaptionRequest, RequestError, Upload, clean
+from showattendtell.visualization.pages import ImageCaptions
 
 VARIANTS = 8
 """Number of beam sizes for which the pipeline of a model is kept."""
@@ -57,7 +56,14 @@ class RegisteredModel:
 
     def _with_beam_size(self, beam_size: int | None) -> CaptioningPipeline:
         """Return a pipeline of the same models with another beam size; their weights are shared."""
-        decoding = self._beam_search(beam_size) if beam_size else self.decoding
+        decoding = self.decoding
+        if beam_size:
+            if not isinstance(decoding, BeamSearch):
+                raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")
+            try:
+                decoding = dataclasses.replace(decoding, beam_size=beam_size)
+            except ValueError as fault:
+                raise RequestError(422, f"beam_size: {fault}") from None
         models = [
             model._replace(
                 module=ImageCaptioner(model.module.encoder, model.module.captioner, model.module.vocabulary, decoding)
@@ -65,14 +71,6 @@ class RegisteredModel:
             for model in self._captioner.models
         ]
         return CaptioningPipeline(self.name, models, self._captioner.seed)
-
-    def _beam_search(self, beam_size: int) -> Decoding:
-        if not isinstance(self.decoding, BeamSearch):
-            raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")
-        try:
-            return dataclasses.replace(self.decoding, beam_size=beam_size)
-        except ValueError as fault:
-            raise RequestError(422, f"beam_size: {fault}") from None
 
     @contextmanager
     def _attention_mode(self, mode: AttentionMode | None) -> Iterator[None]:
@@ -105,17 +103,16 @@ class ModelRegistry:
 
         Raises `RequestError` for a damaged photograph.
         """
-        chosen = [self._find(name) for name in dict.fromkeys(options.model or self.names[:1])]
+        chosen = []
+        for name in dict.fromkeys(options.model or self.names[:1]):
+            if name not in self.by_name:
+                raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
+            chosen.append(self.by_name[name])
         try:
             images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
         except UserError as fault:
             raise RequestError(422, str(fault)) from None
         return {model.name: model.describe(images, options) for model in chosen}
-
-    def _find(self, name: str) -> RegisteredModel:
-        if name not in self.by_name:
-            raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
-        return self.by_name[name]
 
 
 def names_of(checkpoints: Sequence[str]) -> list[str]:

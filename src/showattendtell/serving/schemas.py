@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from showattendtell.settings import PositiveFloat, PositiveInt
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.image_captions import ImageCaptions
-from showattendtell.visualization.pages import find_place
+from showattendtell.visualization.pages import ImageCaptions, find_place
 
 DIGITS = 6
 MOST_BEAMS = 20
+LONGEST_NAME = 120
 RETRY = {"Retry-After": "2"}
 
 AttentionMode = Literal["sample", "argmax", "expectation"]
@@ -28,6 +28,19 @@ class RequestError(Exception):
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None):
         super().__init__(sentence)
         self.status, self.headers = status, dict(headers or {})
+
+
+class Upload(NamedTuple):
+    """An uploaded photograph."""
+
+    name: str
+    content: bytes
+
+
+def clean(text: str) -> str:
+    """Remove unprintable characters and shorten the text, for use in messages."""
+    shown = "".join(character for character in text if character.isprintable())
+    return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 1]}…"
 
 
 class Limits(NamedTuple):

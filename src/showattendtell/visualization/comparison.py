@@ -68,7 +68,8 @@ Settings = dict[str, str]
 
 
 class ResultEntry(NamedTuple):
-    """A result with all settings that distinguish it from others; results with equal keys differ only in the seed.
+    """A result with all settings that distinguish it from others; if `training` and `scoring` are equal, only the seed
+    differs.
 
     choices   options of training
     training  settings of training, and the name of the checkpoint (best or last)
@@ -80,10 +81,6 @@ class ResultEntry(NamedTuple):
     choices: Settings
     training: Settings
     scoring: Settings
-
-    @property
-    def key(self) -> str:
-        return json.dumps([self.training, self.scoring], sort_keys=True)
 
 
 def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool) -> ResultsTable:
@@ -157,8 +154,8 @@ def _common(settings: Sequence[Settings]) -> Settings:
 
 
 def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableRow]:
-    """Return a row for each group of results with equal keys, in the order of their first results."""
-    groups = _group(entries, [entry.key for entry in entries])
+    """Return a row for each group of results that differ only in the seed, in the order of their first results."""
+    groups = _group(entries, [json.dumps([entry.training, entry.scoring], sort_keys=True) for entry in entries])
     first = [group[0] for group in groups]
     labels = [entry.label for entry in first]
     for settings in ([entry.choices for entry in first], [entry.training for entry in first]):
@@ -175,10 +172,10 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
 
 def _disambiguate(alike: Sequence[int], settings: Sequence[Settings], labels: list[str]) -> None:
     """Append every setting in which these rows differ to their labels, as `key=value`."""
-    keys = dict.fromkeys(key for number in alike for key in settings[number])
-    differing = [key for key in keys if len({settings[number].get(key) for number in alike}) > 1]
-    for number in alike:
-        own = settings[number]
+    rows = {number: settings[number] for number in alike}
+    keys = dict.fromkeys(key for own in rows.values() for key in own)
+    differing = [key for key in keys if len({own.get(key) for own in rows.values()}) > 1]
+    for number, own in rows.items():
         labels[number] += "".join(f", {key}={own[key]}" for key in differing if key in own)
 
 

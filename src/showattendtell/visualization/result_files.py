@@ -67,24 +67,18 @@ def find_results(places: Sequence[str], split: str) -> list[Result]:
     """
     found = []
     for place in map(Path, places):
-        inside = [read_result(path) for path in _result_files(place)]
+        if not place.exists():
+            raise UserError(f"{place} does not exist; give result files, or folders with results-*.json in them")
+        files = [place] if place.is_file() else sorted(filter(Path.is_file, place.rglob("results-*.json")))
+        if not files:
+            raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it next to a checkpoint")
+        inside = [read_result(path) for path in files]
         results = [result for result in inside if result.split == split]
         if not results:
             splits = " and ".join(sorted({result.split for result in inside}))
             raise UserError(f"{place} has no results on the split {split}, but on {splits}; give split=NAME")
         found += results
     return found
-
-
-def _result_files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    if not place.exists():
-        raise UserError(f"{place} does not exist; give result files, or folders with results-*.json in them")
-    files = sorted(file for file in place.rglob("results-*.json") if file.is_file())
-    if not files:
-        raise UserError(f"the folder {place} holds no results-*.json; evaluate writes it next to a checkpoint")
-    return files
 
 
 def read_result(path: Path) -> Result:
@@ -103,6 +97,7 @@ def read_result(path: Path) -> Result:
     ]
     if len({len(values) for values in models}) != 1 or not models[0]:
         raise UserError(f"{path} does not say for each of its checkpoints how it was trained; evaluate again")
+    extra = {name: value for name, value in (content.model_extra or {}).items() if isinstance(value, int | float)}
     return Result(
         str(path),
         content.dataset,
@@ -111,13 +106,9 @@ def read_result(path: Path) -> Result:
         content.tokenizer,
         content.decoding,
         tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
-        {name: float(value) for name, value in (content.model_extra or {}).items() if _is_figure(value)},
+        {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and math.isfinite(x)},
         content.missing,
     )
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def time_figures(checkpoint: Path) -> dict[str, float]:

@@ -132,17 +132,16 @@ def latex(overview: ResultsTable) -> str:
 
 def as_json(overview: ResultsTable) -> str:
     """Return every figure at full precision, with the result files behind it."""
-    blocks = [{"title": block.title, "rows": [_row_content(row) for row in block.rows]} for block in overview.blocks]
+    blocks: list[dict[str, Any]] = []
+    for block in overview.blocks:
+        blocks.append({"title": block.title, "rows": []})
+        for row in block.rows:
+            figures = {name: figure._asdict() for name, figure in row.figures.items()}
+            for figure in figures.values():
+                del figure["digits"]
+            results = [{"file": one.path, "seeds": [model.seed for model in one.models]} for one in row.results]
+            blocks[-1]["rows"].append({"model": row.label, "figures": figures, "results": results})
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
-
-
-def _row_content(row: TableRow) -> dict[str, Any]:
-    figures = {name: figure._asdict() for name, figure in row.figures.items()}
-    return {
-        "model": row.label,
-        "figures": {name: {key: figure[key] for key in figure if key != "digits"} for name, figure in figures.items()},
-        "results": [{"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results],
-    }
 
 
 def html(overview: ResultsTable) -> str:
@@ -184,15 +183,11 @@ def _cells(block: TableBlock, columns: Sequence[str]) -> list[list[str]]:
     for row in block.rows:
         name = "" if rows else block.title
         figures = (str(row.figures.get(column, "-")) for column in columns)
-        rows.append([name, row.label, *figures, str(_num_seeds(row) or "")])
+        seeds = len(row.results)
+        if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
+            seeds = len({model.seed for model in row.results[0].models})
+        rows.append([name, row.label, *figures, str(seeds or "")])
     return rows
-
-
-def _num_seeds(row: TableRow) -> int:
-    """Return the number of seeds of the runs behind a row; for a single ensemble, of its models."""
-    if len(row.results) == 1:
-        return len({model.seed for model in row.results[0].models})
-    return len(row.results)
 
 
 def _tabulate(overview: ResultsTable, rows: Sequence[Any], layout: str) -> str:

@@ -1,7 +1,7 @@
 """Results of a study: a table for the terminal, and a page that works offline."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -93,31 +93,24 @@ def print_study(summary: StudySummary) -> None:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
         table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
     console.print(table)
-    for line in _remarks(summary):
+    lines = []
+    if summary.pruned:
+        early = duration(median(map(seconds, summary.pruned)))
+        lines.append(f"pruned: {early} instead of {duration(summary.whole_time)} (medians)")
+    for trial in summary.failed:
+        lines.append(f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['fault']}")
+    if summary.running:
+        lines.append(f"still running in other workers: trials {', '.join(str(one.number) for one in summary.running)}")
+    if summary.best:
+        lines.append(f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run")
+        lines.append(f"  {summary.command}")
+    for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _remarks(summary: StudySummary) -> Iterator[str]:
-    if summary.pruned:
-        early = duration(median(map(seconds, summary.pruned)))
-        yield f"pruned: {early} instead of {duration(summary.whole_time)} (medians)"
-    for trial in summary.failed:
-        yield f"{summary.folder / str(trial.number)} failed: {trial.user_attrs['fault']}"
-    if summary.running:
-        yield f"still running in other workers: trials {', '.join(str(trial.number) for trial in summary.running)}"
-    if summary.best:
-        yield f"to train the best, {summary.folder / str(summary.best[0].number)}, on its own, run"
-        yield f"  {summary.command}"
-
-
 def _counts(summary: StudySummary) -> str:
-    counts = {
-        "finished": summary.best,
-        "pruned": summary.pruned,
-        "failed": summary.failed,
-        "running": summary.running,
-    }
-    return ", ".join(f"{len(trials)} {name}" for name, trials in counts.items() if trials) or "no trials"
+    names, counts = ("finished", "pruned", "failed", "running"), map(len, summary[2:])
+    return ", ".join(f"{count} {name}" for name, count in zip(names, counts, strict=True) if count) or "no trials"
 
 
 def write_page(summary: StudySummary, path: Path) -> None:

@@ -30,7 +30,7 @@ SCORES = (
 COUNTS = {
     "words": ("words", ",.0f"),
     "reference_words": ("words of the closest references", ",.0f"),
-    "words_a_caption": ("words a caption", ".1f"),
+    "words_a_caption": ("words per caption", ".1f"),
     "distinct_captions": ("distinct captions", ",.0f"),
     "vocabulary_used": ("distinct words", ",.0f"),
     "distinct1": ("distinct words, % of all", ".1f"),
@@ -43,7 +43,7 @@ COUNTS = {
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
     table = Table(
-        "split", "images", "captions", "words a caption", "known words", title=dataset.name, title_justify="left"
+        "split", "images", "captions", "words per caption", "known words", title=dataset.name, title_justify="left"
     )
     for column in table.columns[1:]:
         column.justify = "right"
