@@ -18,7 +18,7 @@ def main(config: DictConfig) -> None:
 
     path = Path(config.output).expanduser()
     if path.is_dir() or path.resolve() in [find_model(name).resolve() for name in config.checkpoint]:
-        raise UserError(f"{path} is there already; set output to a file of its own, as output=runs/mean/best.ckpt")
+        raise UserError(f"{path} exists; set output to another file, such as output=runs/mean/best.ckpt")
     writable(path, starts_with("PK"))  # checkpoints are zip files
     checkpoint, cosine = average(list(config.checkpoint))
     if not cosine >= IN_COMMON:

@@ -271,7 +271,7 @@ def test_of_two_machines_that_are_as_fast_one_gives_way(
 def test_a_folder_that_is_no_trial_of_the_study_is_not_written_over(tmp_path: Path):
     (tmp_path / "0").mkdir()
     (tmp_path / "0/best.ckpt").touch()
-    with pytest.raises(UserError, match="0 is no trial of the study own, and stays as it is"):
+    with pytest.raises(UserError, match="0 is not a trial of the study own, and is not changed"):
         study(tmp_path)
 
 
@@ -286,7 +286,7 @@ def test_a_folder_that_is_no_trial_of_the_study_is_not_written_over(tmp_path: Pa
 )
 def test_a_study_of_another_space_is_refused(tmp_path: Path, arguments: list[str]):
     study(tmp_path)
-    with pytest.raises(UserError, match="the study own was begun with other values of"):
+    with pytest.raises(UserError, match="the study own was started with other values of"):
         study(tmp_path, *arguments)
 
 
@@ -343,7 +343,7 @@ def test_trials_of_different_figures_are_refused(tmp_path: Path):
 
 def test_a_study_keeps_to_the_figure_that_it_began_with(tmp_path: Path):
     run_all(study(tmp_path, "dataset=shapes", "seed=1,2,3"), 1)
-    with pytest.raises(UserError, match="the study own was begun with other values of monitor; give what it had"):
+    with pytest.raises(UserError, match="the study own was started with other values of monitor; give what it had"):
         study(tmp_path, "dataset=shapes", "seed=1,2,3", "monitor=nll")
 
 

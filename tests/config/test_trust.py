@@ -245,7 +245,7 @@ def test_weights_of_a_package_do_not_import_it(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("name", ["hf-hub:timm/resnet18", "local-dir:/tmp/evil", "/tmp/evil"])
 def test_a_network_is_one_of_timm_s_own(name: str):
     node = literal({"_target_": "showattendtell.models.encoder.Encoder", "network": name})
-    with pytest.raises(UserError, match="is no network of timm"):
+    with pytest.raises(UserError, match="is not a network of timm"):
         build(node)
 
 

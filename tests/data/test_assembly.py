@@ -64,7 +64,7 @@ def test_an_image_without_a_caption_is_reported(sentences: dict[str, list[str]])
     ],
 )
 def test_a_name_that_leads_out_of_the_folder_is_reported(name: str):
-    with pytest.raises(UserError, match=r"is no place within folder; name images by their path in that folder"):
+    with pytest.raises(UserError, match=r"is not within folder; name images by their path in that folder"):
         assemble("dogs", said({name: ["A dog ."]}, splits={"train": [name]}), Path("folder"), 5)
 
 
@@ -120,7 +120,9 @@ def test_shares_that_leave_nothing_to_train_on_are_reported():
 
 
 def test_too_few_images_are_reported():
-    with pytest.raises(UserError, match=r"of 1 images none falls to (train|val) by its name; add images, or list"):
+    with pytest.raises(
+        UserError, match=r"of 1 images none is assigned to (train|val) by its name; add images, or list"
+    ):
         share_out(["a.jpg"], {"val": 0.1})
 
 

@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_read_is_reported_in_one_line(tmp_path: Path, kind
     write, reason = BROKEN[kind]
     write(tmp_path / "broken.jpg")
     for read in (open_image, read_pixels):
-        sentence = rf"^image .*broken.jpg cannot be read \(.*({reason}).*\); mend or replace the file$"
+        sentence = rf"^image .*broken.jpg cannot be read \(.*({reason}).*\); repair or replace the file$"
         with pytest.raises(UserError, match=sentence) as error:
             read(tmp_path / "broken.jpg")
         assert "\n" not in str(error.value)
@@ -197,7 +197,7 @@ def test_a_file_that_one_may_not_read_is_reported(tmp_path: Path):
         os.seteuid(65534)
     try:
         with pytest.raises(
-            UserError, match=r"locked.jpg cannot be read \(Permission denied\); mend or replace the file"
+            UserError, match=r"locked.jpg cannot be read \(Permission denied\); repair or replace the file"
         ):
             read_pixels(tmp_path / "locked.jpg")
     finally:

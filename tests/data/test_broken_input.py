@@ -174,11 +174,11 @@ KINDS = {
     "a caption of an unknown image": Kind(
         coco(annotations=[{"image_id": 7, "caption": "A dog ."}]), "has a caption for image 7", settings=JSON_FILE
     ),
-    "an absolute path": Kind(rows("/etc/a.jpg,A dog .,train"), "image '/etc/a.jpg' is no place within"),
-    "a path that leads out": Kind(rows("../a.jpg,A dog .,train"), r"image '\.\./a.jpg' is no place within"),
-    "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filepath": "../.."}), "is no place within", read_coco),
+    "an absolute path": Kind(rows("/etc/a.jpg,A dog .,train"), "image '/etc/a.jpg' is not within"),
+    "a path that leads out": Kind(rows("../a.jpg,A dog .,train"), r"image '\.\./a.jpg' is not within"),
+    "a folder that leads out": Kind(karpathy({**ENTRIES[0], "filepath": "../.."}), "is not within", read_coco),
     "NUL in a name": Kind(
-        coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)]), "is no place within", settings=UNSHARED
+        coco(images=[{"id": n, "file_name": f"{n}\0.jpg"} for n in range(3)]), "is not within", settings=UNSHARED
     ),
     # splits
     "an unknown split": Kind(rows("a.jpg,A dog .,trian"), "there is no split 'trian'; did you mean 'train'"),
@@ -224,7 +224,7 @@ KINDS = {
     "all images missing": Kind(gone(*(f"images/{name}.jpg" for name in "abc")), "none of the 3 images is on disk"),
     "no folder of that name": Kind(both(), "there is no folder photos in", settings={"images": "photos"}),
     "a data set that has other folders": Kind(
-        both(), "none of the 3 images is on disk, the first is .*val2014/a.jpg", read_coco
+        both(), "none of the 3 images are on disk, the first is .*val2014/a.jpg", read_coco
     ),
     "COCO's captions missing": Kind(both(), "the caption file was not found in", read_coco2017),
     "Flickr8k's captions missing": Kind(

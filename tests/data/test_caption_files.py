@@ -103,5 +103,5 @@ def test_a_file_is_meant_by_its_name_or_by_a_pattern(tmp_path: Path, monkeypatch
 
 
 def test_a_pattern_that_fits_no_file_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no file fits .*/ref\*"):
+    with pytest.raises(UserError, match=r"no file matches .*/ref\*"):
         find_caption_files(f"{tmp_path}/ref*")

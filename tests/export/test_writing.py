@@ -98,7 +98,7 @@ def test_captions_that_differ_have_to_be_equally_likely():
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path):
     (tmp_path / "mine").write_text("letters")
-    with pytest.raises(UserError, match="is there already; remove it"), new_folder(tmp_path):
+    with pytest.raises(UserError, match="exists; remove it"), new_folder(tmp_path):
         pass
     assert (tmp_path / "mine").read_text() == "letters"
 

@@ -104,7 +104,7 @@ def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
     refusals = {
         r"coarse was made with dtype=int8, this run has dtype=float16": [first, tmp_path / "coarse"],
         r"photograph 0.jpg is both in .*first.* and in .*first": [first, first],
-        r"third/tiny-16 is no finished store of grids": [second, third],
+        r"third/tiny-16 is not a complete feature store": [second, third],
         r"nowhere is damaged \(store.json: No such file": [first, tmp_path / "nowhere"],
     }
     for printed, sources in refusals.items():

@@ -152,7 +152,7 @@ def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
         own(number, write, encode, tell_and_kill)
 
     monkeypatch.setattr(extract, "in_processes", kill_one)
-    output = r"a process that encodes images ended with status -9.* what is written is kept"
+    output = r"a process that encodes images ended with status -9.* finished work is kept"
     with pytest.raises(UserError, match=output):
         open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=2))
     assert multiprocessing.active_children() == []
@@ -187,7 +187,7 @@ def test_a_store_made_with_skip_is_refused_without_it(dataset: Dataset, encoder:
 
 def test_a_broken_image_is_reported_with_the_way_to_pass_over_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
-    output = rf"image {broken} cannot be read .* pass over such images with dataset.skip_unreadable=true"
+    output = rf"image {broken} cannot be read .* skip such images with dataset.skip_unreadable=true"
     with pytest.raises(UserError, match=output):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
     assert not is_finished(tmp_path / "grids")

@@ -195,7 +195,7 @@ def test_a_store_of_another_format_is_reported(path: Path):
 
 
 def test_what_is_no_finished_store_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match=r"is no finished store of grids; run prepare again"):
+    with pytest.raises(UserError, match=r"is not a complete feature store; run prepare again"):
         FeatureStore(tmp_path)
     with pytest.raises(UserError, match=r"store.json: No such file"):
         FeatureStore(tmp_path / "nowhere")

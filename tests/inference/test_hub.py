@@ -83,7 +83,7 @@ def test_weights_come_from_a_mirror_and_later_from_the_cache(tmp_path: Path, wei
 @pytest.mark.parametrize("endpoint", ["mirror.example", "http://two words"])
 def test_a_mirror_that_is_no_address_is_reported(tmp_path: Path, endpoint: str):
     failed = run_python(PRINT_HASH, tmp_path / "home", endpoint)
-    assert failed.stderr.strip().endswith(f"HF_ENDPOINT={endpoint} is no address; give it as https://HOST")
+    assert failed.stderr.strip().endswith(f"HF_ENDPOINT={endpoint} is not an address; give it as https://HOST")
 
 
 def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path):

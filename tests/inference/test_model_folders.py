@@ -191,4 +191,4 @@ def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(tmp_pat
 def test_a_model_that_is_not_on_the_hub_is_reported(tmp_path: Path, hub: str):
     for endpoint in (hub, "http://127.0.0.1:9"):
         failed = fetch("someone/other", tmp_path / "home", endpoint)
-        assert "the model someone/other is no file here, and could not be fetched from the hub" in failed.stderr
+        assert "the model someone/other does not exist here and could not be downloaded from the hub" in failed.stderr

@@ -42,7 +42,7 @@ def test_the_script_of_an_export_alone_says_what_the_command_caption_says(run: R
         alone: Any = subprocess.run(arguments, capture_output=True, text=True, check=True)
         assert captions_of(alone.stdout) == captions_of(own.out)
         assert len(captions_of(own.out)) == 4
-    assert_error(run("export", f"checkpoint={checkpoint}", "output=handed/on"), "handed/on", "is there already")
+    assert_error(run("export", f"checkpoint={checkpoint}", "output=handed/on"), "handed/on", "exists")
 
 
 def test_what_cannot_be_exported_is_reported(run: Run, checkpoint: Path, tmp_path: Path):

@@ -205,7 +205,7 @@ def test_under_torchrun_the_others_say_that_one_is_lost(folder: Path, prepared: 
 
 
 FAULTS = {
-    "a fault that all meet": (["encoder.network=vgg99"], "vgg99 is no network of timm"),
+    "a fault that all meet": (["encoder.network=vgg99"], "vgg99 is not a network of timm"),
     "a loss that is no number": (["optimizer.lr=1e30"], "not-finite.json lists the images"),
 }
 
@@ -222,7 +222,7 @@ def test_a_fault_is_reported_once_under_torchrun(folder: Path, prepared: Any):
     settings = [*SETTINGS, "trainer=ddp", "encoder.network=vgg99"]
     done = run(folder, *TORCHRUN, "--standalone", "--nproc-per-node=2", *TRAIN, *settings)
     assert done.err.count("error: ") == 1
-    assert "vgg99 is no network of timm" in done.err
+    assert "vgg99 is not a network of timm" in done.err
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
         ([], ["results.json holds no references", "references=..."]),
         (["references=nowhere"], ["nowhere does not exist"]),
         (["references=."], [". is a folder"]),
-        (["references=x*"], ["no file fits x*"]),
+        (["references=x*"], ["no file matches x*"]),
         (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
         (["references=ref0"], ["results.json captions 3 images (10, 11, 12)", "has no caption for 3 images (line 1,"]),
         (["references=karpathy.json"], ["no caption for 1 image (d.jpg)"]),

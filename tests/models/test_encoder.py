@@ -86,7 +86,7 @@ def test_frozen_parameters_get_no_gradient_and_normalisation_stays_as_it_was():
     ("network", "hint"), [("vgg91", "; did you mean 'vgg19'?"), ("zzzz", "timm.list_models"), ("", "timm.list_models")]
 )
 def test_an_unknown_network_is_reported(network: str, hint: str):
-    with pytest.raises(UserError, match=f"encoder.network={network} is no network of timm") as error:
+    with pytest.raises(UserError, match=f"encoder.network={network} is not a network of timm") as error:
         Encoder(network)
     assert hint in str(error.value)
 

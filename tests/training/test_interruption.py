@@ -184,7 +184,7 @@ def test_weights_that_are_no_numbers_are_neither_saved_nor_captioned_with(tmp_pa
     config = small_config(
         "trainer.limit_train_batches=1", "optimizer.lr=1e30", "optimizer.weight_decay=1e30", *settings
     )
-    with pytest.raises(UserError, match=r"step 1 has left weights that are no numbers; lower optimizer\.lr"):
+    with pytest.raises(UserError, match=r"step 1 has left weights that are not finite; lower optimizer\.lr"):
         small_run(config, tmp_path)
     assert not list(tmp_path.glob("*.ckpt"))
 

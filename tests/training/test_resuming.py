@@ -202,7 +202,7 @@ def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new:
     settings = ["trainer.max_steps=5", "trainer.max_epochs=3"]
     small_run(small_config(*settings), root / "short")
     with pytest.raises(
-        UserError, match=r"ended after 1 of 3 epochs .*cannot extend it; begin a new run with init_from="
+        UserError, match=r"ended after 1 of 3 epochs .*cannot extend it; start a new run with init_from="
     ):
         find_start(resumed(str(root / "short"), *settings[:1], "trainer.max_epochs=9"), new, root)
 
@@ -220,7 +220,7 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: None, "is no folder; give the one that holds its last.ckpt"),
+        (lambda folder: None, "is not a folder; give the folder that has its last.ckpt"),
         (lambda folder: folder.write_text(""), "is no folder"),
         (lambda folder: folder.mkdir(), "has no last.ckpt to resume from"),
     ],
@@ -310,7 +310,7 @@ def test_a_run_without_a_whole_checkpoint_is_reported(trained: Path, root: Path,
     killed = copied(trained, "killed", root / "killed")
     for name in (LAST, PREVIOUS):
         (killed / name).write_bytes((killed / name).read_bytes()[:5000])
-    with pytest.raises(UserError, match=r"has no checkpoint that is not damaged \(last.ckpt: .*; previous.ckpt: "):
+    with pytest.raises(UserError, match=r"has no intact checkpoint \(last.ckpt: .*; previous.ckpt: "):
         find_start(resumed(str(killed)), new, root)
 
 

@@ -59,7 +59,7 @@ def kill_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("then", "sentence"),
-    [(fall_down, "no photograph"), (kill_the_other, "the process that draws the pictures was killed")],
+    [(fall_down, "no photograph"), (kill_the_other, "the process that draws the figures was killed")],
     ids=["a fault here", "the process was killed"],
 )
 def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], sentence: str, tmp_path: Path):

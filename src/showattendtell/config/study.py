@@ -93,7 +93,7 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
     try:
         return optuna.load_study(study_name=name, storage=storage)
     except KeyError:
-        raise UserError(f"there is no study {name} where {folder} has it; give storage=PLACE") from None
+        raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE") from None
 
 
 class CurrentTrial:
@@ -139,7 +139,7 @@ def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str
         found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
         if len(found) > 1:
             pairs = " and ".join(f"{selection} with {choice}" for selection, choice in found.items())
-            raise UserError(f"trials would go by different figures, {pairs}, and none were the best; give monitor=NAME")
+            raise UserError(f"the trials have different metrics, {pairs}, and cannot be compared; set monitor=NAME")
     return _selection_of(first)
 
 
@@ -198,7 +198,7 @@ class Study:
     ):
         searched, fixed = parse_search_space(arguments)
         if not searched:
-            raise UserError("there is nothing to search; give a setting several values or a range: seed=1,2,3")
+            raise UserError("there is nothing to search; give one setting several values or a range: seed=1,2,3")
         self._keys = {key.lstrip("+"): key for key in searched}
         self._space: dict[str, BaseDistribution] = {key.lstrip("+"): space for key, space in searched.items()}
         self._given = {key: value for key, value in fixed.items() if key != "resume"}
@@ -233,13 +233,13 @@ class Study:
             self.study.set_user_attr("space", known := own)
         others = sorted(key for key in {**known, **own} if known.get(key) != own.get(key))
         if others:
-            remedy = "give what it had, or begin another one with hydra.sweeper.study_name=NAME"
-            raise UserError(f"the study {name} was begun with other values of {listed(others)}; {remedy}")
+            remedy = "give the same values, or start another study with hydra.sweeper.study_name=NAME"
+            raise UserError(f"the study {name} was started with other values of {listed(others)}; {remedy}")
         numbers = {str(trial.number) for trial in self.trials()}
         strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
         if strangers:
             remedy = "move it, or begin another study with hydra.sweeper.study_name=NAME"
-            raise UserError(f"{strangers[0]} is no trial of the study {name}, and stays as it is; {remedy}")
+            raise UserError(f"{strangers[0]} is not a trial of the study {name}, and is not changed; {remedy}")
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials of the study, ordered by number."""

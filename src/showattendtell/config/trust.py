@@ -51,7 +51,7 @@ def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -
     for target in untrusted_targets(settings):
         if target not in typed:
             raise UserError(
-                f"{file} asks to run {_shown(target)}, which is no part of showattendtell; if it is your own, give "
+                f"{file} asks to run {_shown(target)}, which is not part of showattendtell; if it is your own, give "
                 f"{TRUST}={_package(target)} in the environment, else do not trust the file"
             )
 
@@ -77,7 +77,7 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
 def stored_arguments(content: Any, file: Path) -> list[str]:
     """Return the arguments that a file holds. Raises `UserError` unless they are a list of texts of a usual length."""
     if not isinstance(content, list) or not all(isinstance(argument, str) for argument in content):
-        raise UserError(f"{file} was altered: its arguments are no list of texts; train again without resume")
+        raise UserError(f"{file} was altered: its arguments are not a list of strings; train again without resume")
     if sum(map(len, content), len(content)) > LIMIT:
         raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
     return content
@@ -151,7 +151,7 @@ def _refuse_code(override: Override, file: Path) -> None:
         node = {name: node}
     for target in untrusted_targets(node):
         raise refusal(
-            f"which asks to run {_shown(target)}, no part of showattendtell; if it is your own, type the argument "
+            f"which asks to run {_shown(target)}, not part of showattendtell; if it is your own, type the argument "
             f"again or give {TRUST}={_package(target)} in the environment"
         )
 

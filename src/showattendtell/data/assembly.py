@@ -37,7 +37,7 @@ def share_out(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, l
     empty = next((split for split in wanted if not splits[split]), None)
     if empty:
         total = sum(map(len, splits.values()))
-        raise UserError(f"of {total:,} images none falls to {empty} by its name; add images, or list the splits")
+        raise UserError(f"of {total:,} images none is assigned to {empty} by its name; add images, or list the splits")
     return {split: splits[split] for split in wanted}
 
 
@@ -73,14 +73,16 @@ def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int
     def example(image: str) -> Example:
         place = f"{file.folders[image]}/{image}" if image in file.folders else image
         if OUTSIDE.match(place):
-            raise UserError(f"image {place!r} is no place within {folder}; name images by their path in that folder")
+            raise UserError(f"image {place!r} is not within {folder}; name images by their path in that folder")
         said = file.captions.get(image, ())
         spoken = [Caption(words, (), sentence.strip()) for sentence in said if (words := tokenize(sentence))]
         captions = tuple(spoken[:captions_per_image])
         dropped["without a word"] += len(said) - len(spoken)
         dropped[beyond] += len(spoken) - len(captions)
         if not captions:
-            raise UserError(f"image {image} is in a split but has no caption; add one, or take it from the split")
+            raise UserError(
+                f"image {image} is in a split but has no caption; add one, or remove the image from the split"
+            )
         return Example(image, f"{folder}/{place}", captions)
 
     splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
@@ -214,12 +216,12 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     if not missing:
         return dataset
     if len(missing) == len(examples):
-        raise UserError(f"none of the {len(examples):,} images is on disk, the first is {missing[0].path}; add them")
+        raise UserError(f"none of the {len(examples):,} images are on disk, the first is {missing[0].path}; add them")
     unknown = [example for example in missing if example.image not in absent]
     if unknown and not skip_unreadable:
         raise UserError(
             f"{_count(unknown)} in the splits but not on disk, the first is {unknown[0].path}; "
-            "add them, or pass over them with dataset.skip_unreadable=true"
+            "add them, or skip them with dataset.skip_unreadable=true"
         )
     note = f"{_count(missing)} in the splits but not on disk and passed over: {listed([e.image for e in missing], 5)}"
     return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))

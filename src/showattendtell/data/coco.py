@@ -199,7 +199,7 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     known = {category.id for category in content.categories}
     strange = next((thing.category_id for thing in content.annotations if thing.category_id not in known), None)
     if strange is not None:
-        raise UserError(f"{path} has things of category {strange}, which it does not name; fetch it again")
+        raise UserError(f"{path} has things of category {strange}, which it does not define; download it again")
     listed = {image.file_name for image in content.images}
     if not any(example.image in listed for example in dataset.examples()):
         raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")

@@ -161,8 +161,8 @@ def fetch(
                 farthest = max(farthest, partial_file.size)
                 if failures > retries:
                     raise UserError(
-                        f"{url} cannot be fetched ({fault}); {decimal(partial_file.size)} are here: run the command "
-                        "again to resume, or name another place with mirror=..."
+                        f"{url} cannot be downloaded ({fault}); {decimal(partial_file.size)} are here: run the command "
+                        "again to resume, or set another source with mirror=..."
                     ) from None
                 wait = max(fault.wait, min(BACKOFF * 2 ** (failures - 1), LONGEST_WAIT))
                 warn(f"{url}: {fault}; trying again in {wait:g} s")
@@ -183,11 +183,11 @@ def _request(
             _refuse_status(response, partial_file)
             _receive(response, partial_file, num_bytes, report)
     except requests.exceptions.SSLError as fault:
-        raise UserError(f"{url} is not secure ({_reason(fault)}); name another place with mirror=...") from None
+        raise UserError(f"{url} is not secure ({_reason(fault)}); set another source with mirror=...") from None
     except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as fault:
         raise TransferError(_reason(fault)) from None
     except requests.RequestException as fault:
-        raise UserError(f"{url} cannot be fetched ({fault}); name another place with mirror=...") from None
+        raise UserError(f"{url} cannot be downloaded ({fault}); set another source with mirror=...") from None
 
 
 def _refuse_status(response: requests.Response, partial_file: PartialDownload) -> None:
@@ -203,7 +203,7 @@ def _refuse_status(response: requests.Response, partial_file: PartialDownload) -
         raise TransferError(f"the server answers {status} {response.reason}", wait)
     if status not in (200, 206):
         raise UserError(
-            f"{partial_file.url} cannot be fetched (the server answers {status} {response.reason}); name another place "
+            f"{partial_file.url} cannot be downloaded (the server answers {status} {response.reason}); name another place "
             "with mirror=..."
         )
 
@@ -302,7 +302,7 @@ def check_free_space(folder: Path, num_bytes: int, what: str) -> None:
     if free < num_bytes:
         raise UserError(
             f"{what} need {decimal(num_bytes)}, and the disk of {folder} has {decimal(free)} free; make room, choose "
-            "another disk with dataset.root=..., or fetch less with parts=[...]"
+            "another disk with dataset.root=..., or download less with parts=[...]"
         )
 
 
@@ -327,7 +327,7 @@ def _choose(path: Path, members: Sequence[Member], patterns: Sequence[str], root
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise UserError(
                 f"{path} has the member {name}, which lies outside of {root}; nothing was unpacked: get the archive "
-                "from another place"
+                "from another source"
             )
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name, _, _ in members):
@@ -434,7 +434,7 @@ def make_plan(
     if mirror and not remote:
         place, names = Path(mirror).expanduser(), [archive.file for archive in archives]
         if place.is_file() and place.name not in names:
-            raise UserError(f"mirror={mirror} is none of the data set's archives, which are {', '.join(names)}")
+            raise UserError(f"mirror={mirror} is not an archive of the data set, which has {', '.join(names)}")
         if not (place.is_file() or place.is_dir()):
             raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
         here = {place.name: place} if place.is_file() else {name: place / name for name in names}
@@ -540,4 +540,4 @@ def _fetch(step: DownloadStep, retries: int, report: Report, console: Console) -
         with suppress(NotFoundError):
             return fetch(address, step.source, step.archive.num_bytes, retries, report, warn)
     has = "has" if len(step.addresses) == 1 else "have"
-    raise UserError(f"{' and '.join(step.addresses)} {has} no {step.archive.file}; name another place with mirror=...")
+    raise UserError(f"{' and '.join(step.addresses)} {has} no {step.archive.file}; set another source with mirror=...")

@@ -109,7 +109,7 @@ class Entities:
         try:
             self.root = place if place.is_dir() else zipfile.Path(place)
         except zipfile.BadZipFile:
-            raise UserError(f"{place} is neither a folder nor a zip; fetch Flickr30k Entities again") from None
+            raise UserError(f"{place} is neither a folder nor a zip; download Flickr30k Entities again") from None
         for folder in ("Annotations", "Sentences"):
             if not (self.root / folder).is_dir():
                 raise UserError(f"{place} has no folder {folder}; give the zip or folder that holds it at its top")
@@ -130,9 +130,11 @@ class Entities:
         try:
             return (self.root / name).read_text(encoding="utf-8-sig")
         except (OSError, KeyError):
-            raise UserError(f"{self.place} has no file {name}; fetch Flickr30k Entities again") from None
+            raise UserError(f"{self.place} has no file {name}; download Flickr30k Entities again") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as fault:
-            raise UserError(f"{self.place}: {name} cannot be read ({fault}); fetch Flickr30k Entities again") from None
+            raise UserError(
+                f"{self.place}: {name} cannot be read ({fault}); download Flickr30k Entities again"
+            ) from None
 
 
 def image_number(image: str) -> str:
@@ -172,7 +174,7 @@ def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
                 for chain in thing.iter("name"):
                     boxes[chain.text or ""] += [box] if box.area > 0 else []
     except (ElementTree.ParseError, ValueError, ZeroDivisionError) as fault:
-        raise UserError(f"{name} is damaged ({fault}); fetch Flickr30k Entities again") from None
+        raise UserError(f"{name} is damaged ({fault}); download Flickr30k Entities again") from None
     return {chain: tuple(seen) for chain, seen in boxes.items() if seen}
 
 

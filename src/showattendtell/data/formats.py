@@ -157,7 +157,7 @@ def read_plain_lines(path: Path) -> CaptionFile:
     lines = read_text(path).removesuffix("\n").split("\n")
     if "\t" in lines[0]:
         raise UserError(
-            f"{path} is of no known form: its first line has tabs, but is no header with the columns image and caption "
+            f"{path} is in no known format: its first line has tabs, but it is not a header with the columns image and caption "
             "and does not begin with 'name.jpg#0'"
         )
     return CaptionFile(PLAIN, {f"line {number}": [line] for number, line in enumerate(lines, start=1)})
@@ -375,7 +375,7 @@ def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[Pur
     if silent:
         raise UserError(
             f"{len(silent):,} of {len(images):,} images in {folder} have no text next to them, first {silent[0]}, "
-            "which needs a .txt of its name with a caption a line; or give a caption file as dataset.captions=..."
+            "which needs a .txt file of its name with one caption per line; or give a caption file as dataset.captions=..."
         )
     alone = sorted(texts - images.keys())
     if alone:
@@ -396,7 +396,7 @@ def find_caption_files(given: str | Sequence[str]) -> list[Path]:
         is_file = path.exists() or not set(name) & set("*?[")
         found = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
         if not found:
-            raise UserError(f"no file fits {name}")
+            raise UserError(f"no file matches {name}")
         files += found
     return list(dict.fromkeys(files))
 

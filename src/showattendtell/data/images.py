@@ -119,7 +119,9 @@ def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
             else:
                 is_binary = re.search(rb"[\0-\x08\x0e-\x1f]", head)
                 reason = "it is no image that is known" if is_binary else "it is text"
-        raise UserError(f"image {name} cannot be read ({reason.removesuffix('.')}); mend or replace the file") from None
+        raise UserError(
+            f"image {name} cannot be read ({reason.removesuffix('.')}); repair or replace the file"
+        ) from None
 
 
 def _orientation(image: Image.Image) -> int:
@@ -251,7 +253,7 @@ def as_image(photograph: Photograph) -> Image.Image:
     content = photograph.read() if hasattr(photograph, "read") else None
     if not isinstance(content, bytes):
         raise UserError(
-            f"a {type(photograph).__name__} is no photograph; give a path, bytes, an open file, a PIL image, an array "
+            f"a {type(photograph).__name__} is not a photograph; give a path, bytes, an open file, a PIL image, an array "
             "or a tensor"
         )
     return decode_image(content, name_of(photograph))
@@ -270,15 +272,14 @@ def _from_pixels(pixels: np.ndarray) -> Image.Image:
     channels = 1 if pixels.ndim == 2 else pixels.shape[-1]
     if pixels.ndim not in (2, 3) or channels not in (1, 3, 4) or 0 in pixels.shape:
         raise UserError(
-            f"pixels of the shape {tuple(pixels.shape)} are no photograph; give an array (H, W, 3) or a "
-            "tensor (3, H, W)"
+            f"pixels of shape {tuple(pixels.shape)} are not a photograph; give an array (H, W, 3) or a tensor (3, H, W)"
         )
     if pixels.dtype != np.uint8:
         if not np.issubdtype(pixels.dtype, np.floating):
             raise UserError(f"pixels are of {pixels.dtype}; give uint8 from 0 to 255, or floats from 0 to 1")
         if not (pixels.min() >= 0 and pixels.max() <= 1):
             raise UserError(
-                f"pixels of floats reach from {pixels.min():g} to {pixels.max():g}; give 0 to 1, or uint8 from 0 to 255"
+                f"float pixels range from {pixels.min():g} to {pixels.max():g}; give 0 to 1, or uint8 from 0 to 255"
             )
         pixels = np.rint(pixels * 255).astype(np.uint8)
     return upright_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and channels == 1 else pixels))

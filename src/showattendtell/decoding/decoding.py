@@ -187,7 +187,7 @@ class Decoding(ABC):
         required = dict.fromkeys(_token(word, "required", vocabulary) for word in self.required)
         forbidden = [_token(word, "forbidden", vocabulary) for word in self.forbidden]
         for token in {*prefix, *required} & {*forbidden}:
-            raise UserError(f"'{vocabulary.words[token]}' is forbidden, and prefix or required ask for it")
+            raise UserError(f"'{vocabulary.words[token]}' is forbidden, but prefix or required contains it")
         unsaid = [token for token in required if token not in prefix]
         if len(prefix) + len(unsaid) > self.max_length or self.min_length > self.max_length:
             raise UserError(
@@ -197,7 +197,7 @@ class Decoding(ABC):
         runs = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
         if self.block_ngrams and len(set(runs)) < len(runs):
             raise UserError(
-                f"the prefix '{self.prefix}' itself says {self.block_ngrams} words in a row twice; raise block_ngrams"
+                f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words twice; raise block_ngrams"
             )
         never = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
         return Constraints(tuple(prefix), tuple(unsaid), never, self.min_length, self.max_length, self.block_ngrams)

@@ -176,7 +176,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises `UserError` if `path` is a folder that is not empty, or a file.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"output={path} is there already; remove it, or give another folder")
+        raise UserError(f"output={path} exists; remove it, or give another folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)

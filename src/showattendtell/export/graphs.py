@@ -200,7 +200,7 @@ def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[st
     attention = model.captioner.attention
     if attention.inference_mode == "sample":
         raise UserError(
-            "hard attention draws where this checkpoint looks, and a graph draws nothing; give "
+            "this checkpoint samples where it attends, and a graph cannot sample; set "
             "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
         )
     side = model.encoder.preprocessing.crop
@@ -209,7 +209,7 @@ def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[st
     regions = encode(seen)
     memory, _ = model.captioner.init_state(regions)
     if not isinstance(memory.keys, AdditiveKeys | Tensor):
-        raise UserError(f"{type(attention).__name__} keeps keys that are no tensor; only tensors can be exported")
+        raise UserError(f"{type(attention).__name__} keeps keys that are not tensors; only tensors can be exported")
     keys, hidden, cell = begin(regions)
     step, image_index = StepGraph(model.captioner, memory), torch.tensor([0, 0, 1])
     written = (regions, keys, image_index, hidden[image_index], cell[image_index], torch.full_like(image_index, START))

@@ -96,7 +96,7 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     Raises `UserError` if encoders differ, an image is in two stores, or `output` exists.
     """
     if output.exists():
-        raise UserError(f"{output} is there already; give another folder as output")
+        raise UserError(f"{output} exists already; set output to another folder")
     manifests = {source: read_manifest(source) for source in sources}
     first = manifests[sources[0]]
     for source, manifest in manifests.items():

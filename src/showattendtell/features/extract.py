@@ -112,7 +112,7 @@ def open_features(
     if skipped and not skip_unreadable:
         raise UserError(
             f"{path} was made without the images that could not be read ({len(skipped)}, the first is {skipped[0]}); "
-            "pass over them with dataset.skip_unreadable=true, or replace them and remove the folder"
+            "skip them with dataset.skip_unreadable=true, or replace them and remove the folder"
         )
     return store, dataset.without(store.skipped)
 
@@ -271,7 +271,7 @@ class ImageEncoding:
         for images, (pixels, places, faults) in zip(batches, loader, strict=True):
             if faults and not self.skip_unreadable:
                 fault = next(iter(faults.values()))
-                raise UserError(f"{fault}, or pass over such images with dataset.skip_unreadable=true")
+                raise UserError(f"{fault}, or skip such images with dataset.skip_unreadable=true")
             skipped = {images[place]: str(fault) for place, fault in faults.items()}
             readable = [images[place] for place in places]
             grids = torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
@@ -325,7 +325,7 @@ def in_processes(
                     if processes[end].exitcode:
                         raise UserError(
                             f"a process that encodes images ended with status {processes[end].exitcode}, as for lack "
-                            "of memory; set features.workers lower and run it again: what is written is kept"
+                            "of memory; set features.workers lower and run it again: finished work is kept"
                         ) from None
                     continue
                 if isinstance(said, BaseException):

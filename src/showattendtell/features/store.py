@@ -159,7 +159,7 @@ def shard_bytes(settings: Settings, images: int) -> int:
 def read_manifest(path: Path) -> Manifest:
     """Read a store's manifest. Raises `UserError` for a missing, damaged or incompatible one."""
     if path.is_dir() and not is_finished(path):
-        raise UserError(f"{path} is no finished store of grids; run prepare again, or remove the folder")
+        raise UserError(f"{path} is not a complete feature store; run prepare again, or remove the folder")
     manifest = _read(path / MANIFEST, Manifest)
     if manifest.format != FORMAT:
         raise UserError(

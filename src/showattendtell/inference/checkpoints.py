@@ -169,7 +169,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(local_device() if name == "auto" else name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(f"device={name} is none of this machine; take cpu, cuda, cuda:1, ... or auto") from None
+        raise UserError(f"this machine has no device={name}; set it to cpu, cuda, cuda:1, ... or auto") from None
     return device
 
 
@@ -180,7 +180,7 @@ def _check_shapes(captioner: nn.Module, state: Mapping[str, Tensor], path: str) 
         if stored.shape != planned.shape or stored.dtype.is_floating_point != planned.dtype.is_floating_point:
             raise UserError(
                 f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
-                f"{tuple(stored.shape)} instead of {planned.dtype} of {tuple(planned.shape)}; take another copy of it"
+                f"{tuple(stored.shape)} instead of {planned.dtype} of {tuple(planned.shape)}; use another copy of it"
             )
 
 
@@ -203,7 +203,7 @@ def load_models(
     for path, model in zip(paths, models, strict=True):
         if model.module.vocabulary.words != models[0].module.vocabulary.words:
             raise UserError(
-                f"{path} and {paths[0]} have different vocabularies, and cannot write together; "
+                f"{path} and {paths[0]} have different vocabularies, and cannot form an ensemble; "
                 "give checkpoints that were trained on the same captions with the same vocabulary.size"
             )
     return models
@@ -309,7 +309,7 @@ def _check_weights(state: Any, file: Path) -> None:
         if not isinstance(name, str) or not in_full:
             raise _damaged(file, f"{name} is not stored in full")
         if weights.is_floating_point() and not weights.isfinite().all():
-            raise UserError(f"{file} was altered: {name} has values that are not finite; take another copy of it")
+            raise UserError(f"{file} was altered: {name} has values that are not finite; use another copy of it")
 
 
 def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str, Tensor], with_encoder: bool) -> None:
@@ -351,14 +351,16 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """
     missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
     if missing:
-        raise UserError(f"{folder} is no model: it has no {missing[0]}; give another")
+        raise UserError(f"{folder} is not a model folder: it has no {missing[0]}; give another")
     try:
         card = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         state = load_file(folder / WEIGHTS)
     except Exception as fault:  # JSON and safetensors raise different types for a damaged file
-        raise UserError(f"the model in {folder} is damaged ({type(fault).__name__}); fetch it again") from None
+        raise UserError(f"the model in {folder} is damaged ({type(fault).__name__}); download it again") from None
     if not isinstance(card, dict) or card.get("library_name") != "showattendtell":
-        raise UserError(f"the model in {folder} is none of showattendtell's; give one that save_pretrained wrote")
+        raise UserError(
+            f"the model in {folder} was not written by showattendtell; give a folder that save_pretrained wrote"
+        )
     return card, state
 
 
@@ -387,7 +389,7 @@ def find_model(name: str) -> Path:
             return Path(config).parent
         except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
             raise UserError(
-                f"the model {name} is no file here, and could not be fetched from the hub ({type(fault).__name__}); "
+                f"the model {name} does not exist here and could not be downloaded from the hub ({type(fault).__name__}); "
                 "give the path of a checkpoint, or a folder that save_pretrained wrote"
             ) from None
     hint = did_you_mean(name, shipped)

@@ -41,7 +41,7 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "
                 f"it was trained with {trained_with(differences, model.choices)}; "
-                "give checkpoints of one model, or let these write together, as evaluate 'checkpoint=[...]' does"
+                "give checkpoints of one model, or use them as an ensemble, as in evaluate 'checkpoint=[...]' does"
             )
     vectors = [torch.cat([own.detach().flatten() for own in model.module.captioner.parameters()]) for model in models]
     cosine = min(float(torch.cosine_similarity(one, other, dim=0)) for one, other in pairwise(vectors))

@@ -21,7 +21,7 @@ class Captioner(nn.Module):
         if attention.selective and not decoder.reads_context:
             raise ValueError(
                 f"{type(decoder).__name__} sees the image once and has no use for {type(attention).__name__}; "
-                "take attention=none with it"
+                "use attention=none with it"
             )
         self.attention = attention
         self.decoder = decoder

@@ -69,7 +69,7 @@ class Encoder(nn.Module):
             hint = did_you_mean(network, timm.list_models())
             listing = "; python -c 'import timm; print(timm.list_models())' lists them"
             raise UserError(
-                f"encoder.network={network} is no network of timm{hint if hint.startswith('; did') else listing}"
+                f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
             )
         for name, value in (("recompute", recompute), ("frozen_stride", frozen_stride)):
             if value and not trainable:
@@ -131,7 +131,7 @@ class Encoder(nn.Module):
         if not within or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
             raise UserError(
                 f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
-                "it; take less, or leave it out"
+                "it; choose a smaller stride, or leave it out"
             )
 
     def _recompute(self) -> bool:
@@ -156,11 +156,13 @@ class Encoder(nn.Module):
         except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as fault:
             raise _unsuited(size, self.network_name, fault) from None
         if not isinstance(features, Tensor) or features.ndim != 4:
-            raise UserError(f"{self.network_name} has no grid at encoder.stride={self.stride}; take a number of pixels")
+            raise UserError(
+                f"{self.network_name} has no grid at encoder.stride={self.stride}; set it to a number of pixels"
+            )
         _, dim, rows, columns = features.shape
         if rows % self.pool or columns % self.pool:
             raise UserError(
-                f"encoder.pool={self.pool} does not divide the grid of {rows} x {columns} regions; take one that does"
+                f"encoder.pool={self.pool} does not divide the grid of {rows} x {columns} regions; choose a divisor"
             )
         return (rows // self.pool, columns // self.pool), dim
 
@@ -249,4 +251,4 @@ class Encoder(nn.Module):
 
 def _unsuited(size: int, network: str, fault: Exception) -> UserError:
     reason = first_line(fault).removesuffix(".")
-    return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); take another")
+    return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); choose another")

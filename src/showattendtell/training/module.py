@@ -277,7 +277,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         let_lightning_unscale(optimizer)
         if math.isinf(self.trainer.estimated_stepping_batches):
             raise UserError(
-                "trainer: training has no last step, by which rates go; set trainer.max_epochs or trainer.max_steps, "
+                "trainer: the learning rate schedule needs a last step; set trainer.max_epochs or trainer.max_steps, "
                 "and trainer.max_time to end it earlier"
             )
         self._num_steps = int(self.trainer.estimated_stepping_batches)

@@ -142,7 +142,7 @@ def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
     parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
     for part, what in parts.items():
         if start.checkpoint and start.card[part] != card[CARD][part]:
-            raise UserError(f"{start.folder} was trained with {what}; give it what it had, or leave resume out")
+            raise UserError(f"{start.folder} was trained with {what}; give it the same settings, or leave resume out")
 
 
 def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
@@ -168,7 +168,7 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
         if start.finished and progress["epoch"] < planned:  # it would stop again immediately
             raise UserError(
                 f"{folder} ended after {progress['epoch']} of {planned} epochs (early stopping, trainer.max_steps or "
-                f"trainer.max_time), so trainer.max_epochs cannot extend it; begin a new run with "
+                f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with "
                 f"init_from={folder / BEST}"
             )
         start = start._replace(finished=False)
@@ -215,12 +215,12 @@ def _whole_checkpoint(folder: Path) -> Path:
             )
         return whole
     reasons = "; ".join(f"{file.name}: {damage}" for file, damage in damages.items())
-    raise UserError(f"{folder} has no checkpoint that is not damaged ({reasons}); train again without resume")
+    raise UserError(f"{folder} has no intact checkpoint ({reasons}); train again without resume")
 
 
 def _existing(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise UserError(f"the run {folder} is no folder; give the one that holds its {LAST}")
+        raise UserError(f"the run {folder} is not a folder; give the folder that has its {LAST}")
     files = checkpoints_in(folder)
     if not files:
         raise UserError(f"{folder} has no {LAST} to resume from; train again without resume")
@@ -361,11 +361,11 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
     folder, root = run_folder(), search_root()
     if not settings["resume"] and "SLURM_RESTART_COUNT" not in os.environ:
         if (folder / STAGES).exists():
-            raise UserError(f"{folder} has stages already; resume them with resume=true, or take another folder")
+            raise UserError(f"{folder} has stages already; resume them with resume=true, or set another folder")
         return folder
     if root is None or isinstance(settings["resume"], str):
         if (folder / STAGES).is_file() and not _has_command(folder, given):
-            raise UserError(f"{folder} has the stages of another command; give its own, or take another folder")
+            raise UserError(f"{folder} has the stages of another command; give its own command, or set another folder")
         return folder
     files = sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True)
     same = []
@@ -402,4 +402,4 @@ def _train_stage(name: str, folder: Path, arguments: Sequence[str]) -> None:
             f"stage {name} failed with the error above; when that is fixed, resume=true continues from there"
         )
     if not (folder / BEST).is_file():
-        raise UserError(f"stage {name} has left no {BEST} for the next; let it validate after an epoch at least")
+        raise UserError(f"stage {name} has left no {BEST} for the next; it must validate at least once")

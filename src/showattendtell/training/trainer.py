@@ -70,13 +70,13 @@ def build_module(
     words_dropped = getattr(captioner.decoder, "word_dropout", None)
     if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
         raise UserError(
-            "attention.estimator=exact tries regions behind the same words; leave words out of decoder.dropout_places"
+            "attention.estimator=exact evaluates every region with the same words; leave words out of decoder.dropout_places"
         )
     reward, self_critical = build(settings["reward"]), None
     if reward.is_given:
         if captioner.attention.inference_mode == "argmax":
             raise UserError(
-                "attention.inference_mode=argmax draws nothing that a reward could teach; take sample or expectation"
+                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or expectation"
             )
         references = [[caption.words for caption in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
@@ -97,14 +97,18 @@ def build_module(
 def validate_combination(settings: Mapping[str, Any]) -> None:
     """Raise `UserError` for settings of Lightning's Trainer that this project cannot train with."""
     if settings.get("limit_val_batches") == 0:
-        raise UserError("trainer.limit_val_batches=0 leaves nothing to choose the best checkpoint by; take 1 or more")
+        raise UserError(
+            "trainer.limit_val_batches=0 leaves no metric to select the best checkpoint; set it to 1 or more"
+        )
     if settings.get("overfit_batches"):
-        raise UserError("trainer.overfit_batches: each epoch draws its batches again; take trainer.limit_train_batches")
+        raise UserError(
+            "trainer.overfit_batches: each epoch draws other batches; use trainer.limit_train_batches instead"
+        )
     if settings.get("log_every_n_steps") == 0:
-        raise UserError("trainer.log_every_n_steps=0 is no number of steps; take 1 or more")
+        raise UserError("trainer.log_every_n_steps=0 is not a number of steps; set it to 1 or more")
     if str(precision := settings.get("precision")) in ("bf16-true", "16-true", "64-true"):
         raise UserError(
-            f"trainer.precision={precision}: sums and weights are in float32 here; take 32-true, bf16-mixed or 16-mixed"
+            f"trainer.precision={precision}: sums and weights are in float32; set it to 32-true, bf16-mixed or 16-mixed"
         )
 
 

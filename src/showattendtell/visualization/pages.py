@@ -147,7 +147,7 @@ def drawing() -> Iterator[Callable[..., None]]:
         for picture in pictures:
             picture.result()
     except BrokenProcessPool:
-        raise UserError("the process that draws the pictures was killed, probably out of memory; try again") from None
+        raise UserError("the process that draws the figures was killed, probably out of memory; try again") from None
     finally:
         process.shutdown(cancel_futures=True)
 

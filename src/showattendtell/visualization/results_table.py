@@ -169,7 +169,9 @@ def find_format(path: str) -> Callable[[ResultsTable], str]:
     """Return the format of a file by its suffix; raise `UserError` for an unknown suffix."""
     suffix = Path(path).suffix
     if suffix not in FORMATS:
-        raise UserError(f"a table is not written as {path}; give output a file with the suffix {' or '.join(FORMATS)}")
+        raise UserError(
+            f"a table cannot be written as {path}; give output a file with the suffix {' or '.join(FORMATS)}"
+        )
     return FORMATS[suffix]
 
 

@@ -165,7 +165,7 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
     assert output.startswith("error: data/downloads/val2017.zip has the sha256 checksum ")
     assert output.endswith(
         "instead of 4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05; it is now "
-        "val2017.zip.wrong: run the command again to fetch it once more, or name another place with mirror=..."
+        "val2017.zip.wrong: run the command again to fetch it once more, or set another source with mirror=..."
     )
     assert not any(name.startswith("val2017/") for name in files_in(tmp_path / "data"))
     server.files["val2017.zip"] = right
@@ -296,7 +296,7 @@ def test_whenever_a_process_is_killed_the_next_ones_complete_it(download: Downlo
 def test_a_full_disk_is_reported_and_what_came_is_kept(download: Download, server: Publisher, tmp_path: Path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))"
     done = download(*SETTINGS, f"mirror={server.address}", first=limit)
-    assert complaint(done) == "error: data: file too large; mend that, and run the command again to resume"
+    assert complaint(done) == "error: data: file too large; fix this and run the command again to resume"
     assert (tmp_path / "data" / "downloads" / "train2017.zip.part").stat().st_size == 2_000_000
     assert download(*SETTINGS, f"mirror={server.address}").status == 0
     assert server.asked[1][1] == "bytes=2000000-"
@@ -325,4 +325,4 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(
 
 def test_a_disk_that_fills_up_is_reported(download: Download, server: Publisher, tmp_path: Path, small_disk: Path):
     output = complaint(download(*SETTINGS, f"mirror={server.address}"))
-    assert output == "error: data: no space left on device; mend that, and run the command again to resume"
+    assert output == "error: data: no space left on device; fix this and run the command again to resume"

@@ -56,7 +56,7 @@ def test_what_came_before_the_line_broke_is_not_requested_again(publisher: Publi
 
 def test_a_second_run_continues_where_the_first_gave_up(publisher: Publisher, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:300000"] + ["drop:0"] * 3
-    with pytest.raises(UserError, match=r"a.zip cannot be fetched \(.*\); 300.0 kB are here: run the command again"):
+    with pytest.raises(UserError, match=r"a.zip cannot be downloaded \(.*\); 300.0 kB are here: run the command again"):
         get(retries=2)
     assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[:300_000]
     publisher.asked.clear()
@@ -67,7 +67,7 @@ def test_a_second_run_continues_where_the_first_gave_up(publisher: Publisher, ge
 
 def test_a_beginning_that_is_whole_already_is_not_requested(publisher: Publisher, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:700000", "drop:0"]
-    with pytest.raises(UserError, match="cannot be fetched"):
+    with pytest.raises(UserError, match="cannot be downloaded"):
         get(retries=0)
     with (tmp_path / "a.zip.part").open("ab") as file:
         file.write(CONTENT[700_000:])
@@ -84,7 +84,7 @@ def test_a_server_without_ranges_is_required_the_whole(publisher: Publisher, get
 
 def test_a_server_without_ranges_that_breaks_at_one_place_is_given_up(publisher: Publisher, get: Fetch):
     publisher.ranges, publisher.faults = False, ["drop:300000"] * 100
-    with pytest.raises(UserError, match="cannot be fetched"):
+    with pytest.raises(UserError, match="cannot be downloaded"):
         get(retries=3)
     assert len(publisher.asked) == 4
 
@@ -157,7 +157,7 @@ def test_a_busy_server_is_requested_again(publisher: Publisher, get: Fetch):
 
 def test_a_server_that_stays_busy_is_reported(publisher: Publisher, get: Fetch):
     publisher.faults = ["busy"] * 9
-    with pytest.raises(UserError, match=r"cannot be fetched \(the server answers 503 Service Unavailable\)"):
+    with pytest.raises(UserError, match=r"cannot be downloaded \(the server answers 503 Service Unavailable\)"):
         get(retries=3)
     assert len(publisher.asked) == 4
 
@@ -205,7 +205,7 @@ def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: Publi
     ],
 )
 def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_path: Path, publisher: Publisher):
-    with pytest.raises(UserError, match=rf"^.* cannot be fetched \(.*{reason}.*\)") as error:
+    with pytest.raises(UserError, match=rf"^.* cannot be downloaded \(.*{reason}.*\)") as error:
         fetch(address, tmp_path / "a.zip", None, 1, lambda *_: None, print)
     assert "\n" not in str(error.value)
 

@@ -96,7 +96,7 @@ def test_archives_lie_in_the_root_in_a_mirror_or_are_one(depot: DownloadCache, t
     ("name", "complaint"),
     [
         ("nowhere", "nowhere is neither an http address nor a folder or file that exists"),
-        ("other.zip", "other.zip is none of the data set's archives, which are images.zip, text.zip, asked.zip"),
+        ("other.zip", "other.zip is not an archive of the data set, which has images.zip, text.zip, asked.zip"),
     ],
 )
 def test_a_mirror_of_nothing_is_reported(depot: DownloadCache, tmp_path: Path, name: str, complaint: str):
