@@ -151,7 +151,7 @@ def test_a_package_without_weights_is_reported():
 def test_a_network_without_published_weights_is_reported_as_one():
     with pytest.raises(UserError, match="efficientnet_lite1") as error:
         Encoder("efficientnet_lite1", size=64)
-    assert "with a network they come by themselves" not in str(error.value)
+    assert "connect to the network" not in str(error.value)
 
 
 def test_the_hash_of_a_state_sees_names_and_values():

@@ -203,7 +203,8 @@ def _refuse_status(response: requests.Response, partial_file: PartialDownload) -
         raise TransferError(f"the server answers {status} {response.reason}", wait)
     if status not in (200, 206):
         raise UserError(
-            f"{partial_file.url} cannot be downloaded (the server answers {status} {response.reason}); name another place "
+            f"{partial_file.url} cannot be downloaded (the server answers {status} {response.reason}); name "
+            f"another place "
             "with mirror=..."
         )
 
@@ -522,7 +523,7 @@ def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
         if source == cache.fetched(archive):
             wrong = source.replace(source.with_name(f"{source.name}.wrong"))
             advice = (
-                f"it is now {wrong.name}: run the command again to fetch it once more, or name another place with "
+                f"it is now {wrong.name}: run the command again to fetch it once more, or set another source with "
                 "mirror=..."
             )
         raise UserError(f"{source} {fault}; {advice}") from None

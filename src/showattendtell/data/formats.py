@@ -157,7 +157,8 @@ def read_plain_lines(path: Path) -> CaptionFile:
     lines = read_text(path).removesuffix("\n").split("\n")
     if "\t" in lines[0]:
         raise UserError(
-            f"{path} is in no known format: its first line has tabs, but it is not a header with the columns image and caption "
+            f"{path} is in no known format: its first line has tabs, but it is not a header with the columns image "
+            f"and caption "
             "and does not begin with 'name.jpg#0'"
         )
     return CaptionFile(PLAIN, {f"line {number}": [line] for number, line in enumerate(lines, start=1)})
@@ -375,7 +376,8 @@ def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[Pur
     if silent:
         raise UserError(
             f"{len(silent):,} of {len(images):,} images in {folder} have no text next to them, first {silent[0]}, "
-            "which needs a .txt file of its name with one caption per line; or give a caption file as dataset.captions=..."
+            "which needs a .txt file of its name with one caption per line; or give a caption file as "
+            "dataset.captions=..."
         )
     alone = sorted(texts - images.keys())
     if alone:

@@ -253,7 +253,8 @@ def as_image(photograph: Photograph) -> Image.Image:
     content = photograph.read() if hasattr(photograph, "read") else None
     if not isinstance(content, bytes):
         raise UserError(
-            f"a {type(photograph).__name__} is not a photograph; give a path, bytes, an open file, a PIL image, an array "
+            f"a {type(photograph).__name__} is not a photograph; give a path, bytes, an open file, a PIL image, an "
+            f"array "
             "or a tensor"
         )
     return decode_image(content, name_of(photograph))

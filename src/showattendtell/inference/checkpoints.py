@@ -389,7 +389,8 @@ def find_model(name: str) -> Path:
             return Path(config).parent
         except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
             raise UserError(
-                f"the model {name} does not exist here and could not be downloaded from the hub ({type(fault).__name__}); "
+                f"the model {name} does not exist here and could not be downloaded from the hub "
+                f"({type(fault).__name__}); "
                 "give the path of a checkpoint, or a folder that save_pretrained wrote"
             ) from None
     hint = did_you_mean(name, shipped)

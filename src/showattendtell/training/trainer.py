@@ -70,13 +70,15 @@ def build_module(
     words_dropped = getattr(captioner.decoder, "word_dropout", None)
     if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
         raise UserError(
-            "attention.estimator=exact evaluates every region with the same words; leave words out of decoder.dropout_places"
+            "attention.estimator=exact evaluates every region with the same words; leave words out of "
+            "decoder.dropout_places"
         )
     reward, self_critical = build(settings["reward"]), None
     if reward.is_given:
         if captioner.attention.inference_mode == "argmax":
             raise UserError(
-                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or expectation"
+                "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
+                "expectation"
             )
         references = [[caption.words for caption in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
