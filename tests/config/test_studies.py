@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -266,6 +267,29 @@ def test_of_two_machines_that_are_as_fast_one_gives_way(
     first, second, *third = (trial.params for trial in here.trials())
     assert first == second
     assert first not in third
+
+
+def test_a_study_with_any_damaged_page_is_read_or_reported(tmp_path: Path):
+    run_all(study(tmp_path, storage=None), 4)
+    file, page = tmp_path / FILE, 4096
+    whole, reported = file.read_bytes(), []
+    for start in range(page, len(whole), page):
+        file.write_bytes(whole[:start] + b"\xa5" * page + whole[start + page :])
+        try:
+            find_study(tmp_path, None)
+        except UserError as fault:
+            reported.append(str(fault))
+    assert len(reported) > 5
+    assert all(re.search("cannot be (read|opened)|has no study", sentence) for sentence in reported)
+
+
+def test_a_locked_study_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_all(study(tmp_path, storage=None), 1)
+    monkeypatch.setattr("showattendtell.config.study.PATIENCE", 0.1)
+    with closing(sqlite3.connect(tmp_path / FILE)) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UserError, match="database is locked"):
+            study(tmp_path, storage=None)
 
 
 def test_a_folder_that_is_no_trial_of_the_study_is_not_written_over(tmp_path: Path):

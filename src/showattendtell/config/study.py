@@ -4,7 +4,8 @@ import json
 import math
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
@@ -14,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -35,6 +37,7 @@ FILE = "study.db"  # the default storage of a study, in its sweep's folder
 CARD = "study.json"  # the name of the study and its storage, without a password, in the sweep's folder
 HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
 PRUNED, SECONDS = "pruned", "seconds"  # attributes of trials
+PATIENCE = 60  # seconds to wait while another process writes to a file of SQLite
 PROPOSALS = 3  # proposals by the sampler before a random sampler replaces it, if all were tried already
 SAMPLERS, PRUNERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"], ["optuna.pruners.*"]
 
@@ -46,19 +49,34 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-    # seconds to wait while another process writes
-    waiting = {"connect_args": {"timeout": 60}} if place.startswith("sqlite") else {"pool_pre_ping": True}
+    waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}
     for left in reversed(range(3)):  # opening fails while another process creates the same tables
         try:
             return RDBStorage(template, engine_kwargs=waiting)
         except ImportError:
             install = "for PostgreSQL run pip install 'showattendtell[postgresql]'"
             raise UserError(f"the storage {_shown(place)} needs a package; {install}") from None
-        except (ArgumentError, DBAPIError) as fault:
-            if not left:
-                reason = first_line(getattr(fault, "orig", None) or fault)
+        except (ArgumentError, DBAPIError, StorageInternalError) as fault:
+            reason = _reason(fault)
+            if not left or "locked" in reason:
                 raise UserError(f"the storage {_shown(place)} cannot be opened: {reason}") from None
     raise AssertionError
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raise a `UserError` for a storage that is locked or damaged: a damaged page is found when it is read."""
+    try:
+        yield
+    except StorageInternalError as fault:
+        remedy = "restore a copy of it, or start another study"
+        raise UserError(f"the storage of {folder} cannot be read ({_reason(fault)}); {remedy}") from None
+
+
+def _reason(fault: Exception) -> str:
+    """Return what the database says; Optuna and SQLAlchemy wrap its exception."""
+    wrapped = fault.__cause__ if isinstance(fault, StorageInternalError) else fault
+    return first_line(getattr(wrapped, "orig", None) or fault)
 
 
 def _shown(url: str) -> str:
@@ -91,9 +109,12 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
         raise UserError(f"{folder / CARD} names the storage {place}, which is outside of {folder}; give storage=PLACE")
     storage = open_storage(url or place, folder)
     try:
-        return optuna.load_study(study_name=name, storage=storage)
+        with _readable(folder):
+            study = optuna.load_study(study_name=name, storage=storage)
+            study.get_trials(deepcopy=False)
     except KeyError:
         raise UserError(f"the storage of {folder} has no study {name}; give storage=PLACE") from None
+    return study
 
 
 class CurrentTrial:
@@ -207,7 +228,7 @@ class Study:
         self._pruner = instantiate(pruner, _execution_whitelist_=PRUNERS)
         self._folder = folder
         self._held: dict[int, TextIO] = {}
-        with file_lock(self._folder / LOCK):
+        with file_lock(self._folder / LOCK), _readable(folder):
             self._storage = open_storage(storage, folder)
             self.study = optuna.create_study(
                 study_name=name,
@@ -249,7 +270,7 @@ class Study:
         """Claim up to `number` trials for this process: first interrupted ones, then new ones until the study has
         `total`. Return the arguments of their runs by number; none if all are done or run by other processes."""
         taken: dict[int, list[str]] = {}
-        with file_lock(self._folder / LOCK):
+        with file_lock(self._folder / LOCK), _readable(self._folder):
             for trial in self.trials():
                 is_free = len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial)
                 if is_free and self._may_resume(trial):

@@ -203,9 +203,8 @@ def _refuse_status(response: requests.Response, partial_file: PartialDownload) -
         raise TransferError(f"the server answers {status} {response.reason}", wait)
     if status not in (200, 206):
         raise UserError(
-            f"{partial_file.url} cannot be downloaded (the server answers {status} {response.reason}); name "
-            f"another place "
-            "with mirror=..."
+            f"{partial_file.url} cannot be downloaded (the server answers {status} {response.reason}); "
+            "set another source with mirror=..."
         )
 
 
@@ -220,8 +219,8 @@ def _receive(response: requests.Response, partial_file: PartialDownload, num_byt
         sent = _number(response.headers.get("Content-Length", ""))
         if num_bytes and sent and sent != num_bytes:
             raise UserError(
-                f"{partial_file.url} has {sent:,} bytes instead of {num_bytes:,}: it is not the published file; name "
-                "another place with mirror=..., or set the archive's num_bytes and checksum to null to take it"
+                f"{partial_file.url} has {sent:,} bytes instead of {num_bytes:,}: it is not the published file; set "
+                "another source with mirror=..., or set the archive's num_bytes and checksum to null to take it"
             )
         partial_file.start(_validator(response), sent)
     report(partial_file.size, partial_file.num_bytes)
