@@ -1,4 +1,5 @@
 import hashlib
+import unicodedata
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as some
 from PIL import Image
 
-from showattendtell.data.assembly import SHOWN, assemble, check_up, drop_unreadable, join_restval, place_of, share_out
+from showattendtell.data.assembly import (
+    SHOWN,
+    assemble,
+    check_images,
+    check_up,
+    drop_unreadable,
+    join_restval,
+    place_of,
+    share_out,
+)
 from showattendtell.data.formats import CaptionFile
 from showattendtell.errors import UserError
 from showattendtell.types import Caption, Dataset, Example
@@ -146,13 +156,13 @@ def test_a_photograph_in_two_splits_under_two_names_is_a_leak(tmp_path: Path):
         drawn_example(tmp_path, name, shade) for name, shade in (("a.png", 1), ("b.png", 1), ("c.png", 2))
     )
     [note] = checked(train=(first, other), test=(second,))
-    assert note.startswith("1 photograph stands in more than one split under different names")
+    assert note.startswith("1 photograph is in more than one split under different names")
     assert note.endswith("a.png (train), b.png (test)")
 
 
 def test_a_photograph_twice_in_one_split_is_reported(tmp_path: Path):
     images = tuple(drawn_example(tmp_path, f"{number}.png", number // 2) for number in range(4))
-    assert checked(train=images) == ["2 photographs stand more than once in one split: 0.png = 1.png, ..."]
+    assert checked(train=images) == ["2 photographs are more than once in one split: 0.png = 1.png, ..."]
 
 
 def test_captions_that_are_doubled_short_or_long_are_reported(tmp_path: Path):
@@ -226,3 +236,15 @@ def test_of_many_only_the_first_are_reported_one_by_one(dataset: Dataset, tmp_pa
 def test_a_data_set_whose_images_can_all_be_read_is_left_as_it_is(dataset: Dataset):
     good = dataset.without(["train-bad.jpg"])
     assert drop_unreadable(good, ["train"]) == good
+
+
+@pytest.mark.parametrize(("listed", "stored"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_an_image_whose_name_is_spelled_otherwise_on_disk_is_found(tmp_path: Path, listed: str, stored: str):
+    """Both names look the same: é is one character in the one, e and an accent in the other."""
+    on_disk = drawn_example(tmp_path, unicodedata.normalize(stored, "café.png"), 1)
+    name = unicodedata.normalize(listed, "café.png")
+    example = Example(name, str(tmp_path / name), on_disk.captions)
+    other = drawn_example(tmp_path, "b.png", 2)
+    checked_images = check_images(Dataset("own", {"train": (example, other)}), skip_unreadable=False)
+    assert [found.image for found in checked_images.split("train")] == [name, "b.png"]
+    assert [found.path for found in checked_images.split("train")] == [on_disk.path, other.path]

@@ -225,7 +225,7 @@ def test_a_missing_image_is_passed_over_where_that_is_allowed(root: Path):
         read_custom(str(root))
     dataset = read_custom(str(root), skip_unreadable=True)
     assert names(dataset)["train"] == ["sub/a.jpg"]
-    assert dataset.notes == ("1 image is in the splits but not on disk and passed over: b.jpg",)
+    assert dataset.notes == ("1 image is in the splits but not on disk and skipped: b.jpg",)
 
 
 def documented() -> dict[str, str]:

@@ -144,7 +144,7 @@ def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: 
     dataset = read_flickr8k(str(root), **allowed)
     assert names(dataset) == {**SPLITS, "train": ["1_a.jpg", "3_c.jpg"]}
     [note] = dataset.notes
-    assert note == "1 image is in the splits but not on disk and passed over: 2_b.jpg"
+    assert note == "1 image is in the splits but not on disk and skipped: 2_b.jpg"
 
 
 def test_an_absent_image_that_is_on_disk_after_all_is_used(root: Path):
@@ -233,7 +233,7 @@ def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path
     counts = {split: len(examples) for split, examples in dataset.splits.items()}
     assert counts == {"train": 7559, "val": 247, "test": 284}
     [missing] = dataset.notes  # none of captions that Entities lacks
-    assert missing.startswith("23,693 images are in the splits but not on disk and passed over: ")
+    assert missing.startswith("23,693 images are in the splits but not on disk and skipped: ")
     assert {len(example.captions) for example in dataset.examples()} == {5}
     flickr8k = {
         image_number(example.image): example for example in read_flickr8k(str(FOLDER), absent=ABSENT).examples()

@@ -198,7 +198,7 @@ def test_a_reference_without_words_is_passed_over_and_a_caption_without_words_st
     assert words.hypotheses == {WRITTEN: [[], ["cats"]]}
     assert words.notes == (
         "a first note",
-        "references without words are passed over, of 2 images (a, b)",
+        "references without words are skipped, of 2 images (a, b)",
         "written.json: captions without words score 0, of 1 image (a)",
     )
 

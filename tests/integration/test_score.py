@@ -147,7 +147,7 @@ def test_what_is_passed_over_is_noted(score: Run, user: Path):
     (user / "written.txt").write_text("a brown dog\n\na car\n")
     done = assert_done(score("references=ref*", "hypotheses=written.txt", "metrics=[bleu]"))
     notes = [
-        "references without words are passed over, of 1 image (line 2)",
+        "references without words are skipped, of 1 image (line 2)",
         "written.txt: captions without words score 0, of 1 image (line 2)",
     ]
     assert read(user)["notes"] == notes

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -150,7 +151,7 @@ def _report_captions(dataset: Dataset) -> Iterator[str]:
 
 
 def _photographs(groups: Sequence[object]) -> str:
-    return "1 photograph stands" if len(groups) == 1 else f"{len(groups):,} photographs stand"
+    return "1 photograph is" if len(groups) == 1 else f"{len(groups):,} photographs are"
 
 
 SHOWN = 5
@@ -169,7 +170,7 @@ def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     count = "1 image" if len(faults) == 1 else f"{len(faults)} images"
     reasons = "; ".join(list(faults.values())[:SHOWN])
     more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-    note = f"{count} passed over: {reasons}{more}"
+    note = f"{count} skipped: {reasons}{more}"
     return dataset.without(faults)._replace(notes=(*dataset.notes, note))
 
 
@@ -213,6 +214,16 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
             there |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
     # the list may spell a name differently
     missing = [example for example in examples if example.path not in there and not os.path.isfile(example.path)]
+    # macOS stores é as two characters (NFD), most lists of captions have one (NFC)
+    spelled = {unicodedata.normalize("NFC", path): path for path in there if not path.isascii()} if missing else {}
+    paths = {example.path: spelled.get(unicodedata.normalize("NFC", example.path)) for example in missing}
+    missing = [example for example in missing if not paths[example.path]]
+    if any(paths.values()):
+        splits = {
+            split: tuple(example._replace(path=paths.get(example.path) or example.path) for example in examples)
+            for split, examples in dataset.splits.items()
+        }
+        dataset = dataset._replace(splits=splits)
     if not missing:
         return dataset
     if len(missing) == len(examples):
@@ -223,7 +234,7 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
             f"{_count(unknown)} in the splits but not on disk, the first is {unknown[0].path}; "
             "add them, or skip them with dataset.skip_unreadable=true"
         )
-    note = f"{_count(missing)} in the splits but not on disk and passed over: {listed([e.image for e in missing], 5)}"
+    note = f"{_count(missing)} in the splits but not on disk and skipped: {listed([e.image for e in missing], 5)}"
     return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
 
 

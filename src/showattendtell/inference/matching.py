@@ -138,7 +138,7 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     if unsaid := list(compress(corpus.images, (not people for people in spoken))):
         raise UserError(f"{some(unsaid)} without a reference that has words; add one or leave the images out")
     skipped = compress(corpus.images, ([] in people for people in references))
-    notes = {"references without words are passed over": list(skipped)}
+    notes = {"references without words are skipped": list(skipped)}
     for path, captions in hypotheses.items():
         silent = compress(corpus.images, (not caption for caption in captions))
         notes[f"{path}: captions without words score 0"] = list(silent)
