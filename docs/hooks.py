@@ -1,5 +1,6 @@
 """MkDocs hooks: the generated reference, the reports of studies, and equations in MathML, which needs no script."""
 
+import re
 from importlib.resources import files as files_of
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from reference import reference_pages
 
 from showattendtell.config.study import find_study
@@ -41,6 +43,11 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         folder = database.parent
         page = render(summarize_study(find_study(folder, None), Path(folder.name)))
         files.append(File.generated(config, f"studies/{folder.name}/{PAGE}", content=page))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The page; links of a notebook lead to pages of the site."""
+    return re.sub(r'href="(\w+)\.md"', r'href="\1.html"', html) if page.file.src_uri.endswith(".ipynb") else html
 
 
 def as_mathml(source: str, *about: Any, **others: Any) -> str:

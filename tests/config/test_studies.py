@@ -360,14 +360,14 @@ def test_the_best_is_where_the_figure_that_trials_go_by_is_best(tmp_path: Path, 
 
 
 def test_trials_of_different_figures_are_refused(tmp_path: Path):
-    output = "figures, nll with variant=arctic and bleu4 with variant=paper, and none were the best; give monitor=NAME"
+    output = "metrics, nll with variant=arctic and bleu4 with variant=paper, and cannot be compared; set monitor=NAME"
     with pytest.raises(UserError, match=output):
         study(tmp_path, "dataset=shapes", "seed=1,2", "variant=arctic,paper")
 
 
 def test_a_study_keeps_to_the_figure_that_it_began_with(tmp_path: Path):
     run_all(study(tmp_path, "dataset=shapes", "seed=1,2,3"), 1)
-    with pytest.raises(UserError, match="the study own was started with other values of monitor; give what it had"):
+    with pytest.raises(UserError, match="the study own was started with other values of monitor; give the same values"):
         study(tmp_path, "dataset=shapes", "seed=1,2,3", "monitor=nll")
 
 
@@ -376,7 +376,7 @@ def test_a_folder_may_have_any_name_and_its_card_says_where_the_study_is(tmp_pat
     run_all(study(folder, storage=None), 1)
     assert (folder / FILE).exists()
     assert find_study(folder, None).study_name == "own"
-    with pytest.raises(UserError, match="there is no study own where .* has it"):
+    with pytest.raises(UserError, match="the storage of .* has no study own"):
         find_study(folder, f"sqlite:///{tmp_path}/another.db")
     with pytest.raises(UserError, match=r"has no study\.json; give the folder of a search"):
         find_study(tmp_path, None)

@@ -112,10 +112,10 @@ def test_a_stored_argument_that_is_more_than_data_is_refused(
         ("", "is damaged or was altered"),
         ("[" * 100_000, "is damaged or was altered"),
         ("{}", "is damaged or was altered"),
-        ('{"arguments": 5}', "no list of texts"),
-        ('{"arguments": {"a": 1}}', "no list of texts"),
-        ('{"arguments": [["a"]]}', "no list of texts"),
-        ('{"arguments": "seed=1"}', "no list of texts"),
+        ('{"arguments": 5}', "not a list of strings"),
+        ('{"arguments": {"a": 1}}', "not a list of strings"),
+        ('{"arguments": [["a"]]}', "not a list of strings"),
+        ('{"arguments": "seed=1"}', "not a list of strings"),
         (json.dumps({"arguments": ["seed=1"] * LIMIT}), "was altered"),
     ],
     ids=str,
@@ -137,7 +137,7 @@ def test_a_stored_argument_names_its_file_and_the_remedy(tmp_path: Path):
     with pytest.raises(UserError) as refused:
         recall([f"resume={folder}"])
     assert str(refused.value) == (
-        f"{folder}/last.ckpt holds the argument schedule._target_=homemade.rate, which asks to run homemade.rate, no "
+        f"{folder}/last.ckpt holds the argument schedule._target_=homemade.rate, which asks to run homemade.rate, not "
         f"part of showattendtell; if it is your own, type the argument again or give {TRUST}=homemade in the "
         "environment, else do not trust the file"
     )

@@ -64,7 +64,7 @@ def test_what_has_no_other_form_is_plain_lines(tmp_path: Path, name: str, first:
         ("cut.json", '{"images": [', r"is not JSON \(EOF .*\); export it again"),
         ("text.json", "A dog .", "is not JSON"),
         ("headless.tsv", "a.jpg\tA dog .\n", "line 1: expected a header with the columns image and caption"),
-        ("headless.txt", "a.jpg\tA dog .\n", "is of no known form: its first line has tabs"),
+        ("headless.txt", "a.jpg\tA dog .\n", "is in no known format: its first line has tabs"),
         ("bad.token", "a.jpg A dog .\n", "line 1: expected 'name.jpg#0<TAB>caption'"),
     ],
 )

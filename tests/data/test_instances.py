@@ -132,7 +132,7 @@ def test_a_file_of_another_layout_is_reported(tmp_path: Path, left_out: str):
 
 def test_a_thing_of_no_category_is_reported(tmp_path: Path):
     path = write(tmp_path / "instances.json", annotations=[thing(99, 0, 0, 1, 1)])
-    with pytest.raises(UserError, match="instances.json has things of category 99, which it does not name"):
+    with pytest.raises(UserError, match="instances.json has things of category 99, which it does not define"):
         mark(path)
 
 

@@ -46,7 +46,7 @@ class Links(HTMLParser):
         self.places |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
             self.leads.append(given["href"])
-        elif "src" in given or (tag == "link" and "href" in given):
+        elif given.get("src") or (tag == "link" and "href" in given):
             self.loads.append(given.get("src") or given["href"])
 
 

@@ -109,7 +109,7 @@ def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(
 def test_attention_that_draws_is_not_exported():
     captioner = small_captioner("hard, argmax")
     captioner.attention.inference_mode = "sample"  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"give attention\.inference_mode=argmax"):
+    with pytest.raises(UserError, match=r"set attention\.inference_mode=argmax"):
         graphs_and_programs(captioner)
 
 
@@ -117,7 +117,7 @@ def test_attention_whose_keys_are_no_tensor_is_not_exported():
     captioner = small_captioner("dot")
     precompute = captioner.attention.precompute
     captioner.attention.precompute = lambda regions: precompute(regions)._replace(keys=[1])  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="SoftAttention keeps keys that are no tensor"):
+    with pytest.raises(UserError, match="SoftAttention keeps keys that are not tensors"):
         graphs_and_programs(captioner)
 
 

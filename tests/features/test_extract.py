@@ -179,7 +179,7 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
 def test_a_store_made_with_skip_is_refused_without_it(dataset: Dataset, encoder: Encoder, tmp_path: Path):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     open_features(whole, encoder, tmp_path / "grids", skip_unreadable=True)
-    with pytest.raises(UserError, match=rf"was made without .* \(1, the first is {broken}\); pass over"):
+    with pytest.raises(UserError, match=rf"was made without .* \(1, the first is {broken}\); skip them"):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False)
     _, readable = open_features(whole, encoder, tmp_path / "grids", skip_unreadable=True)
     assert "broken.jpg" not in {example.image for example in readable.examples()}

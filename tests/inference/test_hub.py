@@ -89,7 +89,7 @@ def test_a_mirror_that_is_no_address_is_reported(tmp_path: Path, endpoint: str):
 def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path):
     failed = run_python(PRINT_HASH, tmp_path / "home", "http://127.0.0.1:9")
     last = failed.stderr.strip().splitlines()[-1]
-    assert f"the weights of {NETWORK} could not be fetched" in last
+    assert f"the weights of {NETWORK} could not be downloaded" in last
     assert "encoder=efficientnet_lite0" in last
 
 
@@ -113,7 +113,7 @@ def garbage() -> Iterator[str]:
 
 def test_a_server_that_is_no_hub_is_as_good_as_none(tmp_path: Path, garbage: str):
     failed = run_python(PRINT_HASH, tmp_path / "home", garbage)
-    assert f"the weights of {NETWORK} could not be fetched" in failed.stderr.strip().splitlines()[-1]
+    assert f"the weights of {NETWORK} could not be downloaded" in failed.stderr.strip().splitlines()[-1]
 
 
 def test_a_hub_that_answers_again_is_requested_again(mirror: str, monkeypatch: pytest.MonkeyPatch):

@@ -95,11 +95,11 @@ def test_absolute_paths_keep_their_last_part():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda folder: (folder / WEIGHTS).unlink(), "no model: it has no model.safetensors"),
-        (lambda folder: (folder / CONFIG).unlink(), "no model: it has no config.json"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "not a model folder: it has no model.safetensors"),
+        (lambda folder: (folder / CONFIG).unlink(), "not a model folder: it has no config.json"),
         (lambda folder: (folder / CONFIG).write_text("{"), "damaged .JSONDecodeError"),
-        (lambda folder: (folder / CONFIG).write_text("{}"), "none of showattendtell's"),
-        (lambda folder: (folder / CONFIG).write_text("[]"), "none of showattendtell's"),
+        (lambda folder: (folder / CONFIG).write_text("{}"), "was not written by showattendtell"),
+        (lambda folder: (folder / CONFIG).write_text("[]"), "was not written by showattendtell"),
         (lambda folder: (folder / WEIGHTS).write_bytes(b"cut"), "damaged .Safetensor"),
     ],
     ids=["no weights", "no configuration", "cut configuration", "foreign", "list", "cut weights"],

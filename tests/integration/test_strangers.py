@@ -150,7 +150,7 @@ def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, pl
     assert_error(run_forked("report", "study=study", folder=tmp_path), CARD, "mark", "give storage=PLACE")
     assert not (tmp_path / "mark").exists()
     output = run_forked("report", "study=study", f"storage={outside}", folder=tmp_path)
-    assert_error(output, "there is no study own")
+    assert_error(output, "has no study own")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"])

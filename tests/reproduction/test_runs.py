@@ -175,7 +175,7 @@ def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
         finish(run)
     (soft.folder / "best.ckpt").unlink()
     for run in (cider, mean):
-        with pytest.raises(UserError, match=r"soft/1 has no best.ckpt any more, but .*, seed 1 is made"):
+        with pytest.raises(UserError, match=r"soft/1 has no best.ckpt any more, but .*, seed 1 needs it"):
             note_beginning(run)
 
 
@@ -187,7 +187,7 @@ def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
         (RecipeConfig(average_of=["soft"]), "average_of with two recipes or more"),
         (
             RecipeConfig(average_of=["soft", "hard"], init_from="soft"),
-            "odd is the mean of others, and begins with nothing",
+            "odd is a weight average and has no initial weights",
         ),
         (RecipeConfig(average_of=["soft", "odd"]), "odd needs odd, which has no end"),
         (RecipeConfig(average_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),

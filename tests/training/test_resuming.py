@@ -221,7 +221,7 @@ def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     ("make", "message"),
     [
         (lambda folder: None, "is not a folder; give the folder that has its last.ckpt"),
-        (lambda folder: folder.write_text(""), "is no folder"),
+        (lambda folder: folder.write_text(""), "is not a folder"),
         (lambda folder: folder.mkdir(), "has no last.ckpt to resume from"),
     ],
     ids=["missing", "file", "empty"],

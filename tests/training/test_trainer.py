@@ -105,11 +105,11 @@ def test_maps_that_stand_still_are_warned_of_where_they_should_move(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("trainer.limit_val_batches=0", "leaves nothing to choose the best checkpoint by"),
-        ("trainer.overfit_batches=2", r"take trainer\.limit_train_batches"),
-        ("trainer.log_every_n_steps=0", "is no number of steps"),
-        ("trainer.precision=bf16-true", "take 32-true, bf16-mixed or 16-mixed"),
-        ("trainer.precision=64-true", "take 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.limit_val_batches=0", "leaves no metric to select the best checkpoint"),
+        ("trainer.overfit_batches=2", r"use trainer\.limit_train_batches"),
+        ("trainer.log_every_n_steps=0", "is not a number of steps"),
+        ("trainer.precision=bf16-true", "set it to 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.precision=64-true", "set it to 32-true, bf16-mixed or 16-mixed"),
     ],
 )
 def test_settings_with_which_nothing_is_trained_are_reported(setting: str, message: str, tmp_path: Path):
@@ -123,7 +123,7 @@ def test_settings_with_which_nothing_is_trained_are_reported(setting: str, messa
     [
         (["trainer.val_check_interval=2000"], "trainer: `val_check_interval` .2000. must be less than"),
         (["trainer.limit_val_batches=0.001"], "trainer: .*limit_val_batches"),
-        (["trainer.max_epochs=-1", "trainer.max_time=00:00:01:00"], r"no last step.*set trainer\.max_epochs or"),
+        (["trainer.max_epochs=-1", "trainer.max_time=00:00:01:00"], r"needs a last step; set trainer\.max_epochs or"),
     ],
 )
 def test_what_lightning_refuses_later_is_reported_without_its_traceback(

@@ -193,7 +193,7 @@ def test_the_suffix_decides_the_format():
 
 @pytest.mark.parametrize("file", ["table.csv", "table", ".md"])
 def test_a_suffix_of_no_format_raises_an_error(file: str):
-    with pytest.raises(UserError, match=f"not written as {file}; give output a file with the suffix .md or .tex"):
+    with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md or .tex"):
         find_format(file)
 
 

@@ -528,7 +528,7 @@ def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
         raise UserError(f"{source} {fault}; {advice}") from None
     except OSError as fault:
         raise UserError(
-            f"{fault.filename or cache.root}: {(fault.strerror or str(fault)).lower()}; mend that, and run the command "
+            f"{fault.filename or cache.root}: {(fault.strerror or str(fault)).lower()}; fix this and run the command "
             "again to resume"
         ) from None
 

@@ -196,9 +196,7 @@ class Decoding(ABC):
             )
         runs = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
         if self.block_ngrams and len(set(runs)) < len(runs):
-            raise UserError(
-                f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words twice; raise block_ngrams"
-            )
+            raise UserError(f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words; raise block_ngrams")
         never = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
         return Constraints(tuple(prefix), tuple(unsaid), never, self.min_length, self.max_length, self.block_ngrams)
 

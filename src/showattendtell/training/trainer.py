@@ -126,7 +126,7 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, B
     for name, callback in settings["callbacks"].items():
         with report_refusals(f"callbacks.{name}"):
             if callback and name == "early_stopping":
-                callbacks.append(build(callback, monitor=metric, mode=mode))
+                callbacks.append(build(settings["callbacks"]["early_stopping"], monitor=metric, mode=mode))
             elif callback and (is_terminal or name != "progress_bar"):
                 callbacks.append(build(callback))
     loggers = [build(node) for node in (settings.get("logger") or {}).values() if node]
