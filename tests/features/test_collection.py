@@ -12,8 +12,8 @@ import torch
 from made_up import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.collection import find_former, find_stores, merge, print_stores, verify
-from showattendtell.features.store import FeatureStore
+from showattendtell.features.collection import find_former, find_stores, merge, print_stores
+from showattendtell.features.store import FeatureStore, verify
 
 RunCommand = Callable[..., Any]
 """See tests/conftest.py."""
@@ -62,7 +62,10 @@ def flip_bit(shard: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (flip_bit, r"damaged \(the grids of photograph 194.jpg to photograph 225.jpg are not what was written\)"),
+        (
+            flip_bit,
+            r"damaged \(00001.npy: the grids of photograph 194.jpg to .* 225.jpg are not what was written\)",
+        ),
         (lambda shard: b"\x93NUMPX" + shard[6:], r"damaged \(the head of 00001.npy\)"),
     ],
 )
@@ -151,7 +154,7 @@ def test_the_command_verifies_and_tells_all_that_is_damaged(cache: Path, feature
     assert done.status == 2
     assert "features/second/tiny-16: every grid is as it was written" in done.out
     assert done.err.count("error: ") == 1
-    assert "error: features/first/tiny-16 is damaged (the grids of photograph 194.jpg" in done.err
+    assert "error: features/first/tiny-16 is damaged (00001.npy: the grids of photograph 194.jpg" in done.err
 
 
 def test_the_command_merges(cache: Path, features: RunCommand, tmp_path: Path):

@@ -17,9 +17,17 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
-from showattendtell.features.collection import verify
+from showattendtell.features import store as store_module
 from showattendtell.features.extract import Extraction, feature_path, open_features
-from showattendtell.features.store import BATCH_SIZE, FeatureStore, StorePlan, is_finished, journal_file, read_manifest
+from showattendtell.features.store import (
+    BATCH_SIZE,
+    FeatureStore,
+    StorePlan,
+    is_finished,
+    journal_file,
+    read_manifest,
+    verify,
+)
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Caption, Dataset, Example
 
@@ -365,3 +373,52 @@ def test_stores_of_another_resize_have_their_own_folders_and_one_under_the_forme
     assert [feature_path(tmp_path, dataset, one, Extraction()) for one in (whole, scaled)] == [former, paths[1]]
     store, _ = open_features(dataset, scaled, paths[1], False)
     assert store.settings["preprocessing"]["resize"] == 73
+
+
+def noisy(shard: bytes) -> bytes:
+    """The shard with a third of its grids replaced by finite noise."""
+    start, length = len(shard) // 3, len(shard) // 3 // 2
+    noise = np.random.default_rng(0).normal(size=length).astype(np.float16)
+    return shard[:start] + noise.tobytes() + shard[start + noise.nbytes :]
+
+
+@pytest.mark.parametrize("change", [noisy, lambda shard: shard[:-9] + bytes([shard[-9] ^ 64]) + shard[-8:]])
+def test_grids_that_were_changed_are_found_at_the_first_use(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path, change: Any
+):
+    path = tmp_path / "grids"
+    open_features(few(dataset), encoder, path, skip_unreadable=False)
+    shard = path / "00000.npy"
+    shard.write_bytes(change(shard.read_bytes()))
+    sentence = r"damaged \(00000.npy: the grids of \d+.png to \d+.png are not what was written\); remove the folder"
+    with pytest.raises(UserError, match=sentence):
+        open_features(few(dataset), encoder, path, skip_unreadable=False)
+
+
+def test_shards_are_verified_once_and_again_after_a_change(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    verified: list[list[int]] = []
+    monkeypatch.setattr(store_module, "verify", lambda path, shards: iter(verified.append(list(shards)) or ()))
+    for _ in range(2):
+        open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
+    assert verified == [[0, 1, 2]]
+    os.utime(tmp_path / "grids/00001.npy")
+    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
+    assert verified == [[0, 1, 2], [1]]
+    (tmp_path / "grids" / store_module.VERIFIED).write_text("[")
+    open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
+    assert verified == [[0, 1, 2], [1], [0, 1, 2]]
+
+
+def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):
+    rng = np.random.default_rng(1)
+    examples = tuple(draw_photograph(tmp_path / f"{number}.png", rng) for number in range(3))
+    own, path = Dataset("own", {"train": examples}), tmp_path / "grids"
+    open_features(own, encoder, path, skip_unreadable=False)
+    copy = Path(examples[0].path).read_bytes()
+    Path(examples[0].path).write_bytes(copy)  # the same content at another time, as after copying the data set
+    open_features(own, encoder, path, skip_unreadable=False)
+    draw_photograph(Path(examples[1].path), rng)
+    with pytest.raises(UserError, match=r"1 photographs changed since .*1.png; remove the folder"):
+        open_features(own, encoder, path, skip_unreadable=False)

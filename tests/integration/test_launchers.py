@@ -22,7 +22,8 @@ import slurm
 import torch
 from runs import SIZES, TINY
 
-from showattendtell.features.collection import find_stores, verify
+from showattendtell.features.collection import find_stores
+from showattendtell.features.store import verify
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]

@@ -2,12 +2,10 @@
 
 import os
 import shutil
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress
@@ -15,25 +13,19 @@ from tabulate import tabulate
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import (
-    BATCH_SIZE,
     MANIFEST,
-    NUMBERS,
     PLAN,
     FeatureStore,
     check_same_settings,
-    damaged,
-    grid_type,
-    image_bytes,
     is_finished,
     read_manifest,
     read_record,
     record_file,
     shard_file,
-    shard_header,
+    verify,
     write_whole,
 )
 from showattendtell.features.writer import seal
-from showattendtell.runtime.files import fadvise
 
 
 class FoundStore(NamedTuple):
@@ -64,29 +56,6 @@ def find_stores(folder: Path) -> list[FoundStore]:
 def find_former(folder: Path) -> list[Path]:
     """Return stores of the former format, which are single files."""
     return sorted(folder.rglob("*.safetensors"))
-
-
-def verify(path: Path) -> Iterator[int]:
-    """Read a whole store, and yield the number of images of each batch with valid checksum and finite values.
-
-    Raises `UserError` for the first invalid batch.
-    """
-    manifest = read_manifest(path)
-    numbers, grid = NUMBERS[manifest.settings["dtype"]], grid_type(manifest.settings)
-    for number in range(manifest.shards):
-        record = read_record(path, number)
-        with shard_file(path, number).open("rb", buffering=0) as file:
-            fadvise(file.fileno(), "SEQUENTIAL")
-            if file.read(len(header := shard_header(manifest.settings, len(record.images)))) != header:
-                raise damaged(path, f"the head of {shard_file(path, number).name}")
-            for batch, checksum in enumerate(record.checksums):
-                images = record.images[batch * BATCH_SIZE : (batch + 1) * BATCH_SIZE]
-                content = file.read(len(images) * image_bytes(manifest.settings))
-                if zlib.crc32(content) != checksum:
-                    raise damaged(path, f"the grids of {images[0]} to {images[-1]} are not what was written")
-                if not numbers.are_finite(np.frombuffer(content, grid.base)):
-                    raise damaged(path, f"the grids of {images[0]} to {images[-1]} are not finite")
-                yield len(images)
 
 
 def merge(sources: Sequence[Path], output: Path) -> None:

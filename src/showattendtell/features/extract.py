@@ -1,6 +1,7 @@
 """Run the frozen encoder once over every image of a data set: engines, views, and processes that encode."""
 
 import multiprocessing
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,18 +31,20 @@ from showattendtell.features.store import (
     Encode,
     EncodedBatch,
     FeatureStore,
+    FileStamp,
     Settings,
     StorePlan,
     check_same_settings,
     is_finished,
     read_manifest,
+    verify_changed,
 )
 from showattendtell.features.writer import count_written, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.settings import PositiveInt
-from showattendtell.types import Dataset
+from showattendtell.types import Dataset, Example
 
 Engine = Callable[[Tensor], Tensor]
 """Maps pixels (I, 3, S, S), uint8, to grids (I, L, D), float32, both in CPU memory."""
@@ -102,12 +105,23 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
 def open_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction | None = None
 ) -> tuple[FeatureStore, Dataset]:
-    """Open the feature store, or create it if it is missing; also return the data set without skipped images."""
+    """Open the feature store, or create it if it is missing; also return the data set without skipped images.
+
+    Raises `UserError` if the grids are not what was written, or a photograph has changed since. Changed shards are read
+    once, about a second per gigabyte.
+    """
     extraction = extraction or Extraction()
     settings = store_settings(encoder, extraction)
     if not is_finished(path):
         write_features(dataset, encoder, path, skip_unreadable, extraction)
     store = FeatureStore(path, settings)
+    verify_changed(path)
+    changed = [example.path for example in dataset.examples() if _has_changed(example, store)]
+    if changed:
+        raise UserError(
+            f"{len(changed)} photographs changed since their grids in {path} were computed, the first is {changed[0]}; "
+            "remove the folder and it will be made again, by prepare or train"
+        )
     skipped = [example.path for example in dataset.examples() if example.image in store.skipped]
     if skipped and not skip_unreadable:
         raise UserError(
@@ -115,6 +129,11 @@ def open_features(
             "skip them with dataset.skip_unreadable=true, or replace them and remove the folder"
         )
     return store, dataset.without(store.skipped)
+
+
+def _has_changed(example: Example, store: FeatureStore) -> bool:
+    stamp = store.stamps.get(example.image)
+    return stamp is not None and os.path.isfile(example.path) and not stamp.is_of(example.path)
 
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
@@ -278,7 +297,8 @@ class ImageEncoding:
             if readable:
                 views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
                 grids = torch.stack(views, dim=1)
-            yield EncodedBatch(readable, grids, skipped)
+            stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
+            yield EncodedBatch(readable, grids, skipped, stamps)
 
     @cached_property
     def _run(self) -> Engine:

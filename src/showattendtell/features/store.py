@@ -4,16 +4,20 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
+from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import Progress
 from torch import Tensor
 
 from showattendtell.errors import UserError
@@ -75,7 +79,7 @@ FORMAT = 2
 BATCH_SIZE = 32
 """Images per batch of encoding, writing and checksums."""
 
-MANIFEST, PLAN = "store.json", "plan.json"
+MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
 
 Settings = Mapping[str, Any]
 """Everything that decides the values of the grids: the content of `Encoder.describe`, `dtype`, `views`, and settings
@@ -83,6 +87,26 @@ that differ from `USUAL`."""
 
 USUAL: Settings = {"precision": "float32", "crop_mode": "center"}
 """Settings that a store records only if they differ from these."""
+
+
+class FileStamp(NamedTuple):
+    """What identifies the content of a photograph: size in bytes, time of the last change in ns, and CRC-32."""
+
+    size: int
+    changed: int
+    checksum: int
+
+    @classmethod
+    def of(cls, path: str) -> "FileStamp":
+        about = os.stat(path)
+        return cls(about.st_size, about.st_mtime_ns, zlib.crc32(Path(path).read_bytes()))
+
+    def is_of(self, path: str) -> bool:
+        """Return whether the file has this content. It is read only if its time differs, as after a copy."""
+        about = os.stat(path)
+        if about.st_size != self.size:
+            return False
+        return about.st_mtime_ns == self.changed or zlib.crc32(Path(path).read_bytes()) == self.checksum
 
 
 class Manifest(BaseModel):
@@ -105,6 +129,7 @@ class ShardRecord(BaseModel):
     skipped: unreadable images with the reason; their grids are 0.
     checksums: CRC-32 of each batch's bytes.
     lost, whole: sums of squares over all values of (stored - computed) and of computed.
+    stamps: of the photographs when they were encoded; empty in stores of earlier versions.
     """
 
     images: list[str]
@@ -112,6 +137,7 @@ class ShardRecord(BaseModel):
     checksums: list[int]
     lost: float
     whole: float
+    stamps: dict[str, FileStamp] = {}
 
 
 Content = TypeVar("Content", Manifest, ShardRecord)
@@ -184,7 +210,7 @@ def _read(file: Path, kind: type[Content]) -> Content:
 
 
 def damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is damaged ({reason}); remove the folder and it will be made again")
+    return UserError(f"{path} is damaged ({reason}); remove the folder and it will be made again, by prepare or train")
 
 
 def write_whole(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
@@ -236,12 +262,13 @@ class StorePlan(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """A batch of images: names of the readable ones and their grids (N, views, L, D), and the errors of the
-    others."""
+    """A batch of images: names of the readable ones and their grids (N, views, L, D), the errors of the others, and the
+    stamps of their files."""
 
     images: Sequence[str]
     grids: Tensor
     skipped: Mapping[str, str]
+    stamps: Mapping[str, FileStamp] = MappingProxyType({})
 
 
 Encode = Callable[[Sequence[Sequence[str]]], Iterator[EncodedBatch]]
@@ -276,6 +303,7 @@ class FeatureStore:
             check_same_settings(path, self.settings, expected)
         self.relative_error, self.views = manifest.relative_error, manifest.settings["views"]
         self.skipped: dict[str, str] = {}
+        self.stamps: dict[str, FileStamp] = {}
         self._numbers, self._grid = NUMBERS[self.settings["dtype"]], grid_type(self.settings)
         self._files: dict[int, int] = {}
         self._rows: dict[str, int] = {}
@@ -290,6 +318,7 @@ class FeatureStore:
             named = enumerate(record.images, self._firsts[number].item())
             self._rows |= {image: row for row, image in named if image not in record.skipped}
             self.skipped |= record.skipped
+            self.stamps |= record.stamps
 
     def rows(self, images: Sequence[str]) -> Tensor:
         """Return the rows of the named images; a `UserError` if the store lacks one."""
@@ -348,3 +377,53 @@ class FeatureStore:
     def __del__(self) -> None:
         for file in self.__dict__.get("_files", {}).values():
             os.close(file)
+
+
+def verify(path: Path, shards: Iterable[int] | None = None) -> Iterator[int]:
+    """Read a store, and yield the number of images of each batch with valid checksum and finite values.
+
+    Args:
+        shards: by default all.
+
+    Raises `UserError` for the first invalid batch.
+    """
+    manifest = read_manifest(path)
+    numbers, grid = NUMBERS[manifest.settings["dtype"]], grid_type(manifest.settings)
+    for number in range(manifest.shards) if shards is None else shards:
+        record, shard = read_record(path, number), shard_file(path, number)
+        with shard.open("rb", buffering=0) as file:
+            fadvise(file.fileno(), "SEQUENTIAL")
+            if file.read(len(header := shard_header(manifest.settings, len(record.images)))) != header:
+                raise damaged(path, f"the head of {shard.name}")
+            for batch, checksum in enumerate(record.checksums):
+                images = record.images[batch * BATCH_SIZE : (batch + 1) * BATCH_SIZE]
+                content = file.read(len(images) * image_bytes(manifest.settings))
+                where = f"{shard.name}: the grids of {images[0]} to {images[-1]}"
+                if zlib.crc32(content) != checksum:
+                    raise damaged(path, f"{where} are not what was written")
+                if not numbers.are_finite(np.frombuffer(content, grid.base)):
+                    raise damaged(path, f"{where} are not finite")
+                yield len(images)
+
+
+def verify_changed(path: Path) -> None:
+    """Verify the shards whose size or time differs from when they were last verified, all at the first use.
+
+    Raises `UserError` for the first invalid batch.
+    """
+    shards = [shard_file(path, number) for number in range(read_manifest(path).shards)]
+    found = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in shards}
+    verified: Any = {}
+    with suppress(OSError, ValueError):
+        verified = json.loads((path / VERIFIED).read_bytes())
+    known = verified if isinstance(verified, dict) else {}
+    changed = [number for number, file in enumerate(shards) if known.get(file.name) != found[file.name]]
+    if not changed:
+        return
+    total = sum(len(read_record(path, number).images) for number in changed)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("verifying the stored grids", total=total)
+        for images in verify(path, changed):
+            progress.advance(bar, images)
+    with suppress(OSError):  # a cache that may not be written is verified by every run
+        write_whole(path / VERIFIED, found)

@@ -21,6 +21,7 @@ from showattendtell.features.store import (
     PLAN,
     Encode,
     EncodedBatch,
+    FileStamp,
     Manifest,
     Settings,
     ShardRecord,
@@ -49,6 +50,7 @@ class JournalLine(BaseModel):
     skipped: dict[str, str]
     lost: float
     whole: float
+    stamps: dict[str, FileStamp] = {}
 
 
 class Shard:
@@ -90,7 +92,12 @@ class Shard:
             packed[[images.index(image) for image in encoded.images]] = own.reshape(-1, *packed.shape[1:])
         content = packed.tobytes()
         line = JournalLine(
-            batch=batch, checksum=zlib.crc32(content), skipped=dict(encoded.skipped), lost=lost, whole=whole
+            batch=batch,
+            checksum=zlib.crc32(content),
+            skipped=dict(encoded.skipped),
+            lost=lost,
+            whole=whole,
+            stamps=dict(encoded.stamps),
         )
         with report_errors(self._path, self._plan):
             view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
@@ -109,6 +116,7 @@ class Shard:
             checksums=[line.checksum for line in lines],
             lost=sum(line.lost for line in lines),
             whole=sum(line.whole for line in lines),
+            stamps={image: stamp for line in lines for image, stamp in line.stamps.items()},
         )
         with report_errors(self._path, self._plan):
             os.fsync(self._file)
