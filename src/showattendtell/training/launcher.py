@@ -36,9 +36,6 @@ from showattendtell.training.trainer import report_refusals, silence_warnings
 Settings = Mapping[str, Any]
 Train = Callable[[Any], float]
 
-QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-"""Arguments of a Trainer that only looks at the devices."""
-
 
 class DataParallel(DDPStrategy):
     """DDP: every process has the whole model and applies the mean of all gradients."""
@@ -73,7 +70,12 @@ def launch(train: Train, settings: Settings) -> float:
     devices = trainer.get("devices", 1)
     with report_refusals("trainer"):  # count devices as Lightning does: a number, a list, `auto` or -1
         number = lightning.Trainer(
-            accelerator=trainer.get("accelerator", "auto"), devices=devices, plugins=[LightningEnvironment()], **QUIET
+            accelerator=trainer.get("accelerator", "auto"),
+            devices=devices,
+            plugins=[LightningEnvironment()],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
         ).num_devices
     if number == 1 and devices == "auto":
         print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
@@ -109,7 +111,8 @@ def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
 def _take_part(train: Train, settings: Settings) -> float:
     """Run `train` in this process of a group, of which only the first prints, and return its result."""
     with report_refusals("trainer"):
-        strategy = build(settings["trainer"], **QUIET).strategy
+        quiet = build(settings["trainer"], logger=False, enable_progress_bar=False, enable_model_summary=False)
+        strategy = quiet.strategy
     try:
         strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
