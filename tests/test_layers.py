@@ -1,6 +1,8 @@
 """Imports point one way only: from what runs, over what trains and scores, down to the records that all share."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -157,3 +159,9 @@ def test_importing_an_entry_point_imports_nothing_that_takes_seconds(module: str
     libraries = {library for other in reached for library in foreign(imports(other, when_imported=True))}
     slow = {"torch", "torchvision", "timm", "pytorch_lightning", "torchmetrics", "matplotlib", "wandb", "scipy"}
     assert libraries & slow == set()
+
+
+def test_figures_are_drawn_without_torch():
+    """The process that draws them for `caption` would start two seconds later."""
+    code = "import sys, showattendtell.visualization.figures; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Dataset
 from showattendtell.visualization.rendering import DARKEST, UNGATED
@@ -231,6 +230,8 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
 
 def draw_data_sheet(dataset: Dataset, path: Path) -> None:
     """Draw a histogram of caption lengths by split above samples spread evenly over the largest split."""
+    from showattendtell.data.images import open_image  # torch, which the process that draws heatmaps does without
+
     figure = Figure(figsize=(11, 7), layout="constrained")
     grid = figure.add_gridspec(3, NUM_SAMPLES // 2, height_ratios=(1, 1.2, 1.2))
     axis = figure.add_subplot(grid[0, :])
