@@ -12,13 +12,14 @@ def main(config: DictConfig) -> None:
     from hydra.utils import instantiate
 
     from showattendtell.data import download
+    from showattendtell.data.archives import check_free_space
 
     publication = instantiate(config.dataset, _convert_="all")
     cache = download.DownloadCache(Path(publication.root).expanduser())
     with cache.claimed():
         plan = download.make_plan(publication, cache, config.parts, config.mirror)
         download.print_plan(plan, publication)
-        download.check_free_space(cache.root, download.required_space(plan, cache), "the archives and what is in them")
+        check_free_space(cache.root, download.required_space(plan, cache), "the archives and what is in them")
         for step in plan:
             download.acquire(step, cache, config.retries)
         download.check_requests(plan, publication)

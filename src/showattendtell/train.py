@@ -28,7 +28,7 @@ def main(config: DictConfig) -> float:
     if config.decoding.get("mirrored"):
         raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
     if config.stages:
-        from showattendtell.training.resume import run_stages
+        from showattendtell.training.stages import run_stages
 
         return run_stages(config)
     from showattendtell.training.launcher import launch

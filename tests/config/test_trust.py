@@ -20,7 +20,8 @@ from showattendtell.inference.checkpoints import CARD
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST, atomic_write
 from showattendtell.training.checkpointing import BestCheckpoint
-from showattendtell.training.resume import STAGES, find_initial_checkpoint, plan_stages, recall
+from showattendtell.training.resume import STAGES, find_initial_checkpoint, recall
+from showattendtell.training.stages import plan_stages
 
 SECRET = "a-password-in-the-environment"
 

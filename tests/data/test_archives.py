@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from publisher import files_in, tarred, zipped
 
-from showattendtell.data.download import DamagedError, unpack
+from showattendtell.data.archives import DamagedError, unpack
 from showattendtell.errors import UserError
 
 MEMBERS = {"train2014/1.jpg": b"one", "train2014/2.jpg": b"second", "notes/a.txt": b"text", "__MACOSX/._1.jpg": b"junk"}
@@ -44,6 +44,15 @@ def test_what_is_there_is_not_written_again_but_where_its_size_differs(packed: C
     (folder / "1.jpg").write_bytes(b"own")
     (folder / "2.jpg").write_bytes(b"torn")
     assert unpacked(packed(MEMBERS), tmp_path) == {**CHOSEN, "train2014/1.jpg": b"own"}
+
+
+@forms
+def test_a_link_in_the_place_of_an_unfinished_file_is_not_followed(packed: Callable[..., bytes], tmp_path: Path):
+    (tmp_path / "root/train2014").mkdir(parents=True)
+    (tmp_path / "outside").write_bytes(b"own")
+    (tmp_path / "root/train2014/1.jpg.part").symlink_to(tmp_path / "outside")
+    assert unpacked(packed(MEMBERS), tmp_path) == CHOSEN
+    assert (tmp_path / "outside").read_bytes() == b"own"
 
 
 def test_it_is_reported_how_much_is_there(tmp_path: Path):

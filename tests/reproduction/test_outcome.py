@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 from results import result, write
 
-from showattendtell.reproduction import work
+from showattendtell.reproduction import outcome
 from showattendtell.reproduction.runs import TableRun
 from showattendtell.reproduction.tables import PaperTableConfig, RecipeConfig, ScoringPlan
 from showattendtell.visualization.comparison import TABLE_1
@@ -38,7 +38,7 @@ POOR = dict.fromkeys(REFERENCES, "a man on the grass")
 
 @pytest.fixture(autouse=True)
 def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "METRICS", ("bleu", "rouge_l"))
+    monkeypatch.setattr(outcome, "METRICS", ("bleu", "rouge_l"))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def results_table(tmp_path: Path) -> Any:
                 decoding = {"method": "BeamSearch", "beam_size": beam}
                 changes = {"decoding": decoding, "bleu4": bleu4 - lost, "captions": captions, "references": REFERENCES}
                 write(result(seed=run.seed, training_minutes=12.0, **changes), run.scoring.result_file(beam))
-        return work.make_table(TABLE, runs, ensembles or {}, ["a note"])
+        return outcome.make_table(TABLE, runs, ensembles or {}, ["a note"])
 
     return build
 

@@ -73,7 +73,7 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
             content = json.loads(text, object_pairs_hook=lambda fields: {k: v for k, v in fields if k in names})
     if content is None:
         content = parse_json(text, str(path))
-    return fit(content, layout, f"{path} is not in {whose} layout")
+    return check_layout(content, layout, f"{path} is not in {whose} layout")
 
 
 def parse_json(text: str, place: str) -> Any:
@@ -85,7 +85,7 @@ def parse_json(text: str, place: str) -> Any:
         raise UserError(f"{place} is not JSON ({reason}); export it again") from None
 
 
-def fit(content: Any, layout: type[Layout], complaint: str) -> Layout:
+def check_layout(content: Any, layout: type[Layout], complaint: str) -> Layout:
     """Validate parsed JSON against a layout; a `UserError` with the complaint if it differs."""
     try:
         return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
@@ -229,14 +229,14 @@ class CaptionRecord(BaseModel):
 def read_json_lines(path: Path) -> CaptionFile:
     """Read lines `{"image": "a.jpg", "caption": "a dog"}`, or `captions` with a list; `split` is optional."""
     lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
-    entries = (fit(parse_json(line, place), CaptionRecord, place).entry(place) for place, line in lines)
+    entries = (check_layout(parse_json(line, place), CaptionRecord, place).entry(place) for place, line in lines)
     return collect("JSON lines", entries, path)
 
 
 def read_coco_results(path: Path) -> CaptionFile:
     """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
     content = parse_json(read_text(path), str(path))
-    entries = fit(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
+    entries = check_layout(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
     return collect("COCO results", (said.entry(f"{path}, {number}") for number, said in enumerate(entries)), path)
 
 
@@ -320,7 +320,7 @@ class Results(BaseModel):
 
 def read_results(path: Path) -> CaptionFile:
     """Read a results file of `evaluate`: generated captions and reference captions."""
-    results = fit(parse_json(read_text(path), str(path)), Results, f"{path} is not in evaluate's layout")
+    results = check_layout(parse_json(read_text(path), str(path)), Results, f"{path} is not in evaluate's layout")
     captions = {image: [caption] for image, caption in results.captions.items()}
     return CaptionFile("evaluate's results", captions, references=results.references)
 

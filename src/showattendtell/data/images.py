@@ -100,7 +100,7 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 
 @contextmanager
 def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
-    """Convert any failure of an image to a `UserError`; the content, or else the file's, tells what it is instead."""
+    """Convert any failure of an image to a `UserError`; `content`, or else the file, says what it is instead."""
     try:
         yield
     except FileNotFoundError:

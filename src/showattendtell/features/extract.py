@@ -107,8 +107,8 @@ def open_features(
 ) -> tuple[FeatureStore, Dataset]:
     """Open the feature store, or create it if it is missing; also return the data set without skipped images.
 
-    Raises `UserError` if the grids are not what was written, or a photograph has changed since. Changed shards are read
-    once, about a second per gigabyte.
+    Raises `UserError` if the grids are not what was written, or a photograph has changed since. Shards are
+    verified at their first use, and again after a change.
     """
     extraction = extraction or Extraction()
     settings = store_settings(encoder, extraction)

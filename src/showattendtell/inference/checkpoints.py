@@ -27,7 +27,7 @@ from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
 from showattendtell.config.trust import check_targets, check_text, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
-from showattendtell.data.formats import fit
+from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding
@@ -133,7 +133,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         raise_errors(validate(config))
         encoder = build(config.encoder if published else with_overrides(config.encoder, weights="random"))
         stored = card["encoder"]["preprocessing"]
-        encoder.preprocessing = fit(stored, Preprocessing, f"the preprocessing in {path} was altered")
+        encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
         encoder.tuned = card["encoder"].get("tuned", False)
         vocabulary = Vocabulary(card["vocabulary"])
         with torch.device("meta"):  # without memory: an altered size may be of any number
@@ -293,7 +293,7 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{file} was written by showattendtell {card.get('version')} in format {card.get('format')!r}, this is "
             f"{__version__} and reads format {FORMAT}; install that version for it, or train again"
         )
-    fit(card, _Card, f"the metadata of {file} were altered")
+    check_layout(card, _Card, f"the metadata of {file} were altered")
     check_text(card, file)
     _check_weights(state, file)
     return card, state

@@ -79,7 +79,7 @@ def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[
     """Yield each image of the split with its captions from the files."""
     known = {name for file in references.values() for name in file.splits}
     if split is not None and split not in known:
-        hint = did_you_mean(split, known) if known else "; none of the files tells splits"
+        hint = did_you_mean(split, known) if known else "; no reference file has splits"
         raise UserError(f"the references have no split '{split}'{hint}")
     for file in references.values():
         captions = file.references or file.captions
