@@ -102,11 +102,11 @@ def test_scores_worked_by_hand(examples: list[Example]):
     The wide image is seen from 0.3 to 0.7, looked at in the middle column, from 0.433 to 0.567: 7/8 of it are ball. The
     high one is seen from 0.1 to 0.9 and looked at in the last column, from 0.633 on: all dog.
     """
-    gaze = measure_attention(module(), images, examples)
-    assert gaze.by_kind["other"] == (1 / 2, pytest.approx(2 * 7 / 8 / 4), 4)
-    assert gaze.by_kind["animals"] == (1 / 2, pytest.approx((1 / 8 + 1) / 2), 2)
+    attention_scores = measure_attention(module(), images, examples)
+    assert attention_scores.by_kind["other"] == (1 / 2, pytest.approx(2 * 7 / 8 / 4), 4)
+    assert attention_scores.by_kind["animals"] == (1 / 2, pytest.approx((1 / 8 + 1) / 2), 2)
     wide, high = 0.25 / 0.4, 0.45 / 0.8
-    assert gaze.uniform == (
+    assert attention_scores.uniform == (
         pytest.approx((4 * 2 / 3 + 2 * 1 / 3) / 6),
         pytest.approx((2 * wide + (1 - wide) + 2 * high + (1 - high)) / 6),
         6,

@@ -142,12 +142,12 @@ def test_cells_inside_are_those_whose_centre_a_box_contains(seed: int):
 def test_scores_are_means_over_words_and_by_kind_the_commonest_first():
     hit = GroundedWord(peaked(0, 1), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
     miss = GroundedWord(peaked(0, 0), SEEN, (Box(0.375, 0.0, 0.5, 0.5),), "people")
-    gaze = score_attention(
+    attention_scores = score_attention(
         [compare_maps(look) for look in (hit._replace(kind="animals"), hit, miss, hit._replace(kind=""))]
     )
-    assert gaze.model == (3 / 4, pytest.approx((0.3 * 3 + 0.1) / 4), 4)
-    assert gaze.uniform == (pytest.approx(1 / 8), pytest.approx(1 / 8), 4)
-    assert list(gaze.by_kind.items()) == [
+    assert attention_scores.model == (3 / 4, pytest.approx((0.3 * 3 + 0.1) / 4), 4)
+    assert attention_scores.uniform == (pytest.approx(1 / 8), pytest.approx(1 / 8), 4)
+    assert list(attention_scores.by_kind.items()) == [
         ("people", (1 / 2, pytest.approx(0.2), 2)),
         ("animals", (1, pytest.approx(0.3), 1)),
     ]

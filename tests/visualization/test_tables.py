@@ -3,15 +3,15 @@ import pytest
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison, Difference
 from showattendtell.visualization.tables import (
-    gaze_figures,
+    attention_score_figures,
+    print_attention_scores,
     print_comparison,
-    print_gaze,
     print_notes,
     print_relations,
     print_scores,
 )
 
-GAZE = AttentionScores(
+ATTENTION_SCORES = AttentionScores(
     model=MapScore(0.75, 0.5, 1200),
     uniform=MapScore(0.25, 0.125, 1200),
     centre=MapScore(0.5, 0.3, 1200),
@@ -26,7 +26,7 @@ def rows(printed: str) -> list[list[str]]:
 
 
 def test_the_gaze_table_shows_the_model_next_to_the_baselines(capsys: pytest.CaptureFixture[str]):
-    print_gaze(GAZE, "where it looks")
+    print_attention_scores(ATTENTION_SCORES, "where it looks")
     assert rows(capsys.readouterr().out) == [
         ["model", "1,200", "75.0", "50.0"],
         ["uniform", "1,200", "25.0", "12.5"],
@@ -35,7 +35,7 @@ def test_the_gaze_table_shows_the_model_next_to_the_baselines(capsys: pytest.Cap
 
 
 def test_the_gaze_table_has_a_row_for_every_kind_where_that_is_required(capsys: pytest.CaptureFixture[str]):
-    print_gaze(GAZE, "where it looks", with_kinds=True)
+    print_attention_scores(ATTENTION_SCORES, "where it looks", with_kinds=True)
     assert rows(capsys.readouterr().out)[3:] == [
         ["model: people", "1,000", "80.0", "60.0"],
         ["model: animals", "200", "50.0", "0.0"],
@@ -43,7 +43,7 @@ def test_the_gaze_table_has_a_row_for_every_kind_where_that_is_required(capsys: 
 
 
 def test_result_files_have_the_gaze_in_percent():
-    assert gaze_figures(GAZE) == {
+    assert attention_score_figures(ATTENTION_SCORES) == {
         "pointing_game": 75,
         "attention_correctness": 50,
         "pointing_game_words": 1200,

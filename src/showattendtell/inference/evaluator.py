@@ -20,8 +20,8 @@ from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
 from showattendtell.visualization.tables import (
-    gaze_figures,
-    print_gaze,
+    attention_score_figures,
+    print_attention_scores,
     print_maps,
     print_notes,
     print_relations,
@@ -153,9 +153,9 @@ def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[s
     relations = measure_relations(*trial.writers[0], trial.examples)
     print_relations(relations)
     figures = {**maps, **relation_figures(relations)}
-    if gaze := measure_attention(*trial.writers[0], trial.examples):
-        print_gaze(gaze, "where it looks at what people name", with_kinds)
-        figures |= gaze_figures(gaze)
+    if attention_scores := measure_attention(*trial.writers[0], trial.examples):
+        print_attention_scores(attention_scores, "attention at the ground-truth boxes", with_kinds)
+        figures |= attention_score_figures(attention_scores)
     return figures
 
 
@@ -166,11 +166,11 @@ def score_attention(trial: EvaluationRun) -> dict[str, Any]:
     """
     if reason := _lacks_attention(trial):
         raise UserError(reason)
-    gaze = measure_attention(*trial.writers[0], trial.examples)
-    assert gaze
-    print_gaze(gaze, trial.title(), with_kinds=True)
+    attention_scores = measure_attention(*trial.writers[0], trial.examples)
+    assert attention_scores
+    print_attention_scores(attention_scores, trial.title(), with_kinds=True)
     print_notes(trial.dataset.notes)
-    return gaze_figures(gaze)
+    return attention_score_figures(attention_scores)
 
 
 def _lacks_attention(trial: EvaluationRun) -> str:

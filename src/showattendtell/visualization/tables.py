@@ -123,13 +123,17 @@ def print_relations(relations: Relations) -> None:
     )
 
 
-def print_gaze(gaze: AttentionScores, title: str, with_kinds: bool = False) -> None:
+def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool = False) -> None:
     """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image."""
     table = Table("attention", title=title, title_justify="left")
     for column in ("nouns", "pointing game", "correctness"):
         table.add_column(column, justify="right")
-    sources = {"model": gaze.model, "uniform": gaze.uniform, "centre prior": gaze.centre}
-    kinds = {f"model: {kind}": score for kind, score in gaze.by_kind.items()} if with_kinds else {}
+    sources = {
+        "model": scores.model,
+        "uniform": scores.uniform,
+        "centre prior": scores.centre,
+    }
+    kinds = {f"model: {kind}": score for kind, score in scores.by_kind.items()} if with_kinds else {}
     for name, score in (sources | kinds).items():
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
         table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
@@ -145,13 +149,15 @@ def relation_figures(relations: Relations) -> dict[str, Any]:
     }
 
 
-def gaze_figures(gaze: AttentionScores) -> dict[str, Any]:
+def attention_score_figures(scores: AttentionScores) -> dict[str, Any]:
     """Return the scores of attention maps by their names in result files; rates in percent."""
-    by_kind = {kind: {**_rates(score), "pointing_game_words": score.num_words} for kind, score in gaze.by_kind.items()}
+    by_kind = {
+        kind: {**_rates(score), "pointing_game_words": score.num_words} for kind, score in scores.by_kind.items()
+    }
     return {
-        **_rates(gaze.model),
-        "pointing_game_words": gaze.model.num_words,
-        "attention_baselines": {"uniform": _rates(gaze.uniform), "centre": _rates(gaze.centre)},
+        **_rates(scores.model),
+        "pointing_game_words": scores.model.num_words,
+        "attention_baselines": {"uniform": _rates(scores.uniform), "centre": _rates(scores.centre)},
         "attention_by_kind": by_kind,
     }
 
