@@ -142,7 +142,7 @@ def test_a_split_s_images_are_those_of_the_references_that_are_in_it():
 
 @pytest.mark.parametrize(
     ("people", "words"),
-    [(SPLIT, "no split 'tets'; did you mean 'test'"), (captions(SAID), "no split 'tets'; none of the files tells")],
+    [(SPLIT, "no split 'tets'; did you mean 'test'"), (captions(SAID), "no split 'tets'; no reference file has")],
 )
 def test_an_unknown_split_is_reported(people: CaptionFile, words: str):
     with pytest.raises(UserError, match=words):
