@@ -52,7 +52,7 @@ def test_the_last_of_two_values_for_a_setting_counts():
     [
         ("attention=sofd", "^there is no attention=sofd; did you mean 'soft'"),
         ("attention/score=cosin", "^there is no attention/score=cosin; did you mean 'cosine'"),
-        ("experiment=attentions/sof", "^there is no experiment=attentions/sof; did you mean 'attentions/soft'"),
+        ("experiment=paper/coco_sof", "^there is no experiment=paper/coco_sof; did you mean 'paper/coco_soft'"),
         ("schedule=zzz", "^there is no schedule=zzz; known are constant, cosine$"),
         ("schedule=null", "^there is no schedule=null; known are constant, cosine$"),
         ("decoder.dropot=0.3", "^there is no setting decoder.dropot; did you mean 'dropout'"),

@@ -7,14 +7,17 @@ import pytest
 import torch
 
 from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
 from showattendtell.config.renames import (
     CALLBACKS,
     CLASSES,
+    EXPERIMENTS,
     MODULES,
     PACKAGE,
     SETTINGS,
     STATES,
     rename_argument,
+    rename_experiments,
     rename_settings,
     rename_states,
 )
@@ -120,6 +123,21 @@ def test_a_setting_that_is_typed_under_its_old_name_is_refused_with_the_new_one(
     with pytest.raises(UserError, match=rf"{old} was renamed to {new}"):
         check_command("train", [*command, f"{old}=1"])
     assert rename_argument(f"+{old}=a=b") == f"+{new}=a=b"
+
+
+@pytest.mark.parametrize(("old", "new"), EXPERIMENTS.items())
+def test_an_experiment_of_before_is_refused_with_the_arguments_that_compose_the_same(old: str, new: str):
+    with pytest.raises(UserError, match=f"^{old} was renamed to {new}$"):
+        check_command("train", [old])
+    assert check_command("train", new.split())
+    assert rename_experiments(["cache=a b", old, "seed=2"]) == ["cache=a b", *new.split(), "seed=2"]
+
+
+@pytest.mark.parametrize(("decoder", "dropout"), [("lstm", 0.3), ("nic", None), ("log_bilinear", None)])
+def test_the_dropout_of_the_lstm_on_flickr8k_is_not_that_of_the_baselines(decoder: str, dropout: float | None):
+    config, groups = compose("train", ["experiment=paper/flickr8k", f"decoder={decoder}"])
+    assert config.decoder.get("dropout") == dropout
+    assert "paper/dropout/flickr8k_lstm" not in groups["experiment"]
 
 
 def test_a_node_that_was_moved_is_found_in_its_new_place():

@@ -19,7 +19,7 @@ CONF = Path(config_folder())
 OWN_GROUPS = [folder.name for folder in CONF.iterdir() if (folder / f"{folder.name}.yaml").is_file()]
 """Commands with groups of their own, in a folder of their own."""
 ROOTS = sorted([*(file.stem for file in CONF.glob("*.yaml")), *OWN_GROUPS])
-BUILT_ON = ["base", "variant/released"]
+BUILT_ON = ["base", "variant/released", "experiment/paper/dropout"]
 """Folders of what other options include, and that nobody chooses from."""
 
 

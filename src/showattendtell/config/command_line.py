@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
-from showattendtell.config.renames import FORMER_GROUPS, renamed_setting
+from showattendtell.config.renames import EXPERIMENTS, FORMER_GROUPS, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
@@ -126,8 +126,11 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
     for value in map(_value, _lines(override, groups)):
         is_list = value.startswith("[")  # several options, as in [wandb,tensorboard]
         for option in [each.strip() for each in value.strip("[]").split(",")] if is_list else [value]:
-            if option not in groups[group] and (option != "null" or default is not None):
-                yield group, f"there is no {group}={option}{did_you_mean(option, groups[group])}"
+            choice = f"{group}={option}"
+            if option not in groups[group] and choice in EXPERIMENTS:
+                yield group, f"{choice} was renamed to {EXPERIMENTS[choice]}"
+            elif option not in groups[group] and (option != "null" or default is not None):
+                yield group, f"there is no {choice}{did_you_mean(option, groups[group])}"
             elif lack := _lacking_package(group, option):
                 yield group, lack
 

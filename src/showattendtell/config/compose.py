@@ -121,7 +121,8 @@ def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
 
 def _options(group: str) -> list[str]:
     """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
-    named = {entry.removeprefix(f"/{group}/").partition("/")[0] for entry in _defaults(group)}
+    entries = (entry.removeprefix("optional ").removeprefix(f"/{group}/") for entry in _defaults(group))
+    named = {re.split("[/@]", entry)[0] for entry in entries}
     folders = [folder for folder in _entries(group, ObjectType.GROUP) if folder not in named]
     inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}")]
     return _entries(group, ObjectType.CONFIG) + inner

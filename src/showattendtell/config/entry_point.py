@@ -177,12 +177,12 @@ class Choices(NamedTuple):
 
 
 def read_choices() -> Choices:
-    """Return the choices of this run, without the arguments `resume` and `sweep`."""
+    """Return the choices of this run, without the arguments `resume` and `sweep` and the parts of an experiment."""
     config = HydraConfig.get()
     choices = {
         group: option
         for group, option in config.runtime.choices.items()
-        if option and group != SEARCH and not group.startswith("hydra")
+        if option and group != SEARCH and not group.startswith(("hydra", "experiment/"))
     }
     given = [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))]
     return Choices(choices, given)

@@ -4,7 +4,7 @@ A setting that is typed under its old name gets an error with the new one. Check
 names, which are replaced when they are loaded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from showattendtell.config.validation import TARGET
@@ -28,6 +28,21 @@ SETTINGS = {
 
 # old name of a node at the top of a configuration to its new place
 MOVED = {"early_stopping": "callbacks.early_stopping"}
+
+# arguments that choose an experiment that is gone, and the arguments that compose the same configuration
+EXPERIMENTS = {
+    "experiment=attentions/soft": "experiment=flickr8k_small loss.attention_weight=0.1",
+    "experiment=flickr8k_compact": "experiment=staged/flickr8k_compact",
+    "experiment=paper/flickr8k_lstm": "experiment=paper/flickr8k",
+}
+for _group, _options in {"attention": ("additive", "dot", "hard", "none"), "decoder": ("nic", "log_bilinear")}.items():
+    for _option in _options:
+        EXPERIMENTS[f"experiment=attentions/{_option}"] = f"experiment=flickr8k_small {_group}={_option}"
+        if _option != "hard":
+            for _dataset in ("flickr8k", "flickr30k", "coco"):
+                EXPERIMENTS[f"experiment=paper/{_dataset}_{_option}"] = (
+                    f"experiment=paper/{_dataset} {_group}={_option}"
+                )
 
 # groups that are gone, which leave settings of the same name, and the reason
 FORMER_GROUPS = {"loss": "the loss comes with the attention"}
@@ -75,6 +90,11 @@ CHOICES = {"mean_of": "average_of"}
 # keys of a checkpoint under which Lightning keeps the state of the data module and of the callbacks
 STATES = {"CaptionData": "CaptionDataModule"}
 CALLBACKS = {"Dashboards": "DashboardCallback"}
+
+
+def rename_experiments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line with the present names of experiments."""
+    return [new for old in arguments for new in (EXPERIMENTS[old].split() if old in EXPERIMENTS else [old])]
 
 
 def rename_argument(argument: str) -> str:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, config_folder, to_plain, without_hydra
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
+from showattendtell.config.renames import rename_experiments
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError
 
@@ -75,12 +76,16 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
-    """Return the arguments that a file holds. Raises `UserError` unless they are a list of texts of a usual length."""
+    """Return the arguments that a file holds, with the present names of experiments.
+
+    Raises:
+        UserError: if they are not a list of texts, or longer than `LIMIT`.
+    """
     if not isinstance(content, list) or not all(isinstance(argument, str) for argument in content):
         raise UserError(f"{file} was altered: its arguments are not a list of strings; train again without resume")
     if sum(map(len, content), len(content)) > LIMIT:
         raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
-    return content
+    return rename_experiments(content)
 
 
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
