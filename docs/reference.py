@@ -12,7 +12,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 
 from showattendtell.cli import COMMANDS
 from showattendtell.config.compose import command_folder, compose, config_folder
-from showattendtell.config.entry_point import Setting, explain
+from showattendtell.config.help import Setting, explain
 
 RECIPES = ("experiment", "sweep", "variant")
 """Groups whose options set settings of other groups."""

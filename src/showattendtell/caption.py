@@ -23,6 +23,10 @@ def main(config: DictConfig) -> None:
         )
     if config.split:
         return _caption_split(config)
+    images = [config.images] if isinstance(config.images, str) else config.images
+    missing = [image for image in images if "://" not in image and not Path(image).exists()]
+    if len(missing) == len(images):  # said here, before torch is imported
+        raise UserError("; ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import drawing
 
     pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]

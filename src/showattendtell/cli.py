@@ -3,6 +3,7 @@
 import runpy
 import sys
 
+from showattendtell import __version__
 from showattendtell.errors import did_you_mean, quiet_pipe
 
 COMMANDS = {
@@ -36,7 +37,10 @@ def main() -> None:
         with quiet_pipe():
             print("usage: showattendtell COMMAND [setting=value ...]\n")
             print("\n".join(f"  {command:<13}{purpose}" for command, purpose in COMMANDS.items()))
-            print("\nshowattendtell COMMAND --help lists its settings; --debug shows the traceback of an error.")
+            print("\nshowattendtell COMMAND --help describes its settings; --debug shows the traceback of an error;")
+            print("showattendtell --version prints the version.")
+    elif name == "--version":
+        print(f"showattendtell {__version__}")
     elif name in COMMANDS:
         del sys.argv[1]
         runpy.run_module(f"showattendtell.{name}", run_name="__main__", alter_sys=True)

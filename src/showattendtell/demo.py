@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 
+from showattendtell import __version__
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import report_errors, take_debug
 from showattendtell.errors import UserError
@@ -18,6 +19,9 @@ def main() -> None:
         arguments = take_debug(sys.argv[1:])
         if {"-h", "--help"} & set(arguments):
             print(f"{__doc__}\n\n  python -m showattendtell.demo\n\nIt takes no settings and writes to {RUN}.")
+            return
+        if "--version" in arguments:
+            print(f"showattendtell {__version__}")
             return
         if arguments:
             name = arguments[0].partition("=")[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from showattendtell.config.compose import LAUNCHER, compose
-from showattendtell.config.entry_point import help_page
+from showattendtell.config.help import help_page
 from showattendtell.errors import UserError
 
 GROUPS = {
@@ -42,7 +42,7 @@ def test_a_choice_that_does_not_compose_is_reported(small_conf: Path):
 
 
 def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: Path):
-    rows = [line.split() for line in help_page(*compose("train", [])).splitlines()]
+    rows = [line.split() for line in help_page("train", *compose("train", [])).splitlines()]
     assert ["attention/score", "[additive]", "cosine"] in rows
     assert ["experiment", "plain", "attentions/hard", "attentions/none"] in rows
-    assert "attention/score" not in help_page(*compose("train", ["attention=none"]))
+    assert "attention/score" not in help_page("train", *compose("train", ["attention=none"]))

@@ -166,6 +166,34 @@ def test_a_command_that_another_one_starts_shows_no_traceback_unless_asked():
     assert done.stdout == "0\n"
 
 
+LIGHT = Path(__file__).parents[1] / "fixtures/light.py"
+
+
+def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(tmp_path: Path):
+    settings = ["seed=2", "hydra/job_logging=none"]
+    done = subprocess.run([sys.executable, LIGHT, *settings], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "error: a seed of 2 is a fault; take another\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_leaves_the_folder_that_holds_something_else(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").touch()
+    line = [sys.executable, LIGHT, "seed=2", "hydra.run.dir=mine"]
+    assert subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60).returncode == 2
+    assert sorted(file.name for file in (tmp_path / "mine").iterdir()) == ["config", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco", "coco2017"])
+def test_training_without_the_data_names_the_command_that_downloads_them(
+    run_forked: Callable[..., Any], tmp_path: Path, name: str
+):
+    done = run_forked("train", f"dataset={name}", "encoder=efficientnet_lite0", folder=tmp_path)
+    assert f"showattendtell download dataset={name} dataset.root=DIR" in done.err
+    assert done.status == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("module", ["train", "cli"])
 def test_help_ends_quietly_where_its_reader_is_gone(module: str, tmp_path: Path):
     reader, writer = os.pipe()

@@ -1,5 +1,6 @@
 """`--help` and typos are answered at once: from any folder, and without the libraries that take seconds to import."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from showattendtell import __version__
+from showattendtell.cli import COMMANDS as ALL
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import OF_SEARCHES, compose
-from showattendtell.config.entry_point import help_page
+from showattendtell.config.compose import OF_SEARCHES, compose, purpose
+from showattendtell.config.help import COMMON, GROUPS, OF_LIBRARIES, explain, help_page
 
 ANSWER = """
 import atexit, runpy, sys
@@ -76,9 +79,9 @@ def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(t
 
 def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
     config, groups = compose("train", ["optimizer=rmsprop"])
-    page = help_page(config, groups)
+    page = help_page("train", config, groups)
     listed: dict[str, list[str]] = {}
-    for word in page[page.index("Choices") : page.index("Settings")].split("\n", 1)[1].split():
+    for word in page[page.index("Config groups") : page.index("Experiments (")].split("\n", 1)[1].split():
         if word in groups:
             options = listed.setdefault(word, [])
         else:
@@ -92,14 +95,14 @@ def test_help_of_training_names_every_group_with_its_options_and_marks_the_prese
 def test_help_explains_the_settings_of_a_nested_part_that_the_yaml_leaves_to_the_code():
     config, groups = compose("train", ["attention=soft", "attention/score=additive"])
     assert "width" not in config.attention.score
-    page = help_page(config, groups).splitlines()
+    page = help_page("train", config, groups).splitlines()
     number = next(n for n, line in enumerate(page) if line.startswith("  attention.score.width="))
     assert page[number + 1].startswith("      ")
     assert "attention.score.region_dim" not in "".join(page)
 
 
 def test_help_shows_the_values_of_the_options_that_stand_before_it():
-    page = help_page(*compose("train", check_command("train", ["dataset=flickr8k", "decoder.dropout=0.123"])))
+    page = help_page("train", *compose("train", check_command("train", ["dataset=flickr8k", "decoder.dropout=0.123"])))
     assert "decoder.dropout=0.123" in page
     assert "dataset.captions_per_image=5" in page
     assert "dataset.train=" not in page
@@ -108,7 +111,7 @@ def test_help_shows_the_values_of_the_options_that_stand_before_it():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_every_setting_of_the_yaml(command: str):
     config, groups = compose(command, [])
-    page = help_page(config, groups)
+    page = help_page(command, config, groups)
     settings = OmegaConf.to_container(config)
     settings.pop("hydra")
     for name in leaves(settings):
@@ -127,7 +130,7 @@ def leaves(node: dict[str, Any], path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("command", ["download", "prepare", "train", "evaluate", "score", "report", "caption"])
 def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
     config, groups = compose(command, [])
-    page = help_page(config, groups).splitlines()
+    page = help_page(command, config, groups).splitlines()
     settings = [
         key for key in config if key not in ("hydra", "_target_") and not isinstance(config._get_node(key), DictConfig)
     ]
@@ -141,3 +144,60 @@ def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets
     done = answer(tmp_path, "train", "--help", "decoder.output=[word,hidden]")
     assert done.returncode == 0
     assert "decoder.output=[word,hidden]" in done.stdout
+
+
+def test_help_of_training_describes_the_settings_that_people_change_and_says_where_the_rest_is(tmp_path: Path):
+    done = answer(tmp_path, "train", "--help")
+    page = done.stdout.splitlines()
+    settings = [line.split("=")[0].strip() for line in page if re.match(r"  [a-z_.]+=", line)]
+    assert settings == list(COMMON["train"])
+    assert len(page) < 110
+    assert "--help all describes all 92 settings, and what each experiment is for." in page
+
+
+def test_all_the_help_of_training_describes_every_setting_and_the_purpose_of_every_experiment(tmp_path: Path):
+    page = answer(tmp_path, "train", "--help", "all").stdout
+    words = " ".join(page.split())
+    for option in compose("train", [])[1]["experiment"]:
+        assert purpose("experiment", option).endswith("."), option
+        assert f"{option} {purpose('experiment', option)}" in words
+    assert "  decoder.dropout_places=[mean,start,output]" in page.splitlines()
+    assert "--help all" not in page
+
+
+def test_help_describes_the_settings_that_are_given_too(tmp_path: Path):
+    page = answer(tmp_path, "train", "--help", "decoder=nic", "loss.label_smoothing=0.3").stdout
+    assert "[nic]" in page
+    assert "  loss.label_smoothing=0.3\n      the share" in page
+
+
+@pytest.mark.parametrize("command", COMMON)
+def test_the_common_settings_of_a_command_are_settings_with_a_description(command: str):
+    config, _ = compose(command, ["dataset=flickr8k"] if command == "prepare" else [])
+    settings = OmegaConf.to_container(config)
+    settings.pop("hydra")
+    described = {setting.name for setting in explain("", settings) if setting.meaning}
+    assert set(COMMON[command]) <= described
+    assert command != "train" or OF_LIBRARIES.keys() <= described
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_only_training_lists_launchers_and_none_that_this_package_does_not_support(command: str):
+    config, groups = compose(command, [])
+    page = help_page(command, config, groups)
+    assert ("submitit_slurm" in page) == (command == "train")
+    assert "ray_aws" not in page
+    assert set(GROUPS.get(command, ())) <= set(groups)
+
+
+@pytest.mark.parametrize("command", ["cli", *ALL])
+def test_the_version_is_printed(command: str, tmp_path: Path):
+    done = answer(tmp_path, command, "--version")
+    assert done.stdout == f"showattendtell {__version__}\nIMPORTED []\n"
+    assert done.returncode == 0
+
+
+def test_a_photograph_that_is_missing_is_reported_before_anything_heavy_is_imported(tmp_path: Path):
+    done = answer(tmp_path, "caption", "missing.jpg", "images/")
+    assert done.stderr == "error: image missing.jpg does not exist; image images/ does not exist\n"
+    assert (done.returncode, done.stdout) == (2, "IMPORTED []\n")

@@ -74,6 +74,13 @@ def load_plain(file: Path) -> dict[str, Any]:
     return settings
 
 
+def purpose(group: str, option: str) -> str:
+    """Return the first line of the comment at the top of an option's YAML."""
+    lines = Path(config_folder(), group, f"{option}.yaml").read_text(encoding="utf-8").splitlines()
+    comments = (line.removeprefix("# ") for line in lines if line.startswith("# ") and "@package" not in line)
+    return next(comments, "")
+
+
 def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     """Return a stored configuration with the changes that are not null."""
     merged = copy.deepcopy(config)
@@ -116,7 +123,10 @@ def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
     for group in [group for group in chosen if "/" not in group and group != "hydra"]:
         named = _defaults(group)
         own += [group, *(f"{group}/{inner}" for inner in _entries(group, ObjectType.GROUP) if inner in named)]
-    return {group: _options(group) for group in (*own, LAUNCHER, *(OF_SEARCHES if SEARCH in own else ()))}
+    options = {group: _options(group) for group in (*own, *(OF_SEARCHES if SEARCH in own else ()))}
+    # the plugins bring launchers of other services, such as ray_aws, which this package has no settings for
+    launchers = [file.stem for file in Path(config_folder(), LAUNCHER).glob("*.yaml")]
+    return options | {LAUNCHER: ["basic", *sorted(launchers)]}
 
 
 def _options(group: str) -> list[str]:

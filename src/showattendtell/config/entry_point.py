@@ -1,12 +1,11 @@
-"""Entry point of every command: read the configuration, check it, run the command, and report errors; or print the page
-of `--help`, with the purpose and usage of the command and a description of every setting."""
+"""Entry point of every command: read the configuration, check it, run the command, and report errors."""
 
-import ast
 import atexit
 import gc
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,29 +18,25 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
+from omegaconf import DictConfig
 
-from showattendtell.config.command_line import SUPPLIED, check_command
+from showattendtell import __version__
+from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import SEARCH, command_folder, compose, load_plain, to_plain
+from showattendtell.config.help import COMMON, help_page
 from showattendtell.config.hydra_internals import is_flag, parse_arguments
-from showattendtell.config.signatures import Parameter, Signature, SignatureError, read_signature
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
 from showattendtell.config.trust import escaped
 from showattendtell.config.validation import (
     DEBUG,
     FAULTS,
-    TARGET,
     error_message,
     find_targets,
-    format_value,
-    join,
     raise_errors,
     validate,
 )
 from showattendtell.errors import UserError, quiet_pipe
+from showattendtell.runtime.files import LOCK, lock_file
 
 PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
 
@@ -69,7 +64,7 @@ def entry_point(
 
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 return run_in_sweep(checked)
-            with report_errors():
+            with report_errors(), discarding_empty_run():
                 return checked()
 
         def main() -> None:
@@ -77,11 +72,13 @@ def entry_point(
             gc.set_threshold(50_000)
             with report_errors():
                 arguments = without_dashes(map(expand_home, take_debug(sys.argv[1:])))
-                arguments = name_positional(arguments, positional) if positional else arguments
-                if {"-h", "--help"} & set(arguments):
-                    settings = [argument for argument in arguments if not argument.startswith("-")]
-                    print(help_page(*compose(name, check_command(name, settings, complete=False))))
+                if "--version" in arguments:
+                    print(f"showattendtell {__version__}")
                     return
+                if {"-h", "--help"} & set(arguments):
+                    print_help(name, arguments, positional)
+                    return
+                arguments = name_positional(arguments, positional) if positional else arguments
                 sys.argv[1:] = check_command(name, expand(arguments))
                 for sweeper in (GridSweeper, StudySweeper):
                     Plugins.instance().register(sweeper)
@@ -90,6 +87,16 @@ def entry_point(
         return main
 
     return decorate
+
+
+def print_help(name: str, arguments: Sequence[str], positional: str = "") -> None:
+    """Print the page of a command: all settings with `--help all`, else the common ones and those that were given."""
+    settings = [argument for argument in arguments if not argument.startswith("-") and argument != "all"]
+    settings = name_positional(settings, positional) if positional else settings
+    config, groups = compose(name, check_command(name, settings, complete=False))
+    given = [setting.partition("=")[0].lstrip("+") for setting in settings]
+    common = () if "all" in arguments else COMMON.get(name, ())
+    print(help_page(name, config, groups, dict.fromkeys([*common, *given]) if common else ()))
 
 
 def take_debug(arguments: list[str]) -> list[str]:
@@ -153,6 +160,23 @@ def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
 def run_folder() -> Path:
     """Return the folder that Hydra made for this run, as the user would type it."""
     return format_override(HydraConfig.get().runtime.output_dir)
+
+
+@contextmanager
+def discarding_empty_run() -> Iterator[None]:
+    """Remove the run's folder after an exception if it holds nothing but Hydra's copy of the configuration."""
+    try:
+        yield
+    except BaseException:
+        folder, written = run_folder(), HydraConfig.get().output_subdir
+        if written and set(os.listdir(folder)) <= {written, LOCK} and (lock := lock_file(folder / LOCK)):
+            shutil.rmtree(folder)
+            lock.close()
+            if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+                with suppress(OSError):
+                    folder.parent.rmdir()
+                    folder.parent.parent.rmdir()
+        raise
 
 
 def search_root() -> Path | None:
@@ -232,63 +256,3 @@ def report_errors() -> Iterator[None]:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-class Setting(NamedTuple):
-    """A setting: its value as on the command line, its description, and its type if known. A part has a description and
-    no value."""
-
-    name: str
-    value: str
-    meaning: str
-    annotation: Any
-
-
-def help_page(config: DictConfig, groups: Mapping[str, list[str]]) -> str:
-    """Return the page for a composed configuration. Descriptions come from the docstrings of the configured classes."""
-    console = Console(highlight=False)
-    with console.capture() as capture:
-        console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
-        if groups:
-            console.print("\nChoices (group=option), the present one in brackets:\n")
-            table, present = Table.grid(padding=(0, 2)), config.hydra.runtime.choices
-            for group in [group for group in groups if group in present]:
-                options = (f"\\[{option}]" if option == present[group] else option for option in groups[group])
-                table.add_row("", group, "  ".join(options))
-            console.print(table)
-        settings: Any = OmegaConf.to_container(config)
-        settings.pop("hydra")
-        console.print("\nSettings (setting=value), as they stand with these choices:\n")
-        for name, value, meaning, _ in explain("", settings):
-            escaped_value = value.replace("[", "\\[")  # or rich reads a list as markup
-            console.print(f"  {name}={escaped_value}" if value else f"  [bold]{name}[/bold]", soft_wrap=True)
-            if meaning:
-                console.print(Padding(meaning, (0, 0, 0, 6)), markup=False)
-        console.print(
-            "\n-m before several values (decoder.hidden_dim=256,512) runs them all; --cfg job prints all settings."
-        )
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
-
-
-def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
-    """Yield a part and its settings. Arguments of its target are included if they are set or documented; libraries
-    document their own targets."""
-    signature = Signature({}, False, "")
-    if str(node.get(TARGET, "")).startswith("showattendtell."):
-        with suppress(SignatureError):
-            signature = read_signature(node[TARGET])
-            if path:
-                yield Setting(path, "", signature.doc, None)
-    inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
-    for key, value in node.items():
-        if key not in inner and not str(key).startswith("_"):
-            parameter = signature.parameters.get(key, Parameter(None, None, ""))
-            yield Setting(join(path, str(key)), format_value(value), parameter.doc, parameter.annotation)
-    for key, parameter in signature.parameters.items():
-        if key not in node and parameter.default is not None and parameter.doc and key not in SUPPLIED.get(path, ()):
-            default: Any = parameter.default
-            with suppress(ValueError):  # an expression stays as it is
-                default = ast.literal_eval(default)
-            yield Setting(f"{path}.{key}", format_value(default), parameter.doc, parameter.annotation)
-    for key, value in inner.items():
-        yield from explain(join(path, key), value)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import ErrorDetails
 
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.errors import UserError, did_you_mean, first_line
@@ -70,6 +71,35 @@ def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
             yield f"there is no setting {path}.{key}{did_you_mean(key, signature.parameters)}"
 
 
+REASONS = {
+    "too_short": "should have at least {min_length} values",
+    "too_long": "should have at most {max_length} values",
+    "missing": "should have more values",
+    "string_too_short": "should not be empty",
+    "string_type": "should be a text",
+    "none_required": "should be null",
+    "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "dict_type": "should be given as {{name:value}}",
+    "mapping_type": "should be given as {{name:value}}",
+}
+"""What a value should be, by pydantic's type of error. Other types have pydantic's message."""
+
+
+def _reason(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    kind = "string_too_short" if context.get("min_length") == 1 else error["type"]
+    return REASONS[kind].format_map(context) if kind in REASONS else error["msg"].removeprefix("Input ")
+
+
+def _either(reasons: Sequence[str]) -> str:
+    """Join what a value should be: 'should be a text or a list'."""
+    first, *others = dict.fromkeys(reasons)
+    common = "should be " if first.startswith("should be ") else "should "
+    return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
+
+
 def _value_faults(path: str, value: Any, annotation: Any) -> Iterator[str]:
     def reasons(given: Any) -> list[str]:
         try:
@@ -77,15 +107,19 @@ def _value_faults(path: str, value: Any, annotation: Any) -> Iterator[str]:
         except PydanticSchemaGenerationError:
             return []
         except ValidationError as fault:
-            return [error["msg"].removeprefix("Input ") for error in fault.errors()]
+            return [_reason(error) for error in fault.errors()]
         return []
 
     wrong = reasons(value)
-    if wrong and not (isinstance(value, list) and not reasons(tuple(value))):  # YAML has no tuples
+    if wrong and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
+        as_tuple = reasons(tuple(value))
+        kinds = {REASONS["list_type"], REASONS["string_type"]}
+        wrong = [reason for reason in wrong + as_tuple if reason not in kinds] if as_tuple else []
+    if wrong:
         if not reasons([value]):
             yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
         else:
-            yield f"{path}={format_value(value)} {' or '.join(dict.fromkeys(wrong))}"
+            yield f"{path}={format_value(value)} {_either(wrong)}"
 
 
 def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:

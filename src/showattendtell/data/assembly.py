@@ -182,12 +182,22 @@ def _fault(example: Example) -> str | None:
     return None
 
 
-def open_folder(root: str, holds: str) -> Path:
-    """Return the folder of a data set; a `UserError` if it is not a folder."""
+def open_folder(root: str, holds: str, download: str = "") -> Path:
+    """Return the folder of a data set.
+
+    Args:
+        root: its path.
+        holds: the content, for the error message.
+        download: its name in the command `download`, if it is published.
+
+    Raises:
+        UserError: if it is not a folder.
+    """
     folder = Path(root).expanduser()
     if not folder.is_dir():
         fault = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise UserError(f"the folder {root} {fault}; set dataset.root to the folder that holds {holds}")
+        remedy = f", or fetch it with showattendtell download dataset={download} dataset.root=DIR" if download else ""
+        raise UserError(f"the folder {root} {fault}; set dataset.root to the folder that holds {holds}{remedy}")
     return folder
 
 

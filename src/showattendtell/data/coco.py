@@ -48,7 +48,7 @@ def read_coco(
         instances: COCO's instance files, as [instances_train2014.json,instances_val2014.json], for the boxes of objects
             that captions name; searched in `root` first.
     """
-    folder = open_folder(root, "MS COCO's train2014 and val2014")
+    folder = open_folder(root, "MS COCO's train2014 and val2014", "coco")
     file = read_karpathy(_find_text(folder, captions))
     if train_on_restval:
         file = join_restval(file)
@@ -76,7 +76,7 @@ def read_coco2017(
         instances: COCO's instance files, as [instances_train2017.json,instances_val2017.json], for the boxes of objects
             that captions name; searched in `root` first.
     """
-    folder = open_folder(root, "MS COCO's train2017 and val2017")
+    folder = open_folder(root, "MS COCO's train2017 and val2017", "coco2017")
     train, val = (read_coco_captions(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
     other = "val" if val2017 == "test" else "test"
     splits = {**share_out(train.captions, {other: held_out}), val2017: list(val.captions)}

@@ -45,7 +45,7 @@ def read_flickr8k(
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
     """
-    folder = open_folder(root, "Flickr8k")
+    folder = open_folder(root, "Flickr8k", "flickr8k")
     images = find(folder, ["images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"], "the image folder")
     texts = find(folder, [f"./{captions}", f"Flickr8k_text/{captions}"], "the caption file")
     file = _read_texts(texts, SPLIT_LISTS)
@@ -72,7 +72,7 @@ def read_flickr30k(
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
     """
-    folder = open_folder(root, "Flickr30k")
+    folder = open_folder(root, "Flickr30k", "flickr30k")
     images = find(folder, ["images", "flickr30k-images", "flickr30k_images", "Images"], "the image folder")
     texts = find(folder, [captions, f"flickr30k/{captions}"], "the caption file")
     file = _read_texts(texts, SPLIT_LISTS_30K)

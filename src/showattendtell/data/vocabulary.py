@@ -28,7 +28,15 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[Sequence[str]], size: Annotated[int, Field(gt=4)]) -> "Vocabulary":
-        """Build from the most frequent words, ties in alphabetical order; `size` includes the special words."""
+        """Build a vocabulary of the most frequent words; words of one frequency are taken in alphabetical order.
+
+        Args:
+            captions: the words of each training caption.
+            size: the largest number of words, the special words included.
+
+        Raises:
+            UserError: if `size` leaves no room for other words than the special ones.
+        """
         if size <= len(SPECIAL):
             raise UserError(f"vocabulary.size must be above {len(SPECIAL)}, got {size}")
         counts = Counter(word for caption in captions for word in caption)
