@@ -7,7 +7,11 @@ from showattendtell.config.entry_point import entry_point
 
 @entry_point("average")
 def main(config: DictConfig) -> None:
-    """Write the averaged checkpoint. Raises `UserError` if it would overwrite one of its inputs."""
+    """Write the averaged checkpoint.
+
+    Raises:
+        UserError: if it would overwrite one of its inputs.
+    """
     import sys
     from pathlib import Path
 

@@ -8,7 +8,11 @@ from showattendtell.reproduction.tables import quote_settings
 
 @entry_point("reproduce", expand=quote_settings)
 def main(config: DictConfig) -> None:
-    """Run the recipes. Raises `UserError` at the end if runs failed, with a list of them."""
+    """Run the recipes and write the table.
+
+    Raises:
+        UserError: at the end, with a list of the runs that failed.
+    """
     from pathlib import Path
 
     from hydra.utils import instantiate

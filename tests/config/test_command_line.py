@@ -84,7 +84,8 @@ def test_the_last_of_two_values_for_a_setting_counts():
         ("sweep=shapes", "^sweep=shapes is for several runs; put -m before it$"),
         ("hydra/sweeper/sampler=gp", "hydra/sweeper=basic has no hydra/sweeper/sampler; leave .* out"),
         ("hydra/launcher=joblib", "^hydra/launcher=joblib is for several runs; put -m before it$"),
-        ("hydra.run.dri=here", "^there is no setting hydra.run.dri; did you mean 'hydra.run.dir'"),
+        ("hydra.run.dri=here", "^there is no setting hydra.run.dri; did you mean 'dir'"),
+        ("hydr.run.dir=here", "^there is no setting hydr.run.dir; did you mean 'hydra'"),
     ],
 )
 def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, sentence: str):
@@ -235,6 +236,11 @@ def test_a_launcher_with_its_settings_is_let_through(launcher: str):
         "seed=1,2",
     ]
     assert check_command("train", line) == line
+
+
+def test_a_setting_of_a_launcher_that_the_yaml_leaves_to_its_default_is_let_through():
+    line = ["-m", "hydra/launcher=joblib", "hydra.launcher.verbose=1", "seed=1,2"]
+    assert check_command("train", line) == [*line[:2], "++hydra.launcher.verbose=1", "seed=1,2"]
 
 
 @pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())

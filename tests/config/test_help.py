@@ -11,7 +11,6 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell import __version__
-from showattendtell.cli import COMMANDS as ALL
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import OF_SEARCHES, compose, purpose
 from showattendtell.config.help import COMMON, GROUPS, OF_LIBRARIES, explain, help_page
@@ -152,7 +151,9 @@ def test_help_of_training_describes_the_settings_that_people_change_and_says_whe
     settings = [line.split("=")[0].strip() for line in page if re.match(r"  [a-z_.]+=", line)]
     assert settings == list(COMMON["train"])
     assert len(page) < 110
-    assert "--help all describes all 92 settings, and what each experiment is for." in page
+    assert any(
+        re.match(r"--help all describes all \d+ settings, and what each experiment is for", line) for line in page
+    )
 
 
 def test_all_the_help_of_training_describes_every_setting_and_the_purpose_of_every_experiment(tmp_path: Path):
@@ -190,7 +191,7 @@ def test_only_training_lists_launchers_and_none_that_this_package_does_not_suppo
     assert set(GROUPS.get(command, ())) <= set(groups)
 
 
-@pytest.mark.parametrize("command", ["cli", *ALL])
+@pytest.mark.parametrize("command", ["cli", "train", "export", "demo"])
 def test_the_version_is_printed(command: str, tmp_path: Path):
     done = answer(tmp_path, command, "--version")
     assert done.stdout == f"showattendtell {__version__}\nIMPORTED []\n"

@@ -11,7 +11,6 @@ from showattendtell.config.compose import compose
 from showattendtell.config.renames import (
     CALLBACKS,
     CLASSES,
-    EXPERIMENTS,
     MODULES,
     PACKAGE,
     SETTINGS,
@@ -125,12 +124,26 @@ def test_a_setting_that_is_typed_under_its_old_name_is_refused_with_the_new_one(
     assert rename_argument(f"+{old}=a=b") == f"+{new}=a=b"
 
 
-@pytest.mark.parametrize(("old", "new"), EXPERIMENTS.items())
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("attentions/soft", "experiment=flickr8k_small loss.attention_weight=0.1"),
+        ("attentions/hard", "experiment=flickr8k_small attention=hard"),
+        ("attentions/nic", "experiment=flickr8k_small decoder=nic"),
+        ("flickr8k_compact", "experiment=staged/flickr8k_compact"),
+        ("paper/coco_none", "experiment=paper/coco attention=none"),
+        ("paper/flickr30k_dot", "experiment=paper/flickr30k attention=dot"),
+        ("paper/flickr8k_additive", "experiment=paper/flickr8k attention=additive"),
+        ("paper/flickr8k_log_bilinear", "experiment=paper/flickr8k decoder=log_bilinear"),
+        ("paper/flickr8k_lstm", "experiment=paper/flickr8k"),
+    ],
+)
 def test_an_experiment_of_before_is_refused_with_the_arguments_that_compose_the_same(old: str, new: str):
-    with pytest.raises(UserError, match=f"^{old} was renamed to {new}$"):
-        check_command("train", [old])
+    argument = f"experiment={old}"
+    with pytest.raises(UserError, match=f"^{argument} was renamed to {new}$"):
+        check_command("train", [argument])
     assert check_command("train", new.split())
-    assert rename_experiments(["cache=a b", old, "seed=2"]) == ["cache=a b", *new.split(), "seed=2"]
+    assert rename_experiments(["cache=a b", argument, "seed=2"]) == ["cache=a b", *new.split(), "seed=2"]
 
 
 @pytest.mark.parametrize(("decoder", "dropout"), [("lstm", 0.3), ("nic", None), ("log_bilinear", None)])

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
-from showattendtell.config.renames import EXPERIMENTS, FORMER_GROUPS, renamed_setting
+from showattendtell.config.renames import FORMER_GROUPS, renamed_experiment, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
 from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
@@ -42,13 +42,19 @@ Fault = tuple[str, str]  # the setting or group of a wrong argument, and the err
 
 
 def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
-    """Return the arguments in the form that Hydra accepts. Raises one `UserError` that lists all errors in them.
-
-    With `complete=False` a setting without a value is no error. Settings of an unknown option are not checked.
+    """Return the arguments of a command in the form that Hydra accepts.
 
     A setting that the YAML leaves to its default in the code gets the prefix `++`, which Hydra requires. If a setting
     is given twice, the last value counts. In a sweep every value is checked together with the first values of the
-    other settings.
+    other settings. Settings of an unknown option are not checked.
+
+    Args:
+        name: the command.
+        arguments: its arguments, as typed.
+        complete: whether a setting without a value is an error.
+
+    Raises:
+        UserError: with all errors in the arguments.
     """
     parsed = parse_arguments(arguments)
     if parsed.multirun and parsed.cfg:
@@ -127,8 +133,9 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
         is_list = value.startswith("[")  # several options, as in [wandb,tensorboard]
         for option in [each.strip() for each in value.strip("[]").split(",")] if is_list else [value]:
             choice = f"{group}={option}"
-            if option not in groups[group] and choice in EXPERIMENTS:
-                yield group, f"{choice} was renamed to {EXPERIMENTS[choice]}"
+            renamed = "" if option in groups[group] else renamed_experiment(choice)
+            if renamed:
+                yield group, f"{choice} was renamed to {renamed}"
             elif option not in groups[group] and (option != "null" or default is not None):
                 yield group, f"there is no {choice}{did_you_mean(option, groups[group])}"
             elif lack := _lacking_package(group, option):
@@ -180,17 +187,12 @@ def _find(
     choices = [line for key, line in chosen.items() if key not in misplaced]
     config, _ = compose(name, choices)
     settings = {key: line for key, line in run.items() if key not in groups}
-    stated = {key for key in settings if _is_stated(config, key)}
-    for key, line in settings.items():
-        if key.startswith("hydra.") and key not in stated and not line.startswith("+"):
-            parent = key.rpartition(".")[0]  # or the closest one that exists
-            while not isinstance(node := OmegaConf.select(config, parent), DictConfig):
-                parent = parent.rpartition(".")[0]
-            known = [f"{parent}.{name}" for name in map(str, node) if name != TARGET]
-            misplaced[key] = f"there is no setting {key}{did_you_mean(key, known)}"
-    misplaced |= _misplaced(config, {key: line for key, line in settings.items() if not key.startswith(HYDRAS)}, groups)
+    # Hydra itself checks its groups, and a prefix of the user adds a setting to Hydra's own
+    named = {key: line for key, line in settings.items() if not line.startswith(("+", "hydra/"))}
+    stated = {key for key in named if _is_stated(config, key)}
+    misplaced |= _misplaced(config, named, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
-    unstated = {key for key in placed if not key.startswith(HYDRAS) and key not in stated}
+    unstated = placed.keys() & (named.keys() - stated)
     spelled = [f"++{line}" if key in unstated else line for key, line in placed.items()]
     try:
         config, _ = compose(name, [*choices, *spelled])
@@ -261,7 +263,7 @@ def _names(node: Any, path: str) -> set[str]:
     """Return the names that a node accepts: its keys and its target's arguments; `**` if it accepts any name."""
     if not isinstance(node, DictConfig):
         return set()
-    names = {str(key) for key in node if not str(key).startswith("_") and (path or key != "hydra")}
+    names = {str(key) for key in node if not str(key).startswith("_")}
     if TARGET in node:
         try:
             signature = read_signature(str(node[TARGET]))

@@ -16,6 +16,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
@@ -96,7 +97,7 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
 @lru_cache(maxsize=64)
 def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, list[str]]]:
     """Cached `compose`: the check of a command line repeats calls, and each takes a tenth of a second."""
-    with hydra.initialize_config_dir(folder):
+    with outside_of_command(), hydra.initialize_config_dir(folder):
         try:
             config = hydra.compose(name, list(overrides), return_hydra_config=True)
         except MissingConfigException as fault:

@@ -147,7 +147,11 @@ def without_dashes(arguments: Iterable[str]) -> list[str]:
 
 def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
     """Return the arguments with the positional ones collected as `setting=[...]`. An argument is positional if it has
-    no `=` or is the path of a file or folder. Raises `UserError` if the setting is given by name as well."""
+    no `=` or is the path of a file or folder.
+
+    Raises:
+        UserError: if the setting is given by name as well.
+    """
     given = parse_arguments(arguments).overrides
     places = [argument for argument in given if "=" not in argument or os.path.exists(argument)]
     rest = [argument for argument in arguments if argument not in places]

@@ -28,8 +28,9 @@ Config = DictConfig  # a checked configuration, whose settings are attributes
 def build(node: DictConfig, **objects: Any) -> Any:
     """Call the node's `_target_` with the node's settings and the objects that the code passes, and return the result.
 
-    Raises `UserError` for a target that is neither trusted nor named on the command line, for a setting that the code
-    passes, and for a value that the target rejects.
+    Raises:
+        UserError: for a target that is neither trusted nor named on the command line, for a setting that the code
+            passes, and for a value that the target rejects.
     """
     for name in objects.keys() & node.keys():
         raise UserError(f"{full_key(node, name)} is set by the code; leave it out")

@@ -4,6 +4,7 @@ A setting that is typed under its old name gets an error with the new one. Check
 names, which are replaced when they are loaded.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,20 +30,16 @@ SETTINGS = {
 # old name of a node at the top of a configuration to its new place
 MOVED = {"early_stopping": "callbacks.early_stopping"}
 
-# arguments that choose an experiment that is gone, and the arguments that compose the same configuration
+# patterns of experiments that are gone, and the arguments that compose the same configuration
 EXPERIMENTS = {
-    "experiment=attentions/soft": "experiment=flickr8k_small loss.attention_weight=0.1",
-    "experiment=flickr8k_compact": "experiment=staged/flickr8k_compact",
-    "experiment=paper/flickr8k_lstm": "experiment=paper/flickr8k",
+    "attentions/soft": "experiment=flickr8k_small loss.attention_weight=0.1",
+    "attentions/(additive|dot|hard|none)": r"experiment=flickr8k_small attention=\1",
+    "attentions/(nic|log_bilinear)": r"experiment=flickr8k_small decoder=\1",
+    "flickr8k_compact": "experiment=staged/flickr8k_compact",
+    "paper/(flickr8k|flickr30k|coco)_(additive|dot|none)": r"experiment=paper/\1 attention=\2",
+    "paper/(flickr8k|flickr30k|coco)_(nic|log_bilinear)": r"experiment=paper/\1 decoder=\2",
+    "paper/flickr8k_lstm": "experiment=paper/flickr8k",
 }
-for _group, _options in {"attention": ("additive", "dot", "hard", "none"), "decoder": ("nic", "log_bilinear")}.items():
-    for _option in _options:
-        EXPERIMENTS[f"experiment=attentions/{_option}"] = f"experiment=flickr8k_small {_group}={_option}"
-        if _option != "hard":
-            for _dataset in ("flickr8k", "flickr30k", "coco"):
-                EXPERIMENTS[f"experiment=paper/{_dataset}_{_option}"] = (
-                    f"experiment=paper/{_dataset} {_group}={_option}"
-                )
 
 # groups that are gone, which leave settings of the same name, and the reason
 FORMER_GROUPS = {"loss": "the loss comes with the attention"}
@@ -51,8 +48,6 @@ FORMER_GROUPS = {"loss": "the loss comes with the attention"}
 MODULES = {
     "batches": "datamodules.datamodule",
     "config.commands": "config.schemas",
-    "config.search": "config.sweeper",
-    "config.sweep": "config.sweeper",
     "data.augment": "data.augmentation",
     "decode.consensus": "decoding.consensus",
     "decode.sampling": "decoding.sampling",
@@ -77,8 +72,6 @@ MODULES = {
 # old name of a class, in its new module, to its new name
 CLASSES = {
     "config.schemas.Train": "config.schemas.TrainConfig",
-    "config.sweeper.Search": "config.sweeper.StudySweeper",
-    "config.sweeper.Sweep": "config.sweeper.GridSweeper",
     "datamodules.datamodule.CaptionData": "datamodules.datamodule.CaptionDataModule",
     "training.loggers.tensorboard_logger": "training.loggers.TensorBoardDashboard",
     "training.loggers.wandb_logger": "training.loggers.WandbDashboard",
@@ -92,9 +85,15 @@ STATES = {"CaptionData": "CaptionDataModule"}
 CALLBACKS = {"Dashboards": "DashboardCallback"}
 
 
+def renamed_experiment(argument: str) -> str:
+    """Return the arguments, separated by spaces, that replace an experiment that is gone; empty for other arguments."""
+    matches = ((re.fullmatch(f"experiment={old}", argument), new) for old, new in EXPERIMENTS.items())
+    return next((match.expand(new) for match, new in matches if match), "")
+
+
 def rename_experiments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a command line with the present names of experiments."""
-    return [new for old in arguments for new in (EXPERIMENTS[old].split() if old in EXPERIMENTS else [old])]
+    return [new for old in arguments for new in renamed_experiment(old).split() or [old]]
 
 
 def rename_argument(argument: str) -> str:

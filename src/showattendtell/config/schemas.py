@@ -1,6 +1,6 @@
 """Settings of each command that do not belong to one of its parts.
 
-Each class has the settings of one command; `--help` shows its docstring. Shared settings are in base classes.
+`--help` shows the descriptions of the attributes. Settings that several commands share are in base classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,13 @@ Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 
 @dataclass
 class DownloadConfig:
-    """
-    dataset: the data set to fetch.
-    parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
-    mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
-    retries: attempts in a row without progress before the download fails; the pauses between them grow.
+    """Settings of `download`.
+
+    Attributes:
+        dataset: the data set to fetch.
+        parts: which of images, captions and splits (Karpathy's) to fetch; by default all that the data set has.
+        mirror: another source of the archives: the URL of a folder, which is tried first, or a local folder or archive.
+        retries: attempts in a row without progress before the download fails; the pauses between them grow.
     """
 
     dataset: Text
@@ -33,20 +35,22 @@ class DownloadConfig:
 
 @dataclass
 class TrainConfig:
-    """
-    seed: seed of the order of the captions, the initial weights and dropout.
-    cache: the folder of the feature cache and of the images of dataset=shapes.
-    init_from: initial weights: project, each layer by its own rule; released, all layers by the rule of the released
-        code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
-    monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p per
-        word of the reference captions.
-    brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
-    checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step. Another
-        is written before each validation. Training waits while a checkpoint is written.
-    resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a run's
-        folder resumes that run, with its settings.
-    stages: trainings that run one after the other, by name, each with arguments that are added to this command's; each
-        starts from the best checkpoint of the previous one.
+    """Settings of `train`.
+
+    Attributes:
+        seed: seed of the order of the captions, the initial weights and dropout.
+        cache: the folder of the feature cache and of the images of dataset=shapes.
+        init_from: initial weights: project, each layer by its own rule; released, all layers by the rule of the
+            released code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
+        monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p
+            per word of the reference captions.
+        brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
+        checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step.
+            Another is written before each validation. Training waits while a checkpoint is written.
+        resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
+            run's folder resumes that run, with its settings.
+        stages: trainings that run one after the other, by name, each with arguments that are added to this command's;
+            each starts from the best checkpoint of the previous one.
     """
 
     seed: NonNegativeInt
@@ -61,10 +65,12 @@ class TrainConfig:
 
 @dataclass
 class BoxesConfig:
-    """
-    root: the folder of the data set; by default that of training.
-    entities: Flickr30k Entities, a zip or folder, for ground-truth boxes.
-    instances: COCO's instances, a file or a list of files, for ground-truth boxes.
+    """The folder of a data set, and its ground-truth boxes.
+
+    Attributes:
+        root: the folder of the data set; by default that of training.
+        entities: Flickr30k Entities, a zip or folder, for ground-truth boxes.
+        instances: COCO's instances, a file or a list of files, for ground-truth boxes.
     """
 
     root: Text | None
@@ -76,7 +82,8 @@ class BoxesConfig:
 class EvaluationDataConfig(BoxesConfig):
     """Settings of the data set that override those of training; null keeps the one of training.
 
-    skip_unreadable: skip images that cannot be read.
+    Attributes:
+        skip_unreadable: skip images that cannot be read.
     """
 
     skip_unreadable: bool | None
@@ -84,9 +91,11 @@ class EvaluationDataConfig(BoxesConfig):
 
 @dataclass
 class InferenceAttentionConfig:
-    """
-    inference_mode: hard attention uses a sample, the most probable region, or the expectation; by default as in
-        training.
+    """How attention is computed at inference.
+
+    Attributes:
+        inference_mode: hard attention uses a sample, the most probable region, or the expectation; by default as in
+            training.
     """
 
     inference_mode: Literal["sample", "argmax", "expectation"] | None
@@ -94,12 +103,14 @@ class InferenceAttentionConfig:
 
 @dataclass
 class ModelConfig:
-    """
-    checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one on
-        the hub, as owner/name; or an ensemble of several with one vocabulary, as [a.ckpt,b.ckpt], which averages their
-        probabilities and shows the attention maps of the first.
-    seed: seed of random draws by hard attention and decoding=sample.
-    device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """Settings of commands that read a checkpoint.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name; or an ensemble of several with one vocabulary, as [a.ckpt,b.ckpt], which averages
+            their probabilities and shows the attention maps of the first.
+        seed: seed of random draws by hard attention and decoding=sample.
+        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
     """
 
     checkpoint: Texts
@@ -109,17 +120,19 @@ class ModelConfig:
 
 @dataclass
 class EvaluateConfig(ModelConfig):
-    """
-    split: the images to caption.
-    tokenizer: how captions are split into words: plain, as for training; whitespace, cased and with punctuation as they
-        were written; or ptb, Stanford's.
-    metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
-        missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are boxes it
-        is always computed. metrics=[attention] generates no captions.
-    clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
-    output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for attention
-        alone.
-    cache: the folder of the feature cache; by default that of training.
+    """Settings of `evaluate`.
+
+    Attributes:
+        split: the images to caption.
+        tokenizer: how captions are split into words: plain, as for training; whitespace, cased and with punctuation as
+            they were written; or ptb, Stanford's.
+        metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
+            missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
+            boxes it is always computed. metrics=[attention] generates no captions.
+        clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
+        output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
+            attention alone.
+        cache: the folder of the feature cache; by default that of training.
     """
 
     split: Split
@@ -132,9 +145,11 @@ class EvaluateConfig(ModelConfig):
 
 @dataclass
 class CaptioningConfig(ModelConfig):
-    """
-    compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes its own captions, and all are shown side
-        by side.
+    """Settings of commands that caption photographs.
+
+    Attributes:
+        compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes its own captions, and all are shown side
+            by side.
     """
 
     compare: Text | Sequence[Text]
@@ -142,15 +157,18 @@ class CaptioningConfig(ModelConfig):
 
 @dataclass
 class CaptionConfig(CaptioningConfig):
-    """
-    images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as well.
-    split: images of the checkpoint's own data set instead, as one page with their reference captions.
-    number: how many images of the split, evenly spread; null for all.
-    formats: output formats for photographs: png, a picture of each with a panel for each word; gif and webp, the same
-        as an animation; html, one page of all that shows a word's attention map on hover. By default [png,html]. A
-        split is always one html page.
-    output: the folder for the pictures and the page, index.html; captions by default. With split= the file of the page;
-        page-SPLIT.html next to the checkpoint by default.
+    """Settings of `caption`.
+
+    Attributes:
+        images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as
+            well.
+        split: images of the checkpoint's own data set instead, as one page with their reference captions.
+        number: how many images of the split, evenly spread; null for all.
+        formats: output formats for photographs: png, a picture of each with a panel for each word; gif and webp, the
+            same as an animation; html, one page of all that shows a word's attention map on hover. By default
+            [png,html]. A split is always one html page.
+        output: the folder for the pictures and the page, index.html; captions by default. With split= the file of the
+            page; page-SPLIT.html next to the checkpoint by default.
     """
 
     images: Texts | None
@@ -162,11 +180,13 @@ class CaptionConfig(CaptioningConfig):
 
 @dataclass
 class ServeConfig(CaptioningConfig):
-    """
-    host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
-    port: the port to bind; 0 takes any free port. The address is printed.
-    names: the host names that the server accepts, as [photos.example.org]; by default those of this machine if host
-        accepts connections from it only, else any.
+    """Settings of `serve`.
+
+    Attributes:
+        host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
+        port: the port to bind; 0 takes any free port. The address is printed.
+        names: the host names that the server accepts, as [photos.example.org]; by default those of this machine if host
+            accepts connections from it only, else any.
     """
 
     host: Text
@@ -176,15 +196,17 @@ class ServeConfig(CaptioningConfig):
 
 @dataclass
 class ExportConfig:
-    """
-    checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one on
-        the hub, as owner/name.
-    formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; and aoti,
-        machine code by AOTInductor, which needs a C++ compiler and takes minutes.
-    images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
-    output: a new folder; export next to the checkpoint by default.
-    pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
-    max_length: the longest caption in words, <eos> included.
+    """Settings of `export`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; and
+            aoti, machine code by AOTInductor, which needs a C++ compiler and takes minutes.
+        images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
+        output: a new folder; export next to the checkpoint by default.
+        pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
+        max_length: the longest caption in words, <eos> included.
     """
 
     checkpoint: Text
@@ -197,10 +219,12 @@ class ExportConfig:
 
 @dataclass
 class AverageConfig:
-    """
-    checkpoint: the best.ckpt or last.ckpt of two or more trainings, as [a.ckpt,b.ckpt]; a checkpoint that is listed
-        twice gets double weight.
-    output: the new checkpoint.
+    """Settings of `average`.
+
+    Attributes:
+        checkpoint: the best.ckpt or last.ckpt of two or more trainings, as [a.ckpt,b.ckpt]; a checkpoint that is listed
+            twice gets double weight.
+        output: the new checkpoint.
     """
 
     checkpoint: Annotated[Sequence[Text], Field(min_length=2)]
@@ -209,20 +233,22 @@ class AverageConfig:
 
 @dataclass
 class ScoreConfig:
-    """
-    hypotheses: a file with a caption for each image, or two or more, as [a.json,b.json] or a quoted pattern such as
-        'runs/*/results-test.json'; every further file is compared with the first.
-    references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
-        default the references in the result files of evaluate.
-    split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
-    tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written;
-        or ptb, Stanford's tokenizer as the COCO server has it.
-    metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
-    partial: score the images that have captions, if not all have.
-    training: a file or files of training captions, to count the generated captions that are not among them.
-    resamples: number of bootstrap samples of the images, for the intervals of differences.
-    seed: seed of the bootstrap samples.
-    output: the result file.
+    """Settings of `score`.
+
+    Attributes:
+        hypotheses: a file with a caption for each image, or two or more, as [a.json,b.json] or a quoted pattern such as
+            'runs/*/results-test.json'; every further file is compared with the first.
+        references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
+            default the references in the result files of evaluate.
+        split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
+        tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written; or
+            ptb, Stanford's tokenizer as the COCO server has it.
+        metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
+        partial: score the images that have captions, if not all have.
+        training: a file or files of training captions, to count the generated captions that are not among them.
+        resamples: number of bootstrap samples of the images, for the intervals of differences.
+        seed: seed of the bootstrap samples.
+        output: the result file.
     """
 
     hypotheses: Texts
@@ -239,12 +265,14 @@ class ScoreConfig:
 
 @dataclass
 class FeaturesConfig:
-    """
-    cache: the folder of the feature cache.
-    verify: read every store and compare it with its checksums.
-    merge: folders of stores by the same encoder, to merge into one store.
-    output: the folder of the merged store; training looks for it in cache/features/DATASET/, under the name of a store
-        of its encoder.
+    """Settings of `features`.
+
+    Attributes:
+        cache: the folder of the feature cache.
+        verify: read every store and compare it with its checksums.
+        merge: folders of stores by the same encoder, to merge into one store.
+        output: the folder of the merged store; training looks for it in cache/features/DATASET/, under the name of a
+            store of its encoder.
     """
 
     cache: Text
@@ -263,14 +291,16 @@ Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "
 
 @dataclass
 class ReportConfig:
-    """
-    runs: result files of evaluate, or folders that are searched for results-*.json; given without runs= as well.
-    split: the split whose results are shown.
-    columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
-    paper: show the rows of the paper's Table 1 for the data sets of the results.
-    output: a file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
-    study: instead of results, the folder of a search, runs/NAME-study.
-    storage: the storage of the study, if it is not a file in this folder.
+    """Settings of `report`.
+
+    Attributes:
+        runs: result files of evaluate, or folders that are searched for results-*.json; given without runs= as well.
+        split: the split whose results are shown.
+        columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
+        paper: show the rows of the paper's Table 1 for the data sets of the results.
+        output: a file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
+        study: instead of results, the folder of a search, runs/NAME-study.
+        storage: the storage of the study, if it is not a file in this folder.
     """
 
     runs: Texts | None
@@ -284,13 +314,15 @@ class ReportConfig:
 
 @dataclass
 class ReproduceConfig:
-    """
-    table: the table to reproduce.
-    recipes: the recipes of the table to run; by default all. [] runs none, for the table of finished runs.
-    seeds: the seeds of the runs; the table's own by default.
-    settings: arguments of train for all runs, as [trainer.max_epochs=1,cache=DIR].
-    plan: only print which runs are left to do.
-    output: the folder of the runs and the table; runs/paper-FOLDER of the table by default.
+    """Settings of `reproduce`.
+
+    Attributes:
+        table: the table to reproduce.
+        recipes: the recipes of the table to run; by default all. [] runs none, for the table of finished runs.
+        seeds: the seeds of the runs; the table's own by default.
+        settings: arguments of train for all runs, as [trainer.max_epochs=1,cache=DIR].
+        plan: only print which runs are left to do.
+        output: the folder of the runs and the table; runs/paper-FOLDER of the table by default.
     """
 
     table: Text

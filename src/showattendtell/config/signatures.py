@@ -40,7 +40,8 @@ class SignatureError(Exception):
 def read_signature(target: str) -> Signature:
     """Return the signature of `package.module.Class`, `package.module.function` or `package.module.Class.method`.
 
-    Raises `SignatureError` if it does not exist.
+    Raises:
+        SignatureError: if it does not exist.
     """
     return _signature(_definition(*_find_module(target)))
 

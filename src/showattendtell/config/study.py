@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.config.hydra_internals import outside_of_command, parse_search_space
+from showattendtell.config.hydra_internals import parse_search_space
 from showattendtell.config.validation import format_value
 from showattendtell.errors import UserError, first_line, listed
 from showattendtell.runtime.files import LOCK, atomic_write, file_lock, lock_file
@@ -43,8 +43,11 @@ SAMPLERS, PRUNERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"
 
 
 def open_storage(url: str | None, folder: Path) -> BaseStorage:
-    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder. Raises `UserError` if
-    it cannot be opened."""
+    """Open the storage at `url`, a database or a file; None for the database in a sweep's folder.
+
+    Raises:
+        UserError: if it cannot be opened.
+    """
     if url and "://" not in url:
         return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
@@ -95,7 +98,11 @@ def write_card(folder: Path, name: str, url: str | None) -> None:
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
     """Return the study of a sweep's folder. `url` is its storage, if that is outside of the folder; an outside storage
-    in `study.json` is not trusted. Raises `UserError` if there is no study."""
+    in `study.json` is not trusted.
+
+    Raises:
+        UserError: if there is no study.
+    """
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         name, place = str(card["study"]), card["storage"]
@@ -154,7 +161,11 @@ def current_trial() -> CurrentTrial:
 
 def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]) -> str:
     """Return the metric that all trials optimise. An experiment, a variant, a reward or the last stage may set it; no
-    setting of a part does. Raises `UserError` if trials optimise different metrics."""
+    setting of a part does.
+
+    Raises:
+        UserError: if trials optimise different metrics.
+    """
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
         found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
@@ -167,11 +178,10 @@ def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str
 def _selection_of(settings: Mapping[str, Any]) -> str:
     """Return `monitor` of one run, or of the last of its stages."""
     arguments = [f"{key}={value}" for key, value in settings.items()]
-    with outside_of_command():
-        config, _ = compose("train", arguments)
-        if config.stages:
-            *_, last = config.stages.values()
-            config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
+    config, _ = compose("train", arguments)
+    if config.stages:
+        *_, last = config.stages.values()
+        config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
     return str(config.monitor)
 
 
@@ -203,8 +213,9 @@ class Study:
         seed: seed of the proposals, which also depend on earlier trials.
         arguments: arguments of the runs; a setting with several values or a range is searched.
 
-    Raises `UserError` if the study was started with another search space or other settings, if the folder has trials
-    that the study does not have, or if trials would optimise different metrics.
+    Raises:
+        UserError: if the study was started with another search space or other settings, if the folder has trials that
+            the study does not have, or if trials would optimise different metrics.
     """
 
     def __init__(

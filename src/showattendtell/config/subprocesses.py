@@ -18,7 +18,8 @@ from showattendtell.errors import UserError
 def in_own_process(work: Callable[[], Any]) -> Any:
     """Return the result of `work` in a fork of this process, which gets SIGTERM if this process is killed.
 
-    Raises `UserError` with the message of an exception in `work`, and if the fork is killed or otherwise stopped.
+    Raises:
+        UserError: with the message of an exception in `work`, or if the fork is killed or otherwise stopped.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

@@ -73,10 +73,12 @@ def _printing_into(log: Path) -> Iterator[None]:
 class GridSweeper(BasicSweeper):
     """Grid search over all combinations of the values; at the end it prints a line with the result of every run.
 
-    max_batch_size: number of runs in a batch; the next batch is launched when all of them have ended.
-    params: values in addition to those of the command line.
+    Args:
+        max_batch_size: number of runs in a batch; the next batch is launched when all of them have ended.
+        params: values in addition to those of the command line.
 
-    Raises `UserError` with the error messages of the runs that failed.
+    Raises:
+        UserError: with the error messages of the runs that failed.
     """
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -131,7 +133,11 @@ class RecordingLauncher(Launcher):
         return [run for run in ended if run.status == JobStatus.COMPLETED]
 
     def report(self) -> None:
-        """Print a line for each successful run. Raises `UserError` with a line for each failed one."""
+        """Print a line for each successful run.
+
+        Raises:
+            UserError: with a line for each failed run.
+        """
         failed = []
         shared = set.intersection(*(set(run.overrides or ()) for run in self.ended))
         for run in self.ended:
@@ -167,14 +173,16 @@ class StudySweeper(Sweeper):
     Optuna's Hydra plugin would add `n_trials` to a resumed study, overwrite the folders of its first trials, and not
     pass the trial to its run. Only its parser of search spaces is used here.
 
-    study_name: the study's name in its storage.
-    storage: the storage of the study: a database, as postgresql://USER@HOST/NAME, or an Optuna journal file; by default
-        study.db in the sweep's folder.
-    n_trials: total number of trials of the study. Failed trials count; interrupted ones are resumed.
-    n_jobs: number of trials that are launched at a time.
-    seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
-    sampler, pruner: the sampler proposes trials, the pruner stops hopeless ones.
-    params: settings of all trials, each with its value, or the values or range to search.
+    Args:
+        study_name: the study's name in its storage.
+        storage: the storage of the study: a database, as postgresql://USER@HOST/NAME, or an Optuna journal file; by
+            default study.db in the sweep's folder.
+        n_trials: total number of trials of the study. Failed trials count; interrupted ones are resumed.
+        n_jobs: number of trials that are launched at a time.
+        seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
+        sampler: proposes trials.
+        pruner: stops hopeless trials.
+        params: settings of all trials, each with its value, or the values or range to search.
     """
 
     def __init__(
@@ -203,7 +211,11 @@ class StudySweeper(Sweeper):
         self._recorder = RecordingLauncher(launcher, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the trials and report the study. Raises `UserError` if all trials fail."""
+        """Run the trials and report the study.
+
+        Raises:
+            UserError: if all trials fail.
+        """
         from showattendtell.config.study import Study
 
         study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)

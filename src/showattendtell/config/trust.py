@@ -91,8 +91,11 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
 def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[str]:
     """Return the arguments of a stored command, without the settings that the user has typed again.
 
-    They are data: only settings of this project, with trusted targets and without resolvers. Raises `UserError` for any
-    other argument in `file`; the `typed` ones on the command line may be anything.
+    They are data: only settings of this project, with trusted targets and without resolvers. The `typed` ones on the
+    command line may be anything.
+
+    Raises:
+        UserError: for any other argument in `file`.
     """
     again = {override.key_or_group for override in _overrides(typed)}
     arguments = []

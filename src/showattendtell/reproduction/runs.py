@@ -18,7 +18,6 @@ from showattendtell.config.compose import (
     without_hydra,
 )
 from showattendtell.config.entry_point import as_value
-from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.trust import literal
 from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
@@ -158,8 +157,7 @@ def _make_runs(
         while source.average_of:  # a mean has the settings of its first part, as in its checkpoint
             source = table.recipes[source.average_of[0]]
         arguments = (*source.settings, *common)
-        with outside_of_command():
-            settings = without_hydra(compose("train", check_command("train", arguments))[0])
+        settings = without_hydra(compose("train", check_command("train", arguments))[0])
         for seed in seeds:
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)

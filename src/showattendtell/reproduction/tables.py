@@ -13,7 +13,6 @@ from pydantic import Field
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import quoted
-from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import NonNegativeInt, PositiveFloat, PositiveInt, Text
@@ -101,9 +100,8 @@ def check_table(table: PaperTableConfig) -> None:
         raise UserError(
             f"table.decoding={table.decoding}, with which recipes are compared, is not among table.decodings=[{ways}]"
         )
-    with outside_of_command():
-        for decoding in table.decodings:
-            check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+    for decoding in table.decodings:
+        check_command("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
 
 
 def with_beginnings(recipes: Mapping[str, RecipeConfig], name: str) -> Iterator[str]:
@@ -214,8 +212,7 @@ def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
     """Return the present tokenizer and decoding settings of evaluate, in the form of a result file."""
     from showattendtell.config.instantiate import build
 
-    with outside_of_command():
-        config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
+    config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
     return config.tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
 
 

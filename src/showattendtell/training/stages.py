@@ -10,7 +10,6 @@ from typing import Any
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.entry_point import quoted, read_choices, run_folder, search_root
-from showattendtell.config.hydra_internals import outside_of_command
 from showattendtell.config.subprocesses import Subcommands
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import BEST, atomic_write
@@ -31,8 +30,7 @@ def run_stages(settings: Mapping[str, Any]) -> float:
     stages = list(plan_stages(settings["stages"], folder, given))
     for name, _, arguments in stages:
         try:
-            with outside_of_command():
-                check_command("train", arguments)
+            check_command("train", arguments)
         except UserError as fault:
             raise UserError(f"stage {name}: {fault}") from None
     with atomic_write(folder / STAGES) as file:
