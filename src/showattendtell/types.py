@@ -103,7 +103,7 @@ class Dataset(NamedTuple):
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of image names and captions in order. Results on examples of one fingerprint are comparable."""
+    """Return the SHA-256 of image names and captions in order. Results with equal ones are comparable."""
     digest = hashlib.sha256()
     for example in examples:
         captions = "\t".join(" ".join(caption.words) for caption in example.captions)

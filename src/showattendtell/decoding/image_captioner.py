@@ -53,7 +53,7 @@ class CaptionerEnsemble:
         """Generate captions, best first for each image.
 
         Args:
-            images: the same images for each model, as pixels or grids; with `mirrored`, then the mirror images for each.
+            images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
         """
         regions = [model.regions(of_model) for model, of_model in zip(self._models, images, strict=True)]
         return self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)

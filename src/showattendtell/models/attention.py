@@ -83,13 +83,20 @@ class ScoredAttention(Attention):
         region_dim: D.
         hidden_dim: n, the width of the decoder's state h.
         score: the score function of a region and the state.
-        gate: beta = sigmoid(W h + b) multiplies the context: one number per step, one per channel, or none.
+        gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel), multiplies the
+            context; none: beta = 1.
 
     With H > 1 heads, each head reads the regions through its own matrix V_h (D, ceil(D / H)), and their outputs are
     concatenated: z = beta [V_1^T r_1; ...; V_H^T r_H], r_h = sum_i alpha_hi a_i.
     """
 
-    def __init__(self, region_dim: int, hidden_dim: int, score: Callable[[int, int], ScoreFunction], gate: Gate):
+    def __init__(
+        self,
+        region_dim: PositiveInt,
+        hidden_dim: PositiveInt,
+        score: Callable[[int, int], ScoreFunction] = AdditiveScore,
+        gate: Gate = "scalar",
+    ):
         super().__init__()
         self.temperature = 1.0
         self.score = score(region_dim, hidden_dim)
@@ -124,21 +131,7 @@ class ScoredAttention(Attention):
 
 
 class SoftAttention(ScoredAttention):
-    """Deterministic "soft" attention: z = beta sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Eq. 4, 5, 13).
-
-    Args:
-        score: the score function of a region and the state.
-        gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel); none: beta = 1.
-    """
-
-    def __init__(
-        self,
-        region_dim: PositiveInt,
-        hidden_dim: PositiveInt,
-        score: Callable[[int, int], ScoreFunction] = AdditiveScore,
-        gate: Gate = "scalar",
-    ):
-        super().__init__(region_dim, hidden_dim, score, gate)
+    """Deterministic "soft" attention: z = beta sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Eq. 4, 5, 13)."""
 
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
         maps = self.scores(memory, state.hidden).softmax(dim=-1)

@@ -140,7 +140,7 @@ class Encoder(nn.Module):
             )
 
     def _recompute(self) -> bool:
-        """Turn on timm's gradient checkpointing; return True for VGG, which has none, so that `_feature_map` does it."""
+        """Turn on timm's gradient checkpointing; return True if `_feature_map` does it instead, as for VGG."""
         if isinstance(self.network, VGG):
             return True
         try:
@@ -179,9 +179,7 @@ class Encoder(nn.Module):
             stages = [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
             return checkpoint_seq(stages, pixels)
         if self._index is not None:
-            [grid] = self.network.forward_intermediates(
-                pixels, [self._index], stop_early=True, intermediates_only=True
-            )
+            [grid] = self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)
             return grid
         features = self.network.forward_features(pixels)
         if not isinstance(features, Tensor):

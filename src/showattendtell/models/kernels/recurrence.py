@@ -73,9 +73,9 @@ def unroll(
     def of_words(values: tuple[Tensor, ...]) -> Tensor:
         return packing.pack(torch.stack(values, dim=1))
 
-    *parts, samples = zip(*steps, strict=True)
+    hidden, contexts, weights, betas, samples = zip(*steps, strict=True)
     sample = None if samples[0] is None else SampledLocations(*map(of_words, zip(*samples, strict=True)))
-    return DecoderOutput(*map(of_words, parts), sample)
+    return DecoderOutput(of_words(hidden), of_words(contexts), of_words(weights), of_words(betas), sample)
 
 
 def is_fused_supported(attention: Attention, decoder: Decoder) -> bool:
