@@ -177,8 +177,8 @@ class CaptionDataset(TorchDataset[Batch]):
         self.images, self._held = images, False
         self._names = [example.image for example in examples]
 
-    def hold(self, device: torch.device, at_a_time: int = 256) -> None:
-        """Load the grids of all images into a device's memory, `at_a_time` of them, so that none is read again.
+    def hold(self, device: torch.device) -> None:
+        """Load the grids of all images into a device's memory, so that none is read again.
 
         Raises:
             UserError: the images are pixels; the grids exceed the free memory of a GPU.
@@ -199,9 +199,9 @@ class CaptionDataset(TorchDataset[Batch]):
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
         grids = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
-        for start in range(0, number, at_a_time):
-            positions = range(start, min(start + at_a_time, number))
-            grids[positions.start : positions.stop] = self.images(positions)
+        for start in range(0, number, 256):
+            positions = range(start, min(start + 256, number))
+            grids[start : positions.stop] = self.images(positions)
         self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
         self._held = True
 

@@ -284,16 +284,16 @@ def cost_of_captions(trace: CaptionerOutput, tokens: Tensor, label_smoothing: fl
     return CrossEntropy(*(trace.at_steps(part.masked_fill(targets == PAD, 0.0)).sum(dim=1) for part in words))
 
 
-def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, tau: float = 1.0) -> Tensor:
-    """Return sum_i (tau - sum_t alpha_ti)^2 of each caption (B,) (Xu et al. 2015, Sec. 4.2.1).
+def doubly_stochastic_penalty(weights: Tensor, mask: Tensor) -> Tensor:
+    """Return sum_i (1 - sum_t alpha_ti)^2 of each caption (B,), which is small if the weights of each region
+    sum to about 1 over the caption (Xu et al. 2015, Sec. 4.2.1).
 
     Args:
         weights: alpha, (B, T, L).
         mask: (B, T) true where a step counts.
-        tau: the sum over a caption's steps that each region's weights should have.
     """
     looked = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
-    return (tau - looked).square().sum(dim=1)
+    return (1 - looked).square().sum(dim=1)
 
 
 @torch.no_grad()
