@@ -5,8 +5,7 @@
     T  steps, <eos> included  A  width of the attention                      V  size of the vocabulary
 
 A *caption* is a list of words and *tokens* are their ids. *Regions* are the annotation vectors a_i, attention *weights*
-the alpha_ti, *gates* the beta_t and *context* the vector z_t of Xu et al. (2015). Probabilities are natural logarithms
-(nats).
+the alpha_ti, *gates* the beta_t and *context* the vector z_t of Xu et al. (2015). Logarithms are natural.
 """
 
 from __future__ import annotations

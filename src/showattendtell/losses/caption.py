@@ -1,7 +1,7 @@
 """Training losses of soft attention (Xu et al. 2015, Eq. 14) and hard attention (Eq. 10 to 12).
 
 Sizes are those of `showattendtell.types`; N is the number of paths of locations that hard attention samples per
-caption. Log-probabilities are in nats.
+caption.
 """
 
 from collections.abc import Mapping
@@ -168,8 +168,8 @@ class HardLoss(SoftLoss):
     ) -> LossOutput:
         """Compute the loss from N samples per caption; the arguments are those of `SoftLoss.forward`.
 
-        With reward_weight 1, entropy_weight 0 and no penalty the expected gradient is that of -L_s, except with
-        reinforce_arctic and gumbel_st.
+        With reward_weight=1, and without entropy bonus, penalty, label smoothing and expectations in place of samples,
+        the expected gradient is that of -L_s, except with reinforce_arctic and gumbel_st.
         """
         attention: Any = captioner.attention
         if not attention.stochastic:
