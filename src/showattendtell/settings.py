@@ -1,4 +1,4 @@
-"""Types of settings, which say what values a setting accepts, and settings that may change when a run is resumed."""
+"""Types of settings with their accepted values, and the settings that may change when a run is resumed."""
 
 from typing import Annotated
 

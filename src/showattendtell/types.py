@@ -1,10 +1,11 @@
 """Types that are passed between the stages of the pipeline, and the symbols for sizes that every module uses.
 
-    I  images of a batch      L  regions (annotation vectors) of an image      m  embedding width
-    B  captions of a batch    D  width of a region                             n  LSTM width
-    T  steps, <eos> included  A  width of the attention                        V  vocabulary
+    I  images of a batch      L  regions (annotation vectors) of an image    m  width of word embeddings
+    B  captions of a batch    D  width of a region                           n  width of the LSTM's state
+    T  steps, <eos> included  A  width of the attention                      V  size of the vocabulary
 
-A *caption* is a list of words, *tokens* are their ids, *regions* are annotation vectors, *weights* are the alphas.
+A *caption* is a list of words and *tokens* are their ids. *Regions* are the annotation vectors a_i, attention *weights*
+the alpha_ti, *gates* the beta_t and *context* the vector z_t of Xu et al. (2015). Logarithms are natural.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Box(NamedTuple):
-    """A rectangle, x to the right and y downwards: in pixels, or in fractions of an image's width and height."""
+    """A rectangle, with x to the right and y downwards, in pixels or in fractions of an image's width and height."""
 
     left: float
     top: float
@@ -83,7 +84,7 @@ class Dataset(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def split(self, name: str) -> tuple[Example, ...]:
-        """Return the examples of a split. Raises `UserError` if it is unknown or empty."""
+        """Return the examples of a split. Raise `UserError` if it is unknown or empty."""
         if name not in self.splits:
             raise UserError(f"dataset {self.name} has no split '{name}'{did_you_mean(name, self.splits)}")
         if not self.splits[name]:
@@ -101,7 +102,7 @@ class Dataset(NamedTuple):
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of image names and captions in order. Results are comparable if it is equal."""
+    """Return the SHA-256 of image names and captions in order. Results with equal ones are comparable."""
     digest = hashlib.sha256()
     for example in examples:
         captions = "\t".join(" ".join(caption.words) for caption in example.captions)
@@ -128,7 +129,7 @@ Content = TypeVar("Content")
 
 
 class BatchShard(NamedTuple):
-    """The shard of a training batch that one process gets.
+    """The size of one process's shard of a training batch.
 
     weight  factor on the mean over the shard's captions, such that the mean over processes is the mean over the batch;
             0 if the batch has fewer captions than there are processes and this shard repeats a caption
@@ -149,10 +150,8 @@ class ShardedBatch(NamedTuple, Generic[Content]):
 class SampledLocations(NamedTuple):
     """Locations sampled by hard attention, at one step or (with a dimension T after B) at all steps.
 
-    log p(s) is 0 where the expectation was used instead of a sample.
-
     locations  (B, H) index of the region for each head
-    log_prob   (B,) log p(s)
+    log_prob   (B,) log p(s), 0 where the expectation was used instead of a sample
     entropy    (B,) entropy of the distribution that they were sampled from
     """
 
@@ -162,13 +161,16 @@ class SampledLocations(NamedTuple):
 
 
 def at_places(values: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return values (N, ...) of words at their places (N,) among B x T steps: (B, T, ...), 0 elsewhere."""
+    """Return the values (N, ...) of words at their places (N,) among B * T steps: (B, T, ...), 0 elsewhere."""
     padded = values.new_zeros(shape[0] * shape[1], *values.shape[1:])
     return padded.index_copy(0, places, values).unflatten(0, shape)
 
 
 class OutputFeatures(NamedTuple):
-    """Inputs of the output layer for N words: logits are W x + b with x (N, w), W (V, w) and b (V,)."""
+    """Inputs of the output layer for N words: the logits are W x + b with x (N, w), W (V, w) and b (V,).
+
+    The loss takes these instead of the logits (N, V), which are the largest tensor of a training step.
+    """
 
     values: Tensor
     matrix: Tensor

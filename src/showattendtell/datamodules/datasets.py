@@ -1,4 +1,4 @@
-"""Captions and images of a split in batches, and image sources."""
+"""Captions and images of a split in batches, and image sources. Sizes are those of `showattendtell.types`."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
@@ -24,12 +25,14 @@ from showattendtell.types import Batch, Dataset, Example, ShardedBatch
 
 
 class ImageSource(Protocol):
-    """Maps positions in a split to model inputs: (I, L, D) regions or (I, 3, H, W) pixels.
+    """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
-    draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
-    """
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        """Return the images.
 
-    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor: ...
+        Args:
+            draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
+        """
 
 
 View = Literal["plain", "mirrored", "drawn"]
@@ -37,14 +40,14 @@ View = Literal["plain", "mirrored", "drawn"]
 
 
 class Source(Protocol):
-    """Factory of image sources."""
+    """Function from examples to their image source."""
 
     def __call__(self, examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        """Return the image source of a split; images are indexed by the position of their example."""
+        """Return the image source of a split, in which an image has the position of its example."""
 
 
 def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "plain", seed: int = 0) -> ImageSource:
-    """Return a source of regions from the feature store; the seed decides which stored view of an image is drawn."""
+    """Return a source of regions from the feature store; `seed` decides which stored view of an image is drawn."""
     rows = store.rows([example.image for example in examples])
     sided = np.array([mentions_sides(example) for example in examples] if view == "drawn" and store.views > 1 else [])
 
@@ -67,7 +70,8 @@ def pixel_source(
 ) -> ImageSource:
     """Return a source of uint8 pixels from image files; the augmentation decides which views are drawn.
 
-    Reading raises `UserError` for a broken file.
+    Raises:
+        UserError: from the source, for an image file that cannot be read.
     """
     if view == "drawn" and augmentation:
         return augmented_files(examples, preprocessing, augmentation)
@@ -100,8 +104,8 @@ def open_source(
 ) -> tuple[Source, Dataset]:
     """Return the source of the model's images, and the data set without unreadable images.
 
-    Grids of a frozen encoder are stored once and read from there; if the store has several views per image, training
-    draws one for each batch. A trainable encoder reads pixels; `augmentation` changes those of the training images.
+    Grids of a frozen encoder are computed once and read from the feature store; if it has several views per image,
+    training draws one for each batch. A trainable encoder reads pixels; `augmentation` changes the training images.
 
     Args:
         folder: parent folder of all feature stores.
@@ -122,7 +126,7 @@ def open_source(
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
-        if view == "mirrored" and store.views == 1:  # the store lacks them
+        if view == "mirrored" and store.views == 1:  # the store has no mirror images
             return pixel_source(encoder.preprocessing, examples, view)
         return grid_source(store, examples, view, seed)
 
@@ -130,7 +134,10 @@ def open_source(
 
 
 class PackedTokens:
-    """Tokens of N captions, concatenated: 4 bytes per token and 8 per caption."""
+    """Tokens of N captions, concatenated into one array; caption i is flat[ends[i] : ends[i + 1]].
+
+    They take 4 bytes per token and 8 per caption, and worker processes share them.
+    """
 
     def __init__(self, captions: Iterable[Sequence[int]]):
         flat, ends = array("i"), array("q", [0])
@@ -155,11 +162,8 @@ class PackedTokens:
 
     def pad(self, captions: Sequence[int]) -> Tensor:
         """Return the tokens (B, T) of some captions; shorter ones end with `<pad>`."""
-        rows = [self[caption] for caption in captions]
-        lengths = np.array([len(row) for row in rows])
-        padded = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
-        padded[np.arange(lengths.max()) < lengths[:, np.newaxis]] = np.concatenate(rows)
-        return torch.from_numpy(padded)
+        rows = [torch.from_numpy(self[caption]) for caption in captions]
+        return pad_sequence(rows, batch_first=True, padding_value=PAD).long()
 
 
 class CaptionDataset(TorchDataset[Batch]):
@@ -173,10 +177,11 @@ class CaptionDataset(TorchDataset[Batch]):
         self.images, self._held = images, False
         self._names = [example.image for example in examples]
 
-    def hold(self, device: torch.device, at_a_time: int = 256) -> None:
-        """Load the grids of all images into a device's memory, so that none is read or moved again.
+    def hold(self, device: torch.device) -> None:
+        """Load the grids of all images into a device's memory, so that none is read again.
 
-        Raises `UserError` for pixels, and for grids that exceed the free memory of a GPU.
+        Raises:
+            UserError: the images are pixels; the grids exceed the free memory of a GPU.
         """
         if self._held:
             return
@@ -194,9 +199,9 @@ class CaptionDataset(TorchDataset[Batch]):
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
         grids = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
-        for start in range(0, number, at_a_time):
-            positions = range(start, min(start + at_a_time, number))
-            grids[positions.start : positions.stop] = self.images(positions)
+        for start in range(0, number, 256):
+            positions = range(start, min(start + 256, number))
+            grids[start : positions.stop] = self.images(positions)
         self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
         self._held = True
 
@@ -212,14 +217,15 @@ class CaptionDataset(TorchDataset[Batch]):
         return self.batch(captions)
 
     def batch(self, captions: list[int], draw: tuple[int, int] = (0, 0)) -> Batch:
-        """Return the captions with their images, whose views `draw` decides, see `ImageSource`."""
+        """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
+        # each image once, and for each caption its row among them
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
         images = self.images(positions.tolist(), draw)
         return Batch(images, torch.from_numpy(image_index), self.tokens.pad(captions), torch.from_numpy(positions))
 
 
 class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
-    """This process's parts of caption batches."""
+    """This process's shards of caption batches."""
 
     def __init__(self, captions: CaptionDataset):
         self._captions = captions

@@ -29,12 +29,14 @@ class BatchSize(NamedTuple):
     tokens: int | None = None
 
     def fit(self, longest: int) -> int:
-        """Return how many captions of `longest` padded words fit; at least one."""
+        """Return how many captions fit if all are padded to `longest` words; at least one."""
         return self.captions if self.tokens is None else max(1, self.tokens // longest)
 
 
 class BatchingStrategy(ABC):
-    """Random arrangement of captions for every epoch, and the bounds (M, 2) that cut it into batches.
+    """Random arrangement of the captions in every epoch, and the bounds (M, 2) that cut it into batches.
+
+    Batch m has the captions arrangement[bounds[m, 0] : bounds[m, 1]].
 
     Args:
         lengths: (N,) T of each caption, `<eos>` included.
@@ -59,19 +61,20 @@ class BatchingStrategy(ABC):
 
 
 class LengthBuckets(BatchingStrategy):
-    """Captions of one length, no padding (Xu et al. 2015, Sec. 4.3).
+    """Captions of one length per batch, without padding (Xu et al. 2015, Sec. 4.3).
 
-    Batches come in random order: the next length is thus drawn in proportion to the remaining batches of that length,
-    and with full batches in proportion to its captions.
+    Batches come in random order, so that the next length is drawn in proportion to the remaining batches of that length
+    (with full batches: to its remaining captions).
     """
 
     def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
         self._image_index = image_index if group_by_image else None
         self._groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
         cuts = [list(_cut(lengths[group], size)) for group in self._groups]
-        firsts = np.cumsum([0, *map(len, self._groups)])
-        self._group = np.repeat(np.arange(len(cuts)), [len(cut) for cut in cuts])  # (M,)
-        self._turn = np.concatenate([np.arange(len(cut)) for cut in cuts])  # (M,)
+        firsts = np.cumsum([0, *map(len, self._groups)])  # the groups follow each other in the arrangement
+        # (M,) the group of each batch, and its number among the batches of the group
+        self._group = np.repeat(np.arange(len(cuts)), [len(cut) for cut in cuts])
+        self._turn = np.concatenate([np.arange(len(cut)) for cut in cuts])
         self.bounds = np.concatenate(cuts) + firsts[self._group, np.newaxis]
 
     def arrange(self, rng: np.random.Generator) -> Ints:
@@ -81,6 +84,7 @@ class LengthBuckets(BatchingStrategy):
         if self._image_index is None:
             return rng.permutation(group)
         images, image_index = np.unique(self._image_index[group], return_inverse=True)
+        # sorted by a random number of the image; a stable sort keeps the order within an image
         return group[np.argsort(rng.permutation(len(images))[image_index], kind="stable")]
 
 
@@ -89,26 +93,29 @@ class RoundRobinBuckets(LengthBuckets):
     (as in the paper's released code)."""
 
     def order(self, rng: np.random.Generator) -> Ints:
-        place = np.argsort(rng.permutation(len(self._groups)))
+        place = np.argsort(rng.permutation(len(self._groups)))  # of each group within a round
         return np.lexsort((place[self._group], self._turn))
 
 
 class LengthWindows(BatchingStrategy):
     """Captions of nearly equal length, padded to the longest in their batch.
 
-    The captions, or with `group_by_image` the images by their longest caption, are dealt in turn to windows of about
-    `WINDOW` batches, longest first and ties in random order. Each window is thus a random sample with the data set's
-    own length distribution, and its batches are cut from the longest to the shortest.
+    The units are captions, or with `group_by_image` images with all their captions. Sorted by their longest caption,
+    with ties in random order, they are dealt in turn to windows of about `WINDOW` batches. Each window is thus a random
+    sample with the length distribution of the data set, and its batches are cut from the longest to the shortest.
     """
 
     def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
         together = image_index if group_by_image else np.arange(len(lengths))
         _, units, self._sizes = np.unique(together, return_inverse=True, return_counts=True)
-        self._captions = np.argsort(units, kind="stable")  # sorted by unit
+        # unit u has the captions captions[firsts[u] : firsts[u] + sizes[u]]
+        self._captions = np.argsort(units, kind="stable")
         self._firsts = np.cumsum(self._sizes) - self._sizes
         longest = np.maximum.reduceat(lengths[self._captions], self._firsts)
+        # one number to sort by: first the longest caption, then the number of captions, both decreasing
         self._rank = -longest * (self._sizes.max() + 1) - self._sizes
 
+        # Lengths and sizes at each rank are the same in every epoch, so the bounds are computed once, from any order.
         falling = np.argsort(self._rank, kind="stable")
         num_batches = len(list(_cut(self._padded(longest, falling), size)))
         num_windows = min(len(falling), -(-num_batches // WINDOW))
@@ -119,7 +126,7 @@ class LengthWindows(BatchingStrategy):
         self._dealt = np.concatenate(windows)
 
     def _padded(self, longest: Ints, units: Ints) -> Ints:
-        """Return the padded length of each caption of the units if its unit has the longest one of the batch."""
+        """Return for each caption of the units the longest caption of its unit, which sets the padding of a batch."""
         return np.repeat(longest[units], self._sizes[units])
 
     def arrange(self, rng: np.random.Generator) -> Ints:
@@ -127,6 +134,7 @@ class LengthWindows(BatchingStrategy):
         falling = shuffled[np.argsort(self._rank[shuffled], kind="stable")]
         units = falling[self._dealt]
         sizes = self._sizes[units]
+        # the ranges firsts[u] : firsts[u] + sizes[u] of all units, one after the other
         skipped = np.repeat(self._firsts[units] - (np.cumsum(sizes) - sizes), sizes)
         return self._captions[skipped + np.arange(len(skipped))]
 
@@ -141,7 +149,7 @@ def _cut(lengths: Ints, size: BatchSize) -> Iterator[tuple[int, int]]:
 
 
 class EpochBatchSampler(Sampler[Item], ABC):
-    """This process's batches of an epoch; they depend on seed and epoch only."""
+    """This process's batches of an epoch, which depend on nothing but the seed and the epoch."""
 
     def __init__(self, bucketing: BatchingStrategy, seed: int):
         self.bucketing, self.seed, self.epoch = bucketing, seed, 0
@@ -157,11 +165,11 @@ class EpochBatchSampler(Sampler[Item], ABC):
 
     @property
     def resumes(self) -> bool:
-        """Return whether the next pass is the rest of one that began in another process."""
+        """Whether the next pass is the rest of one that began in another process."""
         return self.epoch in self._done
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch, even for a resumed one: Lightning continues its own count."""
+        """Return the number of batches of a whole epoch, even if it is resumed: Lightning continues its own count."""
         return len(self._numbers())
 
     def __iter__(self) -> Iterator[Item]:
@@ -188,7 +196,7 @@ class EpochBatchSampler(Sampler[Item], ABC):
 
 
 class WholeBatchSampler(EpochBatchSampler[list[int]]):
-    """Assigns each batch to one process."""
+    """Sampler that assigns each batch to one process."""
 
     def _numbers(self) -> range:
         return shard_indices(len(self.bucketing.bounds))
@@ -198,8 +206,10 @@ class WholeBatchSampler(EpochBatchSampler[list[int]]):
 
 
 class BatchRequest(NamedTuple):
-    """This process's captions of a training batch, see `ShardedBatch`, and the batch's epoch and number there, which
-    decide the random views of its images in every process."""
+    """This process's captions of a training batch, see `ShardedBatch`.
+
+    draw  epoch and number of the batch, which decide the random views of its images in every process
+    """
 
     content: list[int]
     share: BatchShard
@@ -207,12 +217,14 @@ class BatchRequest(NamedTuple):
 
 
 class ShardedBatchSampler(EpochBatchSampler[BatchRequest]):
-    """Splits every batch over all processes, so that all have the same number of steps and similar caption lengths."""
+    """Sampler that splits every batch over all processes, so that all have the same number of steps and similar caption
+    lengths."""
 
     def _numbers(self) -> range:
         return range(len(self.bucketing.bounds))
 
     def _item(self, captions: list[int], number: int) -> BatchRequest:
         own, whole = shard(captions), len(captions)
+        # mean over P processes of weight * (sum over own / len(own)) = sum over the batch / whole
         share = BatchShard(len(own) * world_size() / whole, whole)
         return BatchRequest(own or captions[:1], share, (self.epoch, number))

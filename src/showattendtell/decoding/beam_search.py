@@ -1,4 +1,13 @@
-"""Beam search with length penalty, diverse groups and required words, batched over images."""
+"""Beam search with length penalty, diverse groups and required words, batched over images.
+
+    I  images; J of them are still searched          K  beams of a bank
+    G  groups of an image (diverse beam search)      W  beams of an image, G (C + 1) K
+    C  required words; a group has C + 1 banks, and  B  open captions
+       bank c has the captions with c of the words   P  stems, see `models.generation`
+
+All beams of all images are numbered together: beam k of bank c of group g of image j has the place
+((j G + g) (C + 1) + c) K + k. The other sizes are those of `showattendtell.types`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,15 +28,14 @@ from showattendtell.types import CaptionOutput
 class Beams(NamedTuple):
     """Open captions (beams) of the J images whose search is not finished.
 
-    An image has G groups of C + 1 banks of K beams, best first: W = G (C + 1) K beams. Bank c holds captions with c of
-    the C required words. A beam without an open caption has log p = -inf and costs no computation.
+    A beam without an open caption has log p = -inf and costs no computation.
 
     images   (J,) indices of the images in the batch
     widths   (J,) the number of the K beams that may be open
-    scores   (J, G, C + 1, K) log p
+    scores   (J, G, C + 1, K) log p, best first in each bank
     tokens   (J, W, t), `<start>` first
-    parents  (J, W) index of the last step's caption that each continues
-    states   decoder states of the last step's captions
+    parents  (J, W) back-pointers: the index, among the B captions of the last step, of the one that each continues
+    states   decoder states of the captions of the last step
     """
 
     images: Tensor
@@ -49,8 +57,13 @@ class Beams(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Captions extended by one word, (J, C + 1, any number): log p, the merit by which they are ranked, the index of
-    the open caption that each continues, its last word."""
+    """Captions extended by one word, each field (J, C + 1, any number).
+
+    scores   log p
+    merits   the score by which they are ranked: log p, less the diversity penalty
+    parents  index of the open caption that each continues
+    words    the last word
+    """
 
     scores: Tensor
     merits: Tensor
@@ -58,7 +71,7 @@ class Candidates(NamedTuple):
     words: Tensor
 
     def best(self, number: int, among: Tensor | None = None) -> "Candidates":
-        """Return the best `number` (of those true in `among`), best first; missing ones have log p = -inf."""
+        """Return the best `number`, best first; those false in `among`, and missing ones, have log p = -inf."""
         merits = self.merits if among is None else self.merits.masked_fill(~among, -torch.inf)
         merits, order = merits.topk(number)
         scores = self.scores.gather(-1, order).masked_fill(merits.isneginf(), -torch.inf)
@@ -69,7 +82,7 @@ class NextWords(NamedTuple):
     """Scores of the next word for b of the B open captions.
 
     rows         (b,) their indices among the B captions
-    places       (b,) their indices among all J * W beams
+    places       (b,) their places among all J * W beams
     tokens       (b, t) the captions, `<start>` first
     scores       (b, V) unnormalised log p of the words: log p = scores - normalisers
     normalisers  (b,) the constant of each caption
@@ -85,15 +98,20 @@ class NextWords(NamedTuple):
 def best_candidates(
     beams: Beams, group: int, next_words: NextWords, constraints: Constraints, penalty: Tensor | None
 ) -> Candidates:
-    """Return the best candidates of a group, best first: twice the number of beams, since half of them may end. The
-    diversity `penalty` (J, V) is subtracted from the scores when captions are ranked."""
+    """Return the best candidates of a group, best first.
+
+    Return twice as many as there are beams: each beam has one candidate at most that ends, so that enough stay open.
+
+    Args:
+        penalty: (J, V) the diversity penalty of each word, which is subtracted from log p when captions are ranked.
+    """
     number, scores = 2 * beams.scores.shape[-1], next_words.scores
     chosen_by = scores if penalty is None else scores - penalty[next_words.places // beams.tokens.shape[1]]
     if not constraints.required:
         words = likeliest(chosen_by, min(number, scores.shape[1]))
         return _continue(beams, group, next_words, words, chosen_by).best(number)
     required = torch.tensor(constraints.required, device=scores.device)
-    unsaid = constraints.unsaid(next_words.tokens)
+    unsaid = constraints.unsaid(next_words.tokens)  # (b, C)
     # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
     staying, moving = chosen_by.clone(), torch.full_like(chosen_by, -torch.inf)
     staying[:, required] = chosen_by[:, required].masked_fill(unsaid, -torch.inf)
@@ -101,18 +119,19 @@ def best_candidates(
     words = likeliest(staying, min(number, scores.shape[1]))
     stay = _continue(beams, group, next_words, words, staying)
     move = _continue(beams, group, next_words, required.expand_as(unsaid), moving)
-    move = Candidates(*(part.roll(1, dims=1) for part in move))
-    move.merits[:, 0] = -torch.inf
+    move = Candidates(*(part.roll(1, dims=1) for part in move))  # bank c - 1 to bank c
+    move.merits[:, 0] = -torch.inf  # nothing moves to bank 0
     return Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True))).best(number)
 
 
 def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, chosen_by: Tensor) -> Candidates:
-    """Return a group's captions, each extended by its words (b, n), as (J, C + 1, K * n)."""
+    """Return a group's captions, each extended by n words (b, n), as (J, C + 1, K * n)."""
     so_far = (beams.scores.flatten()[next_words.places] - next_words.normalisers).unsqueeze(1)
     scores, merits = (so_far + part.gather(1, words) for part in (next_words.scores, chosen_by))
     rows = next_words.rows.unsqueeze(1).expand_as(words)
 
     def of_all_beams(values: Tensor, nothing: float) -> Tensor:
+        # (b, n) of the open captions to their places among all J * W beams, then those of the group
         whole = values
         if len(values) < beams.scores.numel():
             whole = values.new_full((beams.scores.numel(), words.shape[1]), nothing)
@@ -124,12 +143,12 @@ def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, ch
 
 
 class EndedCaptions(NamedTuple):
-    """Finished captions, (I, G, N) or another shape, best first; log p = -inf marks an empty entry.
+    """Finished captions, (I, G, any number) or another shape; log p = -inf marks an empty entry.
 
     merits   the score by which they are ranked (`BeamSearch.merit`)
     scores   log p
     lengths  in words, `<eos>` included
-    parents  index of the last step's caption that each continues
+    parents  index, among the captions of the step that ended it, of the one that each continues
     words    the last word
     """
 
@@ -152,12 +171,12 @@ class EndedCaptions(NamedTuple):
 
 
 class SearchStep(NamedTuple):
-    """One search step of B captions, which continue P stems.
+    """One search step of B captions, which continue P stems; kept to reconstruct captions and their attention.
 
     parents  (B,) index of the previous step's caption that each continues
     words    (B,) the last word before the step
     scores   (B,) log p of all words before the step
-    stems    (B,) index of the stem of each caption
+    stems    (B,) the stem of each caption
     weights  (P, L) alpha
     gates    (P,) beta
     """
@@ -171,22 +190,23 @@ class SearchStep(NamedTuple):
 
 
 def backtrack(ends: EndedCaptions, steps: Sequence[SearchStep]) -> list[CaptionOutput[Tensor]]:
-    """Reconstruct the captions with these ends (C,), from the last word back to the first."""
+    """Reconstruct the captions with these ends (M,), from the last word back to the first along the back-pointers."""
     shape = (len(ends.words), len(steps))
     tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
     weights = ends.scores.new_zeros(*shape, steps[0].weights.shape[1])
     parents, words, reached = ends.parents.clone(), ends.words.clone(), ends.scores.clone()
-    # The log p of a token is the difference of log p of the words up to it and before it.
+    # Step t of the search has read the words before word t, and `parents` points to its captions. Only captions of more
+    # than t words have a word t. Its log p is that of the words up to it, less that of the words before it.
     for number, step in reversed(list(enumerate(steps))):
-        begun = ends.lengths > number
-        previous = parents[begun]
+        present = ends.lengths > number
+        previous = parents[present]
         stems = step.stems[previous]
-        tokens[begun, number] = words[begun]
-        weights[begun, number] = step.weights[stems].to(weights)
-        gates[begun, number] = step.gates[stems].to(gates)
+        tokens[present, number] = words[present]
+        weights[present, number] = step.weights[stems].to(weights)
+        gates[present, number] = step.gates[stems].to(gates)
         before = step.scores[previous].to(scores)
-        scores[begun, number], reached[begun] = reached[begun] - before, before
-        parents[begun], words[begun] = step.parents[previous], step.words[previous]
+        scores[present, number], reached[present] = reached[present] - before, before
+        parents[present], words[present] = step.parents[previous], step.words[previous]
     parts = (part.cpu() for part in (tokens, scores, weights, gates))
     rows = zip(ends.lengths.tolist(), *parts, strict=True)
     return [CaptionOutput(t[:n].tolist(), s[:n].clone(), w[:n].clone(), g[:n].clone()) for n, t, s, w, g in rows]
@@ -199,8 +219,8 @@ Number = TypeVar("Number", float, Tensor)
 class BeamSearch(Decoding):
     """Beam search; beam_size=1 is greedy decoding.
 
-    Length penalty: finished captions are ranked by log p(y) / length_penalty(y), with n words in y, <eos> included, and
-    length_penalty = 1 (normalisation=none), n^length_power (length) or ((5 + n) / 6)^length_power (gnmt).
+    Finished captions are ranked by log p(y) / penalty(y), with n words in y, <eos> included, and the length penalty
+    penalty = 1 (normalisation=none), n^length_power (length) or ((5 + n) / 6)^length_power (gnmt).
     Required words use grid beam search (Hokamp and Liu 2017), groups use diverse beam search (Vijayakumar et al. 2018).
 
     beam_size: the number of open captions per image, over all groups.
@@ -240,14 +260,15 @@ class BeamSearch(Decoding):
 
         An open caption is hopeless if it cannot beat the worst of its image's best finished captions even if it reaches
         `max_length` without losing log p. The search of an image ends when all its captions are hopeless. Captions
-        still open then are returned if too few are finished, or with `shrink_beam` if they are better.
+        that are still open then are returned if too few are finished, or with `shrink_beam` if they are better.
         """
         constraints, decoder = self.in_tokens(vocabulary), ensemble.start(regions)
         shape = (self.groups, len(constraints.required) + 1, self.beam_size // self.groups)
         beams, steps = Beams.first(decoder.init_state(), shape), list[SearchStep]()
         found = FinishedCaptions(self, beams.scores)
         while len(beams.images) and len(steps) < self.max_length:
-            places = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) open captions among all J * W beams
+            places = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) of the open captions
+            # captions that continue the same one of the last step share its state: that is their stem
             parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
             tokens, before = beams.tokens.flatten(0, 1)[places], beams.scores.flatten()[places]
             output, states = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
@@ -268,7 +289,8 @@ class BeamSearch(Decoding):
 class FinishedCaptions:
     """The best finished captions of each image and group so far."""
 
-    def __init__(self, search: BeamSearch, like: Tensor):  # log p of captions, one row for each of the I images
+    def __init__(self, search: BeamSearch, like: Tensor):
+        """Create empty entries for the images (rows) of `like`, in its dtype and on its device."""
         self._search = search
         wanted = -(-search.num_captions // search.groups)  # per group, rounded up
         scores = like.new_full((len(like), search.groups, wanted), -torch.inf)
@@ -289,8 +311,8 @@ class FinishedCaptions:
     def without_hopeless(self, beams: Beams) -> Beams:
         """Prune hopeless captions and images that have only hopeless captions.
 
-        Pruning does not change the result: all that a hopeless caption keeps out of the beam is hopeless too. With
-        several groups or `shrink_beam` this does not hold, so only whole images are dropped.
+        Pruning does not change the result: all captions that a hopeless one keeps out of the beam are hopeless too.
+        With several groups or `shrink_beam` this does not hold, so only whole images are dropped.
         """
         # log p <= 0 only falls with more words, so this is the best merit that a caption can reach
         reachable = self._search.merit(beams.scores, self._search.max_length)
@@ -320,7 +342,11 @@ class FinishedCaptions:
 def choose(
     beams: Beams, next_words: NextWords, search: BeamSearch, constraints: Constraints
 ) -> tuple[Candidates, Candidates]:
-    """Return the captions that end and those that stay open, (J, G, C + 1, K) each."""
+    """Return the captions that end and those that stay open, (J, G, C + 1, K) each.
+
+    Diverse beam search: the groups choose one after the other. A word costs a group `diversity` for each caption of the
+    earlier groups that chose it at this step.
+    """
     ended: list[Candidates] = []
     still_open: list[Candidates] = []
     _, _, num_banks, num_beams = beams.scores.shape
@@ -328,10 +354,9 @@ def choose(
     of_group = next_words
     for group in range(search.groups):
         if search.groups > 1:
-            # place = ((j * G + group) * (C + 1) + bank) * K + beam
-            own = next_words.places // (num_banks * num_beams) % search.groups == group
-            of_group = NextWords(*(part[own] for part in next_words))
-        if still_open:  # count how often earlier groups choose each word at this step, (J, V)
+            in_group = next_words.places // (num_banks * num_beams) % search.groups == group
+            of_group = NextWords(*(part[in_group] for part in next_words))
+        if still_open:  # count how many captions of earlier groups chose each word, (J, V)
             words = torch.cat([earlier.words.flatten(1) for earlier in still_open], dim=1)
             counted = torch.cat([earlier.scores.flatten(1) for earlier in still_open], dim=1).isfinite()
             counts = still_open[0].scores.new_zeros(len(words), next_words.scores.shape[1])

@@ -1,4 +1,4 @@
-"""Consensus (minimum Bayes risk) decoding."""
+"""Consensus decoding (minimum Bayes risk)."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from showattendtell.types import CaptionOutput
 
 @dataclass(frozen=True, kw_only=True)
 class Consensus(Decoding):
-    """Minimum Bayes risk decoding (Kumar and Byrne 2004): of the captions of a beam, return the one with the highest
-    mean BLEU-4 against captions sampled from the model, instead of the one with the highest p.
+    """Minimum Bayes risk decoding (Kumar and Byrne 2004): return the caption of a beam that agrees best with captions
+    sampled from the model, instead of the one with the highest p.
 
-        argmax_y 1/N sum_k BLEU-4(y, y_k)     y_k ~ p^(1/temperature)
+        argmax_y 1/N sum_k BLEU-4(y, y_k)     y_k ~ p^(1 / temperature)
 
     BLEU-4 is the smoothed sentence-level BLEU-4: counts of n-grams with n >= 2 are increased by 1 (Lin and Och 2004).
 
@@ -39,15 +39,15 @@ class Consensus(Decoding):
             raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
 
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
-        rules = {field.name: getattr(self, field.name) for field in fields(Decoding)}
-        search = BeamSearch(**{**rules, "num_captions": self.beam_size}, beam_size=self.beam_size)
-        sampling = Sampling(**{**rules, "num_captions": self.samples}, temperature=self.temperature)
+        shared = {field.name: getattr(self, field.name) for field in fields(Decoding)}
+        search = BeamSearch(**{**shared, "num_captions": self.beam_size}, beam_size=self.beam_size)
+        sampling = Sampling(**{**shared, "num_captions": self.samples}, temperature=self.temperature)
         found = search.generate(ensemble, regions, vocabulary)
-        drawn = sampling.generate(ensemble, regions, vocabulary)
+        sampled = sampling.generate(ensemble, regions, vocabulary)
         chosen = []
-        for captions, others in zip(found, drawn, strict=True):
-            said = [_count(other) for other in others]
-            agreement = [sum(smoothed_bleu(own, other) for other in said) for own in map(_count, captions)]
+        for captions, samples in zip(found, sampled, strict=True):
+            counts = [_count(sample) for sample in samples]
+            agreement = [sum(smoothed_bleu(own, other) for other in counts) for own in map(_count, captions)]
             ranked = sorted(zip(captions, agreement, strict=True), key=itemgetter(1), reverse=True)
             chosen.append([caption for caption, _ in ranked[: self.num_captions]])
         return chosen
@@ -58,13 +58,17 @@ def _count(caption: CaptionOutput[Tensor]) -> Counts[int]:
 
 
 def smoothed_bleu(caption: Counts[int], other: Counts[int]) -> float:
-    """Return the BLEU-4 of a caption against another one, between 0 and 1. For n >= 2 both counts of the n-gram
-    precision are increased by 1 (Lin and Och 2004)."""
-    length, wanted = caption[0].total(), other[0].total()
+    """Return the BLEU-4 of a caption against another one, between 0 and 1, from their n-gram counts for n = 1 to 4.
+
+        BP (prod_n p_n)^(1/4)     p_n = (matched_n + k) / (total_n + k)     BP = exp(min(0, 1 - r / c))
+
+    with k = 0 for n = 1 and k = 1 for n >= 2 (Lin and Och 2004), c the caption's length and r the other's.
+    """
+    length, other_length = caption[0].total(), other[0].total()
     if not length:
-        return float(not wanted)
+        return float(not other_length)
     product = 1.0
-    for more, own, theirs in zip((0, 1, 1, 1), caption, other, strict=True):
-        matched = sum(min(count, theirs[run]) for run, count in own.items())
-        product *= (matched + more) / (own.total() + more)
-    return product ** (1 / ORDERS) * math.exp(min(0.0, 1 - wanted / length))
+    for k, own, theirs in zip((0, 1, 1, 1), caption, other, strict=True):
+        matched = sum(min(count, theirs[ngram]) for ngram, count in own.items())
+        product *= (matched + k) / (own.total() + k)
+    return product ** (1 / ORDERS) * math.exp(min(0.0, 1 - other_length / length))

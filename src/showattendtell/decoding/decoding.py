@@ -1,5 +1,7 @@
-"""Decoding: base class and shared settings of all decoding methods, the ensembles of captioners that they decode with,
-and the constraints that they apply."""
+"""Decoding: the base class of all decoding methods, ensembles of captioners, and constraints on captions.
+
+R is the number of captions that are extended together. The other sizes are those of `showattendtell.types`.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -27,7 +29,7 @@ Captions = list[list[CaptionOutput[Tensor]]]
 
 
 class EnsembleState(NamedTuple):
-    """Each captioner's decoder states after the words of P captions; their images (P,) are ascending."""
+    """The decoder states of every captioner, (P, n) each, and the images (P,) of the P captions, ascending."""
 
     states: tuple[DecoderState, ...]
     images: Tensor
@@ -40,23 +42,28 @@ class EnsembleDecoder:
     """Decode images with an ensemble: p of a word is the mean over the captioners; alpha, beta and locations are those
     of the first captioner."""
 
-    def __init__(self, narrations: Sequence[IncrementalDecoder], precision: Precision):
-        self._narrations, self._precision = tuple(narrations), precision
+    def __init__(self, decoders: Sequence[IncrementalDecoder], precision: Precision):
+        self._decoders, self._precision = tuple(decoders), precision
 
     def init_state(self) -> EnsembleState:
         """Return the states before the first word, one per image."""
-        states = tuple(narration.first for narration in self._narrations)
+        states = tuple(decoder.first for decoder in self._decoders)
         return EnsembleState(states, torch.arange(len(states[0].hidden), device=states[0].hidden.device))
 
     def step(self, stems: EnsembleState, which: Tensor, tokens: Tensor) -> tuple[StepOutput, EnsembleState]:
-        """Decode one word: B captions continue the stems `which` (B,) with the last words `tokens` (B,). Return the
-        first captioner's output with the mean p, and the states of all captioners."""
-        pairs = zip(self._narrations, stems.states, strict=True)
+        """Decode one word; return the first captioner's output with the mean p, and the states of all captioners.
+
+        Args:
+            stems: the states of P stems, see `models.generation`.
+            which: (B,) the stem that each caption continues.
+            tokens: (B,) the last word of each caption.
+        """
+        pairs = zip(self._decoders, stems.states, strict=True)
         with products_in(self._precision, tokens.device):
-            steps = [narration.step(state, stems.images, which, tokens) for narration, state in pairs]
+            steps = [decoder.step(state, stems.images, which, tokens) for decoder, state in pairs]
         scores, normalisers = steps[0].scores, steps[0].normalisers
         if len(steps) > 1:
-            # log of the mean p: log sum_k p_k - log K
+            # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalised first
             scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
             normalisers = torch.full_like(normalisers, math.log(len(steps)))
         states = EnsembleState(tuple(step.state for step in steps), stems.images[which])
@@ -64,21 +71,26 @@ class EnsembleDecoder:
 
 
 class Ensemble:
-    """An ensemble of one or more captioners; valid until their weights change. A captioner that is listed twice gets
-    double weight and is prepared once."""
+    """An ensemble of one or more captioners; valid until their weights change.
+
+    A captioner that is listed twice gets double weight; its matrices are prepared once.
+
+    Args:
+        precision: precision of the matrix products.
+    """
 
     def __init__(self, captioners: Sequence[Captioner], precision: Precision = "float32"):
         self._precision = precision
         device = next(captioners[0].parameters()).device
         with products_in(precision, device):
             prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(captioners)}
-        self._narrators = [prepared[captioner] for captioner in captioners]
+        self._prepared = [prepared[captioner] for captioner in captioners]
 
     def start(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
         """Return a decoder for images, given their regions (I, L, D) for each captioner."""
         with products_in(self._precision, regions[0].device):
-            narrations = [narrate(seen) for narrate, seen in zip(self._narrators, regions, strict=True)]
-        return EnsembleDecoder(narrations, self._precision)
+            decoders = [prepare(of_images) for prepare, of_images in zip(self._prepared, regions, strict=True)]
+        return EnsembleDecoder(decoders, self._precision)
 
 
 def products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -87,7 +99,12 @@ def products_in(precision: Precision, device: torch.device) -> AbstractContextMa
 
 
 class Constraints(NamedTuple):
-    """Decoding constraints in tokens: `required` excludes tokens of the prefix; `never` are forbidden tokens."""
+    """Decoding constraints in tokens; see `Decoding` for the settings.
+
+    prefix    the first tokens of every caption
+    required  tokens that every caption contains, without those of the prefix
+    never     tokens that no caption contains
+    """
 
     prefix: tuple[int, ...]
     required: tuple[int, ...]
@@ -102,10 +119,13 @@ class Constraints(NamedTuple):
         return ~(tokens.unsqueeze(2) == required).any(dim=1)
 
     def apply(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Set the scores (R, V) of the next word of captions (R, t) to -inf where the constraints forbid the word.
+        """Set the scores (R, V) of the next word of captions (R, t) to -inf, in place, where it is forbidden.
 
-        `<eos>` is forbidden before all required words and the minimum length. If the remaining length is needed for
-        required words, all other words are forbidden. A caption without any allowed word ends.
+        `<eos>` is forbidden before the minimum length and before all required words are present. If the remaining
+        length is needed for required words, all other words are forbidden. A caption without any allowed word ends.
+
+        Returns:
+            The scores; in the prefix a new tensor.
         """
         said = tokens.shape[1]
         if said < len(self.prefix):
@@ -117,21 +137,21 @@ class Constraints(NamedTuple):
         if said < self.min_length:
             scores[:, EOS] = -torch.inf
         if 0 < self.block_ngrams <= said:
-            # the words that would repeat an n-gram of n = block_ngrams words, (R, V)
-            runs = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
-            begun = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)
-            again = (runs[:, :, :-1] == begun).all(dim=2)
-            counts = torch.zeros_like(scores).scatter_add_(1, runs[:, :, -1], again.to(scores))
+            # a word is blocked if it follows, in an n-gram of the caption, the last n - 1 words of the caption
+            ngrams = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
+            last_words = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)  # (R, 1, n - 1)
+            repeats = (ngrams[:, :, :-1] == last_words).all(dim=2)
+            counts = torch.zeros_like(scores).scatter_add_(1, ngrams[:, :, -1], repeats.to(scores))  # (R, V)
             scores.masked_fill_(counts > 0, -torch.inf)
         if self.required:
-            self._await(scores, self.unsaid(tokens), places=self.max_length - said)
+            self._require(scores, self.unsaid(tokens), places=self.max_length - said)
         if said < self.min_length or self.block_ngrams:
             stuck = scores.isneginf().all(dim=1)
             scores[:, EOS] = torch.where(stuck, ending, scores[:, EOS])
         return scores
 
-    def _await(self, scores: Tensor, unsaid: Tensor, places: int) -> None:
-        """Forbid `<eos>` until all required words are present; force them if only `places` for them are left."""
+    def _require(self, scores: Tensor, unsaid: Tensor, places: int) -> None:
+        """Forbid `<eos>` until all required words are present; allow nothing else if only `places` words are left."""
         missing = unsaid.sum(dim=1)
         scores[:, EOS].masked_fill_(missing > 0, -torch.inf)
         required = list(self.required)
@@ -172,9 +192,13 @@ class Decoding(ABC):
 
     @abstractmethod
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
-        """Return `num_captions` captions of each image, given its regions (I, L, D) for each captioner of the ensemble.
+        """Return `num_captions` captions of each image, best first.
 
-        Raise `UserError` for words that are not in the vocabulary and for contradictory constraints.
+        Args:
+            regions: the regions (I, L, D) of the same images for each captioner of the ensemble.
+
+        Raises:
+            UserError: a word of the constraints is not in the vocabulary, or constraints contradict each other.
         """
 
     def describe(self) -> dict[str, Any]:
@@ -182,7 +206,7 @@ class Decoding(ABC):
         return {"method": type(self).__name__, **asdict(self)}
 
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:
-        """Return the constraints as token ids of the vocabulary."""
+        """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does."""
         prefix = [_token(word, "prefix", vocabulary) for word in tokenize(self.prefix)]
         required = dict.fromkeys(_token(word, "required", vocabulary) for word in self.required)
         forbidden = [_token(word, "forbidden", vocabulary) for word in self.forbidden]
@@ -194,15 +218,15 @@ class Decoding(ABC):
                 f"captions of at most {self.max_length} words have no room for min_length={self.min_length}, "
                 f"{len(prefix)} words of prefix and {len(unsaid)} that are required; raise max_length"
             )
-        runs = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
-        if self.block_ngrams and len(set(runs)) < len(runs):
+        ngrams = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
+        if self.block_ngrams and len(set(ngrams)) < len(ngrams):
             raise UserError(f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words; raise block_ngrams")
         never = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
         return Constraints(tuple(prefix), tuple(unsaid), never, self.min_length, self.max_length, self.block_ngrams)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
-    """Return the token id of a word that the user gives."""
+    """Return the token id of a word of a setting. Raise `UserError` if it is not one word of the vocabulary."""
     split = tokenize(word)
     if len(split) != 1:
         raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")

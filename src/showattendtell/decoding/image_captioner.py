@@ -1,4 +1,4 @@
-"""Image captioning model: encoder, captioner, decoding and vocabulary combined."""
+"""The complete model: encoder, captioner, vocabulary and decoding."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from showattendtell.types import CaptionerOutput
 
 
 class ImageCaptioner(nn.Module):
-    """A captioner with its encoder, which computes regions from pixels, its vocabulary and its decoding."""
+    """A captioner with the encoder of its images, its vocabulary and its decoding."""
 
     def __init__(self, encoder: Encoder, captioner: Captioner, vocabulary: Vocabulary, decoding: Decoding):
         super().__init__()
@@ -28,11 +28,11 @@ class ImageCaptioner(nn.Module):
         return self.encoder.locate((self.encoder(images) if images.ndim == 4 else images).float())
 
     def trace(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
-        """Return scores and attention of given captions (teacher forcing)."""
+        """Return scores and attention of given captions `tokens` (B, T) (teacher forcing)."""
         return self.captioner(self.regions(images), image_index, tokens)
 
     def generate(self, images: Tensor) -> Captions:
-        """Generate captions of pixels or grids, best first for each image."""
+        """Generate captions of pixels (I, 3, H, W) or cached grids (I, L, D), best first for each image."""
         return CaptionerEnsemble([self]).generate([images])
 
 
@@ -50,7 +50,10 @@ class CaptionerEnsemble:
 
     @torch.no_grad()
     def generate(self, images: Sequence[Tensor]) -> Captions:
-        """Generate captions, best first for each image. `images` are the same images as pixels or grids for each model;
-        with `mirrored`, then the mirror images for each."""
-        regions = [model.regions(seen) for model, seen in zip(self._models, images, strict=True)]
+        """Generate captions, best first for each image.
+
+        Args:
+            images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
+        """
+        regions = [model.regions(of_model) for model, of_model in zip(self._models, images, strict=True)]
         return self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)

@@ -1,4 +1,7 @@
-"""Sampling with temperature, top-k and top-p (nucleus)."""
+"""Sampling with temperature, top-k and top-p (nucleus).
+
+R is the number of captions that are sampled. The other sizes are those of `showattendtell.types`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,20 +31,21 @@ class Sampling(Decoding):
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         """Sample `num_captions` captions per image, most likely first; log p is the model's, without temperature."""
         parts = (part.cpu() for part in self.draw(ensemble, regions, self.in_tokens(vocabulary))[:4])
-        drawn = []
-        for tokens, *rest in zip(*parts, strict=True):
-            words = tokens.tolist()
-            length = words.index(EOS) + 1 if EOS in words else len(words)
-            drawn.append(CaptionOutput(words[:length], *(part[:length].clone() for part in rest)))
-        by_image = (drawn[first : first + self.num_captions] for first in range(0, len(drawn), self.num_captions))
+        sampled = []
+        for row, *rest in zip(*parts, strict=True):
+            tokens = row.tolist()
+            length = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
+            sampled.append(CaptionOutput(tokens[:length], *(part[:length].clone() for part in rest)))
+        by_image = (sampled[first : first + self.num_captions] for first in range(0, len(sampled), self.num_captions))
         return [sorted(captions, key=lambda caption: caption.log_prob, reverse=True) for captions in by_image]
 
     @torch.no_grad()
     def draw(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> tuple[Tensor, ...]:
-        """Sample `num_captions` captions per image, R in all, padded to the longest; those of an image are consecutive.
+        """Sample `num_captions` captions per image, R in all; those of an image are consecutive.
 
-        Return their tokens (R, T), the log p of each (R, T), alpha (R, T, L), beta (R, T), and the locations
-        (R, T, H) if hard attention samples them. Entries after a caption's `<eos>` are not part of it.
+        Returns:
+            The tokens (R, T), the log p of each (R, T), alpha (R, T, L), beta (R, T), and the locations (R, T, H) if
+            hard attention samples them. Entries after a caption's `<eos>` are not part of it.
         """
         decoder = ensemble.start(regions)
         states = decoder.init_state()
@@ -56,7 +60,7 @@ class Sampling(Decoding):
             allowed = constraints.apply(output.scores, tokens[still_open, 1:]) - output.normalisers.unsqueeze(1)
             words = draw(self.sharpen(allowed).exp())
             parts = (words, allowed.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
-            # each part (B, ...) of the open captions at their rows among zeros (R, ...)
+            # the B open captions are decoded; each part (B, ...) is put at their rows among zeros (R, ...)
             word, *step = (
                 part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, still_open, part)
                 for part in parts
@@ -76,6 +80,7 @@ class Sampling(Decoding):
             log_p = log_p.masked_fill(log_p < least, -torch.inf).log_softmax(dim=1)
         if self.top_p < 1:
             ranked, order = log_p.sort(dim=1, descending=True)
+            # the probability of all likelier words; the word that reaches top_p is still kept
             before = ranked.exp().cumsum(dim=1) - ranked.exp()
             kept = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, before < self.top_p)
             log_p = log_p.masked_fill(~kept, -torch.inf).log_softmax(dim=1)
@@ -83,13 +88,11 @@ class Sampling(Decoding):
 
 
 def draw(probabilities: Tensor) -> Tensor:
-    """Sample a column (R, 1) from each row of (R, V).
-
-    On the CPU torch.multinomial draws one random number per entry. Inverse transform sampling draws one per row, which
-    is many times faster.
-    """
+    """Sample a column (R, 1) from each row of (R, V), in proportion to its entries."""
     if probabilities.device.type != "cpu":
         return torch.multinomial(probabilities, 1)
+    # On the CPU torch.multinomial draws a random number per entry. Inverse transform sampling draws one per row, which
+    # is many times faster. In float64, because a float32 sum of 10,000 words loses the unlikely ones.
     sums = probabilities.cumsum(dim=1, dtype=torch.float64)
     heights = sums[:, -1:] * torch.rand(len(sums), 1, dtype=torch.float64)
     return torch.searchsorted(sums, heights, right=True)

@@ -26,7 +26,7 @@ NEVER = (PAD, START)
 
 
 class Reward(NamedTuple):
-    """Reward of captions that are sampled from the model for the training images; without a weight on any reward
+    """Reward of captions that are sampled from the model for the training images. Without a weight on any reward
     nothing is sampled.
 
     cider: the weight of CIDEr-D (0 to 10); document frequencies are those of the training captions.
@@ -51,19 +51,23 @@ class Reward(NamedTuple):
 
 
 class SelfCriticalLoss(nn.Module):
-    """Maximise the expected reward of the model's captions, sum_y p(y|a) r(y), with samples y_k.
+    """Maximise the expected reward of the model's captions, sum_y p(y|a) r(y), with N samples y_k per image.
 
-        loss = -1/N sum_k (r(y_k) - b_k) log p(y_k)     E[grad loss] = -grad sum_y p(y|a) r(y)
+        loss = -1/N sum_k (r(y_k) - b_k) log p(y_k|a)     E[grad loss] = -grad sum_y p(y|a) r(y)
 
     The loss is averaged over images, weighted by their number of captions in the batch. b_k is the mean reward of the
-    image's other samples, or the reward of its greedy caption. With hard attention p(y_k) is that of words and sampled
-    locations together, and the gradient is computed at these locations. Captions and their p are computed in
-    evaluation mode: no dropout, and hard attention's `inference_mode`. So p is the distribution sampled from.
+    image's other samples, or the reward of its greedy caption; r and b are constants. With hard attention p(y_k) is
+    that of words and sampled locations together, and the gradient is computed at these locations. Captions and their p
+    are computed in evaluation mode, without dropout and with hard attention's `inference_mode`, so that p is the
+    distribution from which they are sampled.
 
     `<eos>` counts as a word of captions and of references in rewards.
 
     Args:
         references: the reference captions of each training image.
+
+    Raises:
+        UserError: reward.baseline=others with fewer than two samples per image.
     """
 
     def __init__(self, reward: Reward, vocabulary: Vocabulary, references: Sequence[Sequence[Words]]):
@@ -85,12 +89,12 @@ class SelfCriticalLoss(nn.Module):
             sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)
             tokens, _, _, _, *locations = sampling.draw(Ensemble([captioner]), [regions], self._constraints)
             ends = tokens == EOS
-            tokens = tokens.masked_fill(ends.cumsum(dim=1) > ends.long(), PAD)
+            tokens = tokens.masked_fill(ends.cumsum(dim=1) > ends.long(), PAD)  # all tokens after the first `<eos>`
             log_p = log_prob(captioner, regions, tokens, *locations).view(len(regions), -1)  # (I, N)
             captions = [[token for token in caption if token != PAD] for caption in tokens.tolist()]
             values = self.judge(captions, batch.positions)
             baseline = self._baseline(captioner, regions, batch.positions, values["reward"])
-        advantage = (values["reward"] - baseline).to(log_p)
+        advantage = (values["reward"] - baseline).to(log_p)  # (I, N)
         shares = torch.bincount(batch.image_index, minlength=len(regions)) / len(batch.image_index)  # (I,)
         loss = -(shares.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
         figures = {f"sampled_{name}": part for name, part in self._figures(captions, values, shares).items()}
@@ -101,11 +105,16 @@ class SelfCriticalLoss(nn.Module):
         return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
 
     def judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
-        """Return the `reward` of N consecutive captions in tokens per image, and its unweighted terms `cider` and
-        `bleu4`, (I, N) each. The `positions` (I,) are those of the images among the training images."""
+        """Return the `reward` of captions and its unweighted terms `cider` and `bleu4`, (I, N) each.
+
+        Args:
+            captions: the tokens of I * N captions, N consecutive ones per image.
+            positions: (I,) the images' positions among the training images.
+        """
         images = positions.repeat_interleave(len(captions) // len(positions)).tolist()
-        said = {image: [(*words, *self._end) for words in self._references[image]] for image in set(images)}
-        counts = {image: list(map(count_ngrams, sentences)) for image, sentences in said.items()}
+        counts = {
+            image: [count_ngrams((*words, *self._end)) for words in self._references[image]] for image in set(images)
+        }
         weighted = {image: list(map(self._cider.weigh, own)) for image, own in counts.items()}
         scores = []
         for tokens, image in zip(captions, images, strict=True):
@@ -137,7 +146,8 @@ def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: T
     """Return log p of the captions `tokens` (K, T), N consecutive ones per image with `<pad>` after `<eos>`, including
     the log p of the locations (K, T, H) that hard attention sampled for them."""
     image_index = torch.arange(len(regions), device=tokens.device).repeat_interleave(len(tokens) // len(regions))
-    trace = captioner.unroll(*captioner.init_state(regions), image_index, tokens, locations)
+    trace = captioner(regions, image_index, tokens, locations=locations)
+    # words that are never sampled get p = 0, so that p is normalised over those that are
     never = torch.tensor(NEVER, device=tokens.device)
     bias = trace.output_features.bias.index_fill(0, never, -torch.inf)
     log_p = -negative_log_likelihood(trace._replace(output_features=trace.output_features._replace(bias=bias)), tokens)

@@ -1,4 +1,8 @@
-"""Attention: weights over the regions from a score, and the context vector z that they give."""
+"""Attention: weights alpha over the regions from a score, and the context vector z that they give.
+
+Sizes are those of `showattendtell.types`; R is the number of rows of an `AttentionCache` (images), K = B / R the number
+of captions per row, and H the number of attention maps (heads).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -34,9 +38,12 @@ class AttentionCache(NamedTuple):
 
 
 class AttentionOutput(NamedTuple):
-    """One attention step of B captions: context z (B, D), alpha (B, L), beta (B,), and the sampled locations.
+    """One attention step of B captions.
 
-    With several heads, alpha is the mean over heads; with a gate per channel, beta is the mean over channels.
+    context  z, (B, D), including the gate
+    weights  alpha, (B, L), the mean over heads
+    gate     beta, (B,), the mean over channels if it has one per channel
+    sample   the locations that hard attention sampled
     """
 
     context: Tensor
@@ -48,13 +55,15 @@ class AttentionOutput(NamedTuple):
 class Attention(nn.Module, ABC):
     """Base class of attention: `precompute` runs once per image, `forward` once per step.
 
-    Each of the R rows of the memory serves B / R consecutive captions, such as the beams of one image.
+    Each row of the cache serves K consecutive captions, such as the beams of one image.
     """
 
     selective = True
     """Whether the attention weights depend on the image and on the words so far."""
+
     stochastic = False
     """Whether it samples locations and is therefore trained with `HardLoss`."""
+
     inference_mode: InferenceMode = "expectation"
     """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
 
@@ -74,51 +83,11 @@ class ScoredAttention(Attention):
         region_dim: D.
         hidden_dim: n, the width of the decoder's state h.
         score: the score function of a region and the state.
-        gate: beta = sigmoid(W h + b) multiplies the context: one number per step, one per channel, or none.
-    """
+        gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel), multiplies the
+            context; none: beta = 1.
 
-    def __init__(self, region_dim: int, hidden_dim: int, score: Callable[[int, int], ScoreFunction], gate: Gate):
-        super().__init__()
-        self.temperature = 1.0
-        self.score = score(region_dim, hidden_dim)
-        self.gate = None if gate == "none" else nn.Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
-        heads = self.score.heads
-        head_dim = -(-region_dim // heads)
-        self.values = nn.Parameter(torch.empty(heads, region_dim, head_dim)) if heads > 1 else None
-        if self.values is not None:
-            nn.init.normal_(self.values, std=region_dim**-0.5)
-
-    def precompute(self, regions: Tensor) -> AttentionCache:
-        return AttentionCache(regions, self.score.precompute(regions))
-
-    def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
-        """Return the scores e (R, K, H, L) of the states (B, n), B = R * K."""
-        return self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
-
-    def read(self, memory: AttentionCache, maps: Tensor) -> Tensor:
-        """Return the sum of the regions weighted by each attention map (R, K, H, L), as (B, D).
-
-        Each of H heads gives ceil(D / H) channels; if H does not divide D, the last channels are cut off.
-        """
-        seen = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
-        if self.values is None:
-            return seen.squeeze(1)
-        return torch.einsum("bhd,hdv->bhv", seen, self.values).flatten(1)[:, : seen.shape[2]]
-
-    def gated(self, context: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return beta * z (B, D) and beta (B,), the mean over channels if beta has several."""
-        if self.gate is None:
-            return context, context.new_ones(len(context))
-        beta = torch.sigmoid(self.gate(hidden))
-        return beta * context, beta.mean(dim=1)
-
-
-class SoftAttention(ScoredAttention):
-    """Deterministic "soft" attention: z = beta * sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Sec. 4.2).
-
-    Args:
-        score: the score function of a region and the state.
-        gate: beta = sigmoid(W h + b), one number per step (scalar) or one per channel (channel); none: beta = 1.
+    With H > 1 heads, each head reads the regions through its own matrix V_h (D, ceil(D / H)), and their outputs are
+    concatenated: z = beta [V_1^T r_1; ...; V_H^T r_H], r_h = sum_i alpha_hi a_i.
     """
 
     def __init__(
@@ -128,7 +97,41 @@ class SoftAttention(ScoredAttention):
         score: Callable[[int, int], ScoreFunction] = AdditiveScore,
         gate: Gate = "scalar",
     ):
-        super().__init__(region_dim, hidden_dim, score, gate)
+        super().__init__()
+        self.temperature = 1.0
+        self.score = score(region_dim, hidden_dim)
+        self.gate = None if gate == "none" else nn.Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
+        heads = self.score.heads
+        head_dim = -(-region_dim // heads)  # rounded up
+        self.values = nn.Parameter(torch.empty(heads, region_dim, head_dim)) if heads > 1 else None
+        if self.values is not None:
+            nn.init.normal_(self.values, std=region_dim**-0.5)
+
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        return AttentionCache(regions, self.score.precompute(regions))
+
+    def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
+        """Return the scores e (R, K, H, L) of the states (B, n)."""
+        return self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
+
+    def read(self, memory: AttentionCache, maps: Tensor) -> Tensor:
+        """Return the context vectors (B, D), before the gate, of the attention maps (R, K, H, L)."""
+        sums = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
+        if self.values is None:
+            return sums.squeeze(1)
+        # H * ceil(D / H) channels, of which the last are cut off if H does not divide D
+        return torch.einsum("bhd,hdv->bhv", sums, self.values).flatten(1)[:, : sums.shape[2]]
+
+    def gated(self, context: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return beta times the context (B, D), and beta (B,), its mean over channels if it has several."""
+        if self.gate is None:
+            return context, context.new_ones(len(context))
+        beta = torch.sigmoid(self.gate(hidden))
+        return beta * context, beta.mean(dim=1)
+
+
+class SoftAttention(ScoredAttention):
+    """Deterministic "soft" attention: z = beta sum_i alpha_i a_i, alpha = softmax(e) (Xu et al. 2015, Eq. 4, 5, 13)."""
 
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
         maps = self.scores(memory, state.hidden).softmax(dim=-1)
@@ -139,13 +142,19 @@ class SoftAttention(ScoredAttention):
 class AdaptiveAttention(ScoredAttention):
     """Adaptive attention: soft attention with a visual sentinel (Lu et al. 2017).
 
-    The sentinel s = W (sigmoid(V h) * tanh(c)) competes with the regions. With the weights
-    [alpha; 1 - beta] = softmax([e; e_s]) the context is z = sum_i alpha_i a_i + (1 - beta) s. Two differences from Lu
-    et al.: attention and sentinel read h_{t-1} and c_{t-1}, not the state that has read y_{t-1}; and beta is the
-    image's share, like the gate of the other attentions, not the sentinel's.
+    The sentinel s competes with the regions for the weight of 1:
+
+        s = W (sigmoid(V h) * tanh(c))     [w; 1 - beta] = softmax([e; e_s])     z = sum_i w_i a_i + (1 - beta) s
+
+    There are two differences from Lu et al. Attention and sentinel read h_{t-1} and c_{t-1} instead of the state that
+    has read y_{t-1}. And beta is the weight of the image, like the gate of the other attentions; theirs is that of the
+    sentinel. The reported alpha = softmax(e) = w / beta sums to 1.
 
     Args:
         score: the score function of a region and the state; it must have one attention map (one head).
+
+    Raises:
+        ValueError: the score has several heads.
     """
 
     def __init__(
@@ -163,12 +172,13 @@ class AdaptiveAttention(ScoredAttention):
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
         sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))
         sentinel = sentinel.to(memory.regions.dtype)  # (B, D)
-        known = self.score(self.score.precompute(sentinel.unsqueeze(1)), state.hidden.unsqueeze(1))  # (B, 1, 1, 1)
-        scores = self.scores(memory, state.hidden)
-        maps = torch.cat([scores, known.reshape(*scores.shape[:3], 1)], dim=-1).softmax(dim=-1)
-        shares = maps.flatten(0, 2)[:, -1:]  # (B, 1)
-        context = self.read(memory, maps[..., :-1]) + shares * sentinel
-        return AttentionOutput(context, scores.softmax(dim=-1).flatten(0, 2), 1 - shares.squeeze(1))
+        # e_s, (B, 1, 1, 1): the sentinel of each caption is scored like the single region of an image
+        sentinel_score = self.score(self.score.precompute(sentinel.unsqueeze(1)), state.hidden.unsqueeze(1))
+        scores = self.scores(memory, state.hidden)  # (R, K, 1, L)
+        maps = torch.cat([scores, sentinel_score.reshape(*scores.shape[:3], 1)], dim=-1).softmax(dim=-1)
+        sentinel_weight = maps.flatten(0, 2)[:, -1:]  # 1 - beta, (B, 1)
+        context = self.read(memory, maps[..., :-1]) + sentinel_weight * sentinel
+        return AttentionOutput(context, scores.softmax(dim=-1).flatten(0, 2), 1 - sentinel_weight.squeeze(1))
 
 
 class MeanAttention(Attention):

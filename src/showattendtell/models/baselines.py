@@ -1,4 +1,7 @@
-"""Baseline decoders of the paper: they see the image as one vector."""
+"""Baseline decoders of the paper, which read the image as one vector, the mean region.
+
+Sizes are those of `showattendtell.types`.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +41,9 @@ class NICDecoder(Decoder):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, regions: Tensor) -> DecoderState:
-        image = self.word_gates(self.image(regions.mean(dim=1)))
-        return lstm(image, image.new_zeros(len(image), self.hidden_dim))
+        """Return h_0 and c_0, (I, n) each, after the LSTM has read the image in place of a word."""
+        gates = self.word_gates(self.image(regions.mean(dim=1)))
+        return lstm(gates, gates.new_zeros(len(gates), self.hidden_dim))  # h = 0 adds nothing to the gates
 
     def word_gates(self, embedded: Tensor) -> Tensor:
         return self.read_word(self.dropout(embedded))
@@ -52,13 +56,12 @@ class NICDecoder(Decoder):
 
 
 class LogBilinearDecoder(Decoder):
-    """Log-bilinear model without recurrence: predict the next word's vector from the last words and the image (Kiros
-    et al. 2014).
+    """Log-bilinear model: predict the vector of the next word from the last words and the image, without recurrence.
 
         r_t = sum_j C_j E y_{t-j} + C z     p(y_t) = softmax(Q r_t + b)
 
-    This is the additive variant (MLBL-B) over a window of j = 1 to `window` words. Input words have vectors E, output
-    words have vectors Q (Mnih and Teh 2012). Before the first word the window holds zeros.
+    This is the additive variant, MLBL-B, of Kiros et al. (2014), over a window of j = 1 to `window` words. Input words
+    have vectors E, output words have vectors Q (Mnih and Teh 2012). Before the first word the window holds zeros.
 
     Args:
         vocabulary_size: V.
@@ -96,7 +99,7 @@ class LogBilinearDecoder(Decoder):
         return self.dropout(embedded)
 
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
-        window = torch.cat([word_gates, state.cell[:, : -self.embedding_dim]], dim=1)
+        window = torch.cat([word_gates, state.cell[:, : -self.embedding_dim]], dim=1)  # the newest word comes first
         return DecoderState(self.words(window) + self.image(context), window)
 
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Captioner: attention and decoder combined, for all steps of given captions or for one step at a time."""
+"""The captioner: attention and decoder combined, over all steps of given captions (teacher forcing)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,17 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import START
 from showattendtell.models.attention import Attention, AttentionCache
 from showattendtell.models.decoder import Decoder, DecoderState
-from showattendtell.models.kernels.recurrence import Packing, is_fused_supported, unroll, unroll_fused
+from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.kernels.recurrence import is_fused_supported, unroll, unroll_fused
 from showattendtell.types import CaptionerOutput, OutputFeatures, SampledLocations
 
 
 class Captioner(nn.Module):
-    """Predict words from regions. Independent of pixels, files and training."""
+    """Predict words from regions. Independent of pixels, files and training.
+
+    Raises:
+        ValueError: the attention depends on the words so far, but the decoder reads the image only once.
+    """
 
     def __init__(self, attention: Attention, decoder: Decoder):
         super().__init__()
@@ -26,8 +31,19 @@ class Captioner(nn.Module):
         self.attention = attention
         self.decoder = decoder
 
+    def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
+        """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
+        regions = self.decoder.drop_regions(regions)
+        return self.attention.precompute(regions), self.decoder.start(regions)
+
     def forward(
-        self, regions: Tensor, image_index: Tensor, tokens: Tensor, read: Tensor | None = None
+        self,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        read: Tensor | None = None,
+        locations: Tensor | None = None,
+        initial: tuple[AttentionCache, DecoderState] | None = None,
     ) -> CaptionerOutput:
         """Score every word of the captions `tokens` (B, T) given the words before it.
 
@@ -35,24 +51,10 @@ class Captioner(nn.Module):
             regions: (I, L, D), each image appears once.
             image_index: (B,) the image of each caption.
             read: (B, T) input tokens, one before each target; by default `<start>` and the caption's own words.
+            locations: (B, T, H) region indices for hard attention; negative entries are sampled, as are all by default.
+            initial: the result of `init_state(regions)`, for calls that share its dropout and its random choices.
         """
-        memory, state = self.init_state(regions)
-        return self.unroll(memory, state, image_index, tokens, read=read)
-
-    def unroll(
-        self,
-        memory: AttentionCache,
-        state: DecoderState,
-        image_index: Tensor,
-        tokens: Tensor,
-        locations: Tensor | None = None,
-        read: Tensor | None = None,
-    ) -> CaptionerOutput:
-        """Run `forward` from the attention cache and the initial states of the images.
-
-        Args:
-            locations: (B, T, H) region indices for hard attention; negative entries are sampled.
-        """
+        memory, state = initial or self.init_state(regions)
         packing = Packing.of(tokens)
         embedded, word_gates = self.decoder.embed_words(packing.pack(shift_right(tokens) if read is None else read))
         unroll_steps = unroll_fused if is_fused_supported(self.attention, self.decoder) else unroll
@@ -61,11 +63,6 @@ class Captioner(nn.Module):
         features = OutputFeatures(values, self.decoder.word_scores.weight, self.decoder.word_scores.bias)
         sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
         return CaptionerOutput(features, packing.places, packing.pad(steps.weights), packing.pad(steps.gates), sample)
-
-    def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
-        """Return the memory and the initial states of the images (I, L, D), one row per image."""
-        regions = self.decoder.drop_regions(regions)
-        return self.attention.precompute(regions), self.decoder.start(regions)
 
 
 @contextmanager

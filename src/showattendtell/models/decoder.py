@@ -1,4 +1,7 @@
-"""The decoder, weight initialisation, and the initial state from the mean region (Xu et al. 2015, Sec. 3.1.2)."""
+"""The LSTM decoder, its initial state from the mean region, and its weight initialisation (Xu et al. 2015, Sec. 3.1.2).
+
+Sizes are those of `showattendtell.types`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,8 +15,8 @@ from showattendtell.data.vocabulary import START
 from showattendtell.settings import Fraction, PositiveInt
 
 REGION_STD = 0.01
-"""Standard deviation of layers that read regions, N(0, 0.01^2). The regions of some networks are so large that larger
-weights would saturate every tanh, so that the decoder's state would have no effect."""
+"""Standard deviation of the weights of layers that read regions. The regions of some networks are so large that larger
+weights would saturate every tanh, and the decoder's state would have no effect."""
 
 
 def start_small(layer: nn.Linear) -> nn.Linear:
@@ -23,7 +26,7 @@ def start_small(layer: nn.Linear) -> nn.Linear:
 
 
 def orthogonal_blocks(layer: nn.Linear) -> nn.Linear:
-    """Initialise each of the LSTM's four recurrent blocks (4n, n) with an orthogonal matrix; return the layer."""
+    """Initialise the LSTM's recurrent matrix (4n, n) with an orthogonal block (n, n) per gate; return the layer."""
     for block in layer.weight.chunk(4):
         nn.init.orthogonal_(block)
     return layer
@@ -49,7 +52,7 @@ def initialise_as_released(model: nn.Module) -> None:
 
 
 class DecoderState(NamedTuple):
-    """The decoder's state after the words so far, one row per caption: the LSTM's h and c, (B, n) each."""
+    """The decoder's state after the words so far: the LSTM's h and c, (B, n) each."""
 
     hidden: Tensor
     cell: Tensor
@@ -59,7 +62,7 @@ class DecoderState(NamedTuple):
 
 
 class SeparateStart(nn.Module):
-    """Compute h_0 and c_0 with one perceptron each: ReLU layers of width n with dropout after each, then tanh.
+    """h_0 and c_0 from the mean region (I, D), by one perceptron each: ReLU layers of width n with dropout, then tanh.
 
     Args:
         depth: the number of layers of each perceptron, including the tanh layer.
@@ -80,7 +83,7 @@ class SeparateStart(nn.Module):
 
 
 class SharedStart(nn.Module):
-    """Compute h_0 and c_0 as two tanh layers on shared ReLU layers of width D, as in the released code.
+    """h_0 and c_0 from the mean region (I, D), by two tanh layers on shared ReLU layers of width D (released code).
 
     Args:
         depth: the number of layers to h_0 or c_0, including the tanh layer.
@@ -117,6 +120,8 @@ DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
 class Decoder(nn.Module, ABC):
     """Base class of decoders. `step` is the recurrence; everything else is computed for all steps at once.
 
+    A step t reads the word y_{t-1} and the context z_t, which attention computes from h_{t-1}.
+
     Args:
         vocabulary_size: V.
         embedding_dim: m.
@@ -125,7 +130,7 @@ class Decoder(nn.Module, ABC):
 
     word_scores: nn.Linear
     reads_context = True
-    """Whether every step reads its context vector; false if only the first state depends on the image."""
+    """Whether every step reads its context vector; false if the image is read only once, by `start`."""
 
     def __init__(self, vocabulary_size: int, embedding_dim: int, hidden_dim: int):
         super().__init__()
@@ -152,31 +157,34 @@ class Decoder(nn.Module, ABC):
 
     @abstractmethod
     def word_gates(self, embedded: Tensor) -> Tensor:
-        """Return the input of `step` that depends on the word: (..., m) to any last dimension."""
+        """Return the part of a step that depends on the word alone, from E y (..., m) to any last dimension."""
 
     @abstractmethod
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:
-        """Return the next state from the word's gates (B, ...), the context z (B, D) and the previous state."""
+        """Return the next state from `word_gates` (B, ...), the context z (B, D) and the previous state."""
 
     @abstractmethod
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the input of `word_scores` for any number of steps at once: (..., m), (..., n), (..., D) to any last
-        dimension."""
+        """Return the input of `word_scores` for any number of steps, from E y (..., m), h (..., n) and z (..., D)."""
 
     def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return the logits of the next word (..., V)."""
+        """Return the logits of the next word (..., V) from the arguments of `output_features`."""
         return self.word_scores(self.output_features(embedded, hidden, context))
 
 
 def lstm(gates: Tensor, cell: Tensor) -> DecoderState:
-    """Apply the LSTM cell to the pre-activations of i, f, o, g (B, 4n): c' = f * c + i * g, h' = o * tanh(c')."""
-    admit, forget, output, candidate = gates.chunk(4, dim=-1)
-    cell = torch.sigmoid(forget) * cell + torch.sigmoid(admit) * torch.tanh(candidate)
-    return DecoderState(torch.sigmoid(output) * torch.tanh(cell), cell)
+    """Apply the LSTM cell to the pre-activations of the gates (B, 4n) and to c (B, n) (Xu et al. 2015, Eq. 1 to 3).
+
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g)     h' = sigmoid(o) * tanh(c')
+    """
+    # input gate, forget gate, output gate, new content
+    i, f, o, g = gates.chunk(4, dim=-1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return DecoderState(torch.sigmoid(o) * torch.tanh(cell), cell)
 
 
 class LSTMDecoder(Decoder):
-    """LSTM on [E y; h; z] with the deep output p(y) ~ softmax(L_o (E y + L_h h + L_z z)) (Xu et al. 2015, Sec. 3.1.2).
+    """LSTM on [E y; h; z] with the deep output p(y) = softmax(L_o (E y + L_h h + L_z z)) (Xu et al. 2015, Eq. 1-3, 7).
 
     Args:
         vocabulary_size: V.
@@ -188,11 +196,14 @@ class LSTMDecoder(Decoder):
             embeddings; mean: the mean region that initialises the state; start: the hidden layers of the initial
             state; hidden: h before the deep output; output: the deep output's sum (after its tanh).
         output: the terms of the deep output's sum.
-        output_tanh: p(y) ~ softmax(L_o tanh(...)), as in the released code.
+        output_tanh: p(y) = softmax(L_o tanh(...)), as in the released code.
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
         first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
         start: separate hidden layers for h_0 and c_0, or shared ones as in the released code.
         start_depth: the number of layers from the mean region to h_0.
+
+    Raises:
+        ValueError: `output` is empty.
     """
 
     def __init__(
@@ -236,10 +247,11 @@ class LSTMDecoder(Decoder):
     def drop_regions(self, regions: Tensor) -> Tensor:
         if not self.training or not self.region_dropout.p:
             return regions
+        # a mask (I, 1, D): a dropped channel is dropped in all regions of the image
         return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
 
     def start(self, regions: Tensor) -> DecoderState:
-        """Return h_0 and c_0 from the mean of the regions (I, L, D)."""
+        """Return h_0 and c_0, (I, n) each, from the mean of the regions (I, L, D)."""
         return self.first_state(self.mean_dropout(regions.mean(dim=1)))
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -247,16 +259,18 @@ class LSTMDecoder(Decoder):
         return embedded * (tokens != START).unsqueeze(-1) if self.zero_first else embedded
 
     def embed_words(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute each distinct word only once, unless every token has its own dropout mask."""
+        """Return the embeddings and their gates; each distinct word is computed once, unless every token has its own
+        dropout mask."""
         dropped = self.training and self.word_dropout.p > 0
         if dropped or tokens.device.type != "cpu":  # `unique` would synchronise a GPU
             return super().embed_words(tokens)
         words, which = tokens.unique(return_inverse=True)
         embedded, gates = super().embed_words(words)
+        # an embedding is a gather whose backward pass adds up the gradients of equal words
         return F.embedding(which, embedded), F.embedding(which, gates)
 
     def word_gates(self, embedded: Tensor) -> Tensor:
-        """Return the words' part of the gates' pre-activations, (..., 4n)."""
+        """Return W_y E y + b, the word's part of the gates' pre-activations, (..., 4n)."""
         return self.read_word(embedded)
 
     def step(self, word_gates: Tensor, context: Tensor, state: DecoderState) -> DecoderState:

@@ -1,4 +1,7 @@
-"""The encoder: any timm network, cut at one of its feature maps, a grid of annotation vectors."""
+"""The encoder: any timm network, cut at one of its feature maps, whose cells are the annotation vectors (regions).
+
+Sizes are those of `showattendtell.types`; a grid of rows x columns cells has L = rows * columns regions.
+"""
 
 import math
 from collections.abc import Mapping
@@ -43,6 +46,9 @@ class Encoder(nn.Module):
         recompute: if trainable, gradient checkpointing: store few activations and recompute the others in the backward
             pass. Takes a third to a half of the memory and up to half as much time again; the gradients are the
             same.
+
+    Raises:
+        UserError: timm has no such network, grid or weights, or a setting does not fit the others.
     """
 
     network: Any
@@ -98,7 +104,7 @@ class Encoder(nn.Module):
             crop_mode,
         )
         self._index = None if stride == "last" else self._level(stride, "stride")
-        if self._index is not None:  # cut the network after the grid
+        if self._index is not None:  # cut off the layers after the grid
             self.network.prune_intermediate_layers([self._index], prune_head=True)
         self._by_stages = recompute and self._recompute()
         self.requires_grad_(trainable)
@@ -116,26 +122,25 @@ class Encoder(nn.Module):
         return len(strides) - 1 - strides[::-1].index(stride)
 
     def _freeze(self, stride: int) -> None:
-        """Freeze all layers up to the deepest grid of that stride.
-
-        Without gradients (a trained model is being restored) the check that a gradient remains is skipped.
-        """
+        """Freeze all layers up to the deepest grid of that stride. Raise `UserError` if nothing remains to be trained;
+        that is not checked without gradients, as when a trained model is restored."""
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
         modules = dict(self.network.named_modules())
-        within = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
-        for module in list(modules.values())[: max(within, default=-1) + 1]:
+        # timm lists modules in the order of the computation: freeze up to the last one inside the grid's module
+        inside = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
+        for module in list(modules.values())[: max(inside, default=-1) + 1]:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
         size = self.preprocessing.crop
         pixels = torch.zeros(1, 3, size, size)
-        if not within or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
+        if not inside or (torch.is_grad_enabled() and not self._feature_map(pixels).requires_grad):
             raise UserError(
                 f"encoder.frozen_stride={stride} leaves nothing of {self.network_name} to train, or is not known for "
                 "it; choose a smaller stride, or leave it out"
             )
 
     def _recompute(self) -> bool:
-        """Turn on timm's gradient checkpointing; return True if `_feature_map` must do it by stages instead (VGG)."""
+        """Turn on timm's gradient checkpointing; return True if `_feature_map` does it instead, as for VGG."""
         if isinstance(self.network, VGG):
             return True
         try:
@@ -167,20 +172,19 @@ class Encoder(nn.Module):
         return (rows // self.pool, columns // self.pool), dim
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
-        """Return the feature map (I, D, rows, columns)."""
+        """Return the feature map (I, D, rows, columns); anything else if the network has no grid at `stride`."""
         if self._by_stages:
             layers = self.network.features  # VGG: a stage ends after each pooling layer
             ends = [number for number, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
             stages = [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
             return checkpoint_seq(stages, pixels)
         if self._index is not None:
-            return self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)[
-                0
-            ]
+            [grid] = self.network.forward_intermediates(pixels, [self._index], stop_early=True, intermediates_only=True)
+            return grid
         features = self.network.forward_features(pixels)
         if not isinstance(features, Tensor):
             return features
-        if features.ndim == 3:  # a transformer's tokens, its class tokens first
+        if features.ndim == 3:  # a transformer's tokens (I, class tokens + patches, D), the patches of a square grid
             patches = features[:, getattr(self.network, "num_prefix_tokens", 0) :]
             side = math.isqrt(patches.shape[1])
             return patches.transpose(1, 2).unflatten(2, (side, -1)) if side**2 == patches.shape[1] > 1 else patches
@@ -188,8 +192,8 @@ class Encoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Encode (I, 3, H, W), uint8 from the preprocessing or normalised floats, as (I, L, D), the grid row by row."""
-        seen = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
-        features = self._feature_map(seen.contiguous(memory_format=torch.channels_last))
+        normalised = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
+        features = self._feature_map(normalised.contiguous(memory_format=torch.channels_last))
         pooled = avg_pool2d(features, self.pool) if self.pool > 1 else features
         return pooled.flatten(2).transpose(1, 2)
 
@@ -199,10 +203,11 @@ class Encoder(nn.Module):
         return self.dim + 2 * bool(self.positions)
 
     def locate(self, regions: Tensor) -> Tensor:
-        """Append the position channels to the regions (I, L, D) if `positions` is not 0."""
+        """Append the position channels x and y to the regions (I, L, D) if `positions` is not 0: (I, L, D + 2)."""
         if not self.positions:
             return regions
         rows, columns = (torch.linspace(-1, 1, size, device=regions.device) for size in self.grid)
+        # (y, x) of each region, row by row, flipped to (x, y)
         places = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
         return torch.cat([regions, places.expand(len(regions), -1, -1)], dim=2)
 
@@ -212,9 +217,9 @@ class Encoder(nn.Module):
 
     def adopt(self, weights: Mapping[str, Tensor]) -> None:
         """Load fine-tuned weights; set `tuned` if they differ from the current ones."""
-        own = state_hash(self.network.state_dict())
+        before = state_hash(self.network.state_dict())
         self.load_state_dict(weights)
-        self.tuned = state_hash(self.network.state_dict()) != own
+        self.tuned = state_hash(self.network.state_dict()) != before
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that rebuild this encoder, as plain data; its weights are not included."""

@@ -1,7 +1,8 @@
 """Incremental decoding: attention and decoder, one word at a time.
 
 Attention reads the state before the last word. Captions of an image that differ only in their last word, as beams often
-do, therefore share one *stem* and one attention step. B captions continue P stems.
+do, therefore share one *stem* and one attention step. B captions continue P stems. The other sizes are those of
+`showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, LSTMDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
-from showattendtell.models.kernels.attention import RegionPairs, WeightedSum
+from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
 from showattendtell.models.kernels.cross_entropy import normalisers
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
@@ -41,10 +42,11 @@ class StepOutput(NamedTuple):
 
 
 class IncrementalDecoder:
-    """Step a captioner over images (I, L, D), one word at a time, without gradients.
+    """Decode images with a captioner, one word at a time, without gradients.
 
     Args:
-        words: the output layer's matrix (m, V), from `transposed`.
+        words: the output layer's matrix (w, V), from `transposed`.
+        regions: (I, L, D).
     """
 
     def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
@@ -52,7 +54,7 @@ class IncrementalDecoder:
         self.memory, first = captioner.init_state(regions)
         self.first = DecoderState(*(part.to(regions.dtype) for part in first))
         self._images = torch.arange(len(regions), device=regions.device)
-        self._words, self._room = words, regions.new_empty(0, words.shape[1])
+        self._words, self._buffer = words, regions.new_empty(0, words.shape[1])  # the scores of every step
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
         """Decode one word. The next call overwrites the returned scores.
@@ -63,30 +65,33 @@ class IncrementalDecoder:
             stems: (B,) the stem that each caption continues.
             tokens: (B,) the last word of each caption.
         """
-        # attention takes equally many stems of every image: `grid` repeats the last one of each
+        # Attention takes equally many captions per row of its cache, but images have different numbers of stems. So the
+        # stems are laid out as a grid with a row per image, whose last stem fills the rest of the row:
+        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3,  grid [[0 1 2], [3 3 3]]
         present, counts = images.unique_consecutive(return_counts=True)
-        if 2 * len(present) <= len(self._images):
+        if 2 * len(present) <= len(self._images):  # copying the cache pays off once half of its images are finished
             self.memory = self.memory.select(torch.searchsorted(self._images, present))
             self._images = present
-        places = torch.searchsorted(self._images, present)
-        number, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
-        grid = torch.zeros(len(self._images), len(number), dtype=torch.long, device=images.device)
-        grid[places] = starts.unsqueeze(1) + torch.minimum(number, counts.unsqueeze(1) - 1)
-        glimpse = self.attention(self.memory, state.select(grid.flatten()))
-        within = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
-        rows = places.repeat_interleave(counts) * len(number) + within  # the row of each stem in the grid
-        context = glimpse.context[rows].index_select(0, stems)
+        cache_rows = torch.searchsorted(self._images, present)
+        columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
+        grid = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
+        grid[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
+        attended = self.attention(self.memory, state.select(grid.flatten()))
+        # the place of each stem in the flattened grid
+        column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
+        places = cache_rows.repeat_interleave(counts) * len(columns) + column
+        context = attended.context[places].index_select(0, stems)  # (B, D)
         embedded, word_gates = self.decoder.embed_words(tokens)
         state = self.decoder.step(word_gates, context, state.select(stems))
         scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
-        locations = None if glimpse.sample is None else glimpse.sample.locations[rows]
-        return StepOutput(*scores, state, glimpse.weights[rows], glimpse.gate[rows], locations)
+        locations = None if attended.sample is None else attended.sample.locations[places]
+        return StepOutput(*scores, state, attended.weights[places], attended.gate[places], locations)
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scores of the next word (B, V) and their normalisers (B,)."""
-        if len(self._room) < len(features):
-            self._room = self._room.new_empty(len(features), self._room.shape[1])
-        scores, features = self._room[: len(features)], features.to(self._words.dtype)
+        """Return the scores of the next word (B, V) and their normalisers (B,) from the output layer's inputs."""
+        if len(self._buffer) < len(features):
+            self._buffer = self._buffer.new_empty(len(features), self._buffer.shape[1])
+        scores, features = self._buffer[: len(features)], features.to(self._words.dtype)
         if scores.dtype == features.dtype:
             torch.mm(features, self._words, out=scores)
         else:
@@ -95,11 +100,11 @@ class IncrementalDecoder:
 
 
 class TransposedWeights(NamedTuple):
-    """Matrices of soft attention and the LSTM, from `transposed`.
+    """Weights of soft attention and the LSTM; matrices that read the same vector are side by side.
 
-    state       (n, 4n + A + G) from h to the pre-activations: of the gates i, f, o, g, of the query, of beta (G)
+    state       (n, 4n + A + G) from h to the gates i, f, o, g, to the query and to beta, before their activations
     state_bias  (4n + A + G,)
-    context     (D, 4n + m) from beta z to the gates and the deep output; (D, 4n) if the deep output does not read z
+    context     (D, 4n + m) from z to the gates and the deep output; (D, 4n) if the deep output does not read z
     word        (m, 4n) from E y to the gates
     word_bias   (4n,)
     score       u, (A,)
@@ -114,27 +119,29 @@ class TransposedWeights(NamedTuple):
 
 
 class SoftIncrementalDecoder(IncrementalDecoder):
-    """Soft attention with the additive score, and the LSTM: one matrix product of h, one attention step per stem."""
+    """Soft attention with the additive score, and the LSTM: one product of h and one of z per stem, and the compiled
+    loops, which take any number of stems per image."""
+
+    decoder: LSTMDecoder
 
     def __init__(self, captioner: Captioner, matrices: TransposedWeights, words: Tensor, regions: Tensor):
         super().__init__(captioner, words, regions)
-        assert isinstance(captioner.decoder, LSTMDecoder)
-        self._decoder, self._matrices = captioner.decoder, matrices
+        self._matrices = matrices
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
-        (regions, keys, _), matrices, decoder = self.memory, self._matrices, self._decoder
+        (regions, keys, _), matrices, decoder = self.memory, self._matrices, self.decoder
         groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
         with without_autocast(tokens.device):
             # of the P stems: alpha, z, and the terms of h and z in the gates and in the deep output
-            read = _product(state.hidden, matrices.state).add_(matrices.state_bias)
-            gates, query, beta = read.tensor_split([width, width + len(matrices.score)], dim=1)
+            from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
+            gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
             weights = RegionPairs(groups, keys, matrices.score).scores(query).softmax(dim=1)
-            context, gate = WeightedSum(groups, regions).read(weights), weights.new_ones(len(weights))
+            context, gate = weighted_sum(groups, regions, weights), weights.new_ones(len(weights))
             if beta.shape[1]:
                 context *= beta.sigmoid_()
                 gate = beta.mean(dim=1)
-            seen = _product(context, matrices.context)
-            gates.add_(seen[:, :width])
+            from_context = _product(context, matrices.context)
+            gates.add_(from_context[:, :width])
             # of the B captions: the LSTM, with each distinct word multiplied once
             words, which = tokens.unique(return_inverse=True)
             embedded = decoder.embed(words)
@@ -143,7 +150,7 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             state = lstm_in_place(gates, state.cell.index_select(0, stems))
             # the terms of the deep output
             parts = [embedded.index_select(0, which)] if decoder.word_output else []
-            parts += [] if decoder.context_output is None else [seen[:, width:].index_select(0, stems)]
+            parts += [] if decoder.context_output is None else [from_context[:, width:].index_select(0, stems)]
             if decoder.hidden_output is not None:
                 parts.append(decoder.hidden_output(decoder.hidden_dropout(state.hidden)))
             features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
@@ -151,16 +158,17 @@ class SoftIncrementalDecoder(IncrementalDecoder):
 
 
 def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
-    """Apply the LSTM cell to the pre-activations (B, 4n), which are overwritten, and the cells (B, n)."""
+    """Apply the LSTM cell as `decoder.lstm` does, but overwrite the pre-activations (B, 4n)."""
     width = cell.shape[1]
-    admit, forget, output = gates[:, : 3 * width].sigmoid_().chunk(3, dim=1)
-    cell = gates[:, 3 * width :].tanh_().mul_(admit).addcmul_(forget, cell)
-    return DecoderState(torch.tanh(cell).mul_(output), cell)
+    i, f, o = gates[:, : 3 * width].sigmoid_().chunk(3, dim=1)
+    cell = gates[:, 3 * width :].tanh_().mul_(i).addcmul_(f, cell)  # i g + f c
+    return DecoderState(torch.tanh(cell).mul_(o), cell)
 
 
 @torch.no_grad()
 def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalDecoder]:
-    """Return a function from regions (I, L, D) to an `IncrementalDecoder`; valid until the weights change."""
+    """Return a function from regions (I, L, D) to an `IncrementalDecoder`. It has prepared the captioner's matrices, so
+    it is valid until the weights change."""
     attention, decoder = captioner.attention, captioner.decoder
     words = transposed(decoder.word_scores.weight)
     soft = isinstance(attention, SoftAttention) and is_fused_supported(attention, decoder)
@@ -168,11 +176,11 @@ def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalD
         return partial(IncrementalDecoder, captioner, words)
     assert isinstance(attention, SoftAttention)
     assert isinstance(decoder, LSTMDecoder)
-    merged, output = weights_of(attention, decoder), decoder.context_output
-    seen = merged.context if output is None else torch.cat([merged.context, output.weight.to(merged.context)])
-    state, context, word = map(transposed, (merged.state, seen, decoder.read_word.weight))
-    bias = merged.bias.to(merged.score.dtype)
-    matrices = TransposedWeights(state, bias, context, word, decoder.read_word.bias, merged.score)
+    weights, output = weights_of(attention, decoder), decoder.context_output
+    context = weights.context if output is None else torch.cat([weights.context, output.weight.to(weights.context)])
+    state, context, word = map(transposed, (weights.state, context, decoder.read_word.weight))
+    bias = weights.bias.to(weights.score.dtype)
+    matrices = TransposedWeights(state, bias, context, word, decoder.read_word.bias, weights.score)
     return partial(SoftIncrementalDecoder, captioner, matrices, words)
 
 

@@ -1,4 +1,7 @@
-"""Stochastic "hard" attention: a location is sampled at every step (Xu et al. 2015, Sec. 4.1)."""
+"""Stochastic "hard" attention: a location is sampled at every step (Xu et al. 2015, Sec. 4.1).
+
+Sizes are those of `models.attention`.
+"""
 
 from collections.abc import Callable
 from typing import Literal
@@ -17,7 +20,7 @@ Estimator = Literal["reinforce", "reinforce_arctic", "gumbel_st", "rloo", "exact
 
 
 class HardAttention(ScoredAttention):
-    """Stochastic "hard" attention: z = a_s, s ~ Multinoulli(alpha) (Xu et al. 2015, Sec. 4.1).
+    """Stochastic "hard" attention: z = a_s, s ~ Multinoulli(alpha) (Xu et al. 2015, Eq. 8 and 9).
 
     Args:
         score: the score function of a region and the state.
@@ -31,6 +34,9 @@ class HardAttention(ScoredAttention):
         inference_mode: the context outside training: a sample, the region with the largest weight, or the expectation.
         temperature: the factor that multiplies the scores (an inverse temperature).
         gumbel_tau: the softmax temperature of gumbel_st; smaller means less bias and more variance.
+
+    Raises:
+        ValueError: estimator=rloo with one sample, or estimator=exact with several heads.
     """
 
     stochastic = True
@@ -59,7 +65,7 @@ class HardAttention(ScoredAttention):
         self.inference_mode, self.temperature, self.gumbel_tau = inference_mode, temperature, gumbel_tau
 
     def precompute(self, regions: Tensor) -> AttentionCache:
-        """Also choose the images that use the expectation for whole captions."""
+        """Also choose the images whose captions use the expectation at all steps."""
         cache, images, device = super().precompute(regions), len(regions), regions.device
         if self.training:
             draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=device)
@@ -74,6 +80,8 @@ class HardAttention(ScoredAttention):
         weights = log_weights.exp()
         use_expectation = None if memory.use_expectation is None else memory.use_expectation.unsqueeze(1)
         if self.training and self.estimator == "gumbel_st" and locations is None:
+            # straight-through Gumbel softmax (Jang et al. 2017): argmax_i (log alpha_i + g_i), g_i ~ Gumbel(0, 1), is a
+            # sample of alpha; the backward pass is that of softmax((log alpha + g) / tau) in its place
             maps = F.gumbel_softmax(log_weights, tau=self.gumbel_tau, hard=True)
             drawn = maps.detach().argmax(dim=-1)
         else:
@@ -94,16 +102,17 @@ class HardAttention(ScoredAttention):
             drawn = weights.argmax(dim=-1)
         else:
             drawn = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
-        if given is None:
-            return drawn
-        given = given.view_as(drawn)
-        return torch.where(given >= 0, given, drawn)
+        return drawn if given is None else torch.where(given.view_as(drawn) >= 0, given.view_as(drawn), drawn)
 
 
 def path_of(log_weights: Tensor, drawn: Tensor, use_expectation: Tensor | None) -> SampledLocations:
-    """Return locations (..., H) with log p and entropy under log alpha (..., H, L); log p is 0 if `use_expectation`."""
+    """Return the locations `drawn` (..., H) with log p and entropy under log alpha (..., H, L).
+
+    Heads are independent: log p(s) = sum_h log alpha_h(s_h), and H[s] = -sum_h sum_i alpha_hi log alpha_hi. log p is 0
+    where `use_expectation` (...), so that these captions have no REINFORCE term.
+    """
     log_prob = log_weights.gather(-1, drawn.unsqueeze(-1)).sum(dim=(-2, -1))
     if use_expectation is not None:
         log_prob = log_prob.masked_fill(use_expectation, 0.0)
-    entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # finite gradient at alpha = 0 too
+    entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # exp(log alpha) has a finite gradient
     return SampledLocations(drawn, log_prob, entropy)

@@ -32,7 +32,13 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
 
 
 def load_network(name: str, weights: str, size: int) -> Any:
-    """Create a timm network with the weights that `Encoder.weights` names. timm networks share no common type."""
+    """Create a timm network for images of `size` pixels, with the weights that `Encoder.weights` names.
+
+    timm's networks have no common type.
+
+    Raises:
+        UserError: the weights cannot be downloaded, are not installed or do not fit the network.
+    """
     if weights == "hub":
         published = timm.get_pretrained_cfg(name)
         if published is None or not published.has_weights:
@@ -55,7 +61,8 @@ def load_network(name: str, weights: str, size: int) -> Any:
 
 
 def _create(name: str, size: int, pretrained: bool) -> Any:
-    """Create timm's network without its classifier. `img_size` is passed only if the network accepts it."""
+    """Create timm's network without its classifier."""
+    # transformers need `img_size`, and most other networks do not accept it
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=0, img_size=size)
     except TypeError:
@@ -65,7 +72,8 @@ def _create(name: str, size: int, pretrained: bool) -> Any:
 def reach_hub() -> None:
     """Set the hub's client to offline mode if the hub cannot be reached; otherwise it would retry for minutes.
 
-    Raise `UserError` if the environment variable HF_ENDPOINT is not a valid address.
+    Raises:
+        UserError: the environment variable HF_ENDPOINT is not a valid address.
     """
     address, reached = huggingface_hub.constants.ENDPOINT, not OFFLINE
     try:
@@ -114,9 +122,12 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 
 
 def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Rename `state` to the names of `wanted`: by name if all names exist, else in order. Drop the classifier.
+    """Return the tensors of `state` under the names of `wanted`, by name if all exist, else in order; drop others.
 
-    Raise `UserError` if the shapes do not match.
+    In order, because packages with weights may name layers differently from timm; the classifier comes last.
+
+    Raises:
+        UserError: shapes differ; `path` names the file.
     """
     if set(wanted) <= set(state):
         named = {name: state[name] for name in wanted}

@@ -1,7 +1,7 @@
 """Score functions of attention: e_i = f_att(a_i, h).
 
-A score is a module with two methods. `precompute` takes the regions (R, L, D) once per image and returns its keys, a
-tensor of R rows. `forward` takes the keys and the states (R, K, n) of the K captions of each row, and returns
+A score is a module with two methods. `precompute` takes the regions (R, L, D) once per image and returns their keys,
+with one row per image. `forward` takes the keys and the states (R, K, n) of the K captions of each row, and returns
 e (R, K, H, L). H is the number of attention maps, 1 for all scores except `MultiheadScore`.
 """
 
@@ -26,7 +26,7 @@ class ScoreFunction(nn.Module, ABC):
 
     @abstractmethod
     def precompute(self, regions: Tensor) -> Any:
-        """Return the keys of the regions (R, L, D): a tensor with R rows of any shape."""
+        """Return everything that depends on the regions (R, L, D) alone: a tensor with R rows of any shape."""
 
     @abstractmethod
     def forward(self, keys: Any, hidden: Tensor) -> Tensor:
@@ -71,15 +71,17 @@ class AdditiveScore(ScoreFunction):
             sums = keys.values.unsqueeze(1) + self.query(hidden).unsqueeze(2)  # (R, K, L, A)
             return self.score(torch.tanh(sums)).squeeze(3).unsqueeze(2)
         images, captions = hidden.shape[:2]
+        # the kernel takes the image of each caption; here K captions of every image, one after the other
         groups = CaptionGroups(torch.arange(images, device=hidden.device).repeat_interleave(captions), images)
         queries, weights = self.query(hidden).flatten(0, 1).to(keys.values.dtype), self.score.weight.squeeze(0)
         with without_autocast(hidden.device):
+            # the kernel leaves out the constant -sum_a u_a
             scores = AdditiveScores.apply(groups, keys, keys.values, queries, weights) - weights.sum()  # (B, L)
         return scores.view(images, captions, 1, -1)
 
 
 class DotScore(ScoreFunction):
-    """e_i = (W_h h) . (W_a a_i) (Luong et al. 2015, with both sides projected to one width).
+    """e_i = (W_h h + b) . (W_a a_i) (the dot score of Luong et al. 2015, on projections of equal width).
 
     Args:
         width: A, the width of the product: a number, or the width of the state (state) or of a region (region).
@@ -99,14 +101,14 @@ class DotScore(ScoreFunction):
 
 
 class ScaledDotScore(DotScore):
-    """e_i = (W_h h) . (W_a a_i) / sqrt(A) (Vaswani et al. 2017)."""
+    """e_i = (W_h h + b) . (W_a a_i) / sqrt(A) (Vaswani et al. 2017, Eq. 1)."""
 
     def forward(self, keys: Tensor, hidden: Tensor) -> Tensor:
         return super().forward(keys, hidden) / keys.shape[-1] ** 0.5
 
 
 class GeneralScore(ScoreFunction):
-    """e_i = h . W a_i (Luong et al. 2015), bilinear in the state and the region."""
+    """e_i = h . W a_i, bilinear in the state and the region (the general score of Luong et al. 2015)."""
 
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt):
         super().__init__()
@@ -120,7 +122,7 @@ class GeneralScore(ScoreFunction):
 
 
 class CosineScore(DotScore):
-    """e_i = s cos(W_h h, W_a a_i) with a learned scale s (Graves et al. 2014, Neural Turing Machines, Eq. 5 and 6).
+    """e_i = s cos(W_h h + b, W_a a_i) with a learned scale s (Graves et al. 2014, Neural Turing Machines, Eq. 5 and 6).
 
     Args:
         width: A, the width of the two vectors: a number, or the width of the state (state) or of a region (region).
@@ -141,11 +143,14 @@ class CosineScore(DotScore):
 
 
 class MultiheadScore(DotScore):
-    """e_hi = (W_h h)_h . (W_a a_i)_h / sqrt(A / H): a scaled dot product in each of H slices (Vaswani et al. 2017).
+    """e_hi = (W_h h + b)_h . (W_a a_i)_h / sqrt(A / H): a scaled dot product in each of H slices (Vaswani et al. 2017).
 
     Args:
         width: A, the width of all heads together: a number, or the width of the state (state) or of a region (region).
         heads: H, the number of attention maps.
+
+    Raises:
+        ValueError: `heads` does not divide the width.
     """
 
     def __init__(

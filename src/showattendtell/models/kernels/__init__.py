@@ -1,8 +1,14 @@
-"""The fast path: hand-derived backward passes and loops compiled by numba.
+"""The fast path: hand-derived backward passes, and loops compiled by numba.
 
-The model calls `recurrence.unroll_fused` for all steps of given captions, `cross_entropy.cross_entropy` for their words
-and `attention.AdditiveScores` for single steps. Tests hold them to the plain loop `recurrence.unroll` and to torch.
-Here: mixed precision for custom autograd functions, products in the autocast's dtype and everything else in float32.
+    recurrence     `unroll`, the plain loop over the steps of given captions, and `unroll_fused`, its fast version
+    attention      additive scores and weighted sums of regions
+    cross_entropy  cross-entropy, log-sum-exp and top-k of the words' scores
+    packing        captions without padding
+    parallel       the compiled loops over images, and threads
+
+Read `recurrence.unroll` first: it is the model. Tests compare all others with it and with torch. Autograd functions
+here handle mixed precision themselves, with the functions of this module: products in the autocast's dtype, everything
+else in float32.
 """
 
 from contextlib import AbstractContextManager, nullcontext

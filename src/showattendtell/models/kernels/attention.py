@@ -1,9 +1,12 @@
-"""Additive scores e_i = u . tanh(p_i + q) of captions with their images' regions; weighted sums z = sum_i m_i a_i.
+"""Additive scores e_i = u . tanh(p_i + q) of captions with their images' regions, and weighted sums z = sum_i m_i a_i.
 
-On the CPU in float32 they are compiled loops, elsewhere plain torch. The scores' loops use tanh(p + q) =
-2 / (1 + e^-2p e^-2q) - 1: e^-2p is computed once per image and e^-2q once per step, which leaves a product and a
-reciprocal per element. No tensor of size B x L x A is stored; the backward pass recomputes the reciprocals. If |q| is
-out of reach, plain torch is used.
+On the CPU in float32 they are compiled loops (`parallel`), elsewhere plain torch. The loops of the scores replace tanh,
+which is slow, by exponentials that are shared:
+
+    tanh(p + q) = 2 s - 1,   s = sigmoid(2 (p + q)) = 1 / (1 + e^-2p e^-2q)
+
+e^-2p is computed once per image and e^-2q once per step, which leaves a product and a reciprocal per element. No tensor
+of size B x L x A is stored; the backward pass recomputes s. Where e^-2p or e^-2q would overflow, plain torch is used.
 """
 
 import math
@@ -15,10 +18,10 @@ import torch
 from torch import Tensor
 
 from showattendtell.models.kernels import parallel
-from showattendtell.models.kernels.parallel import CaptionGroups, compilable, share_out
+from showattendtell.models.kernels.parallel import CaptionGroups, compilable, run_threaded
 
 FURTHEST = 43.0
-"""The largest |p| and |q| for which e^-2p and e^-2q are finite and not 0 in float32."""
+"""The largest |p| and |q| for which e^-2p and e^-2q are finite and not 0 in float32: e^86 < 3.4e38."""
 
 SATURATED = 10.0
 """For x >= SATURATED, tanh(x) = 1 in float32."""
@@ -43,18 +46,19 @@ class AdditiveKeys:
 
     @cached_property
     def reach(self) -> float:
-        """The largest |q| for which `decays` give correct scores. If e^-2p is 0 or infinite, tanh(p + q) must be 1 or
-        -1 for all such q.
-        """
+        """The largest |q| for which `decays` give correct scores; -inf if a key is not a number."""
         if self.decayed:
             return math.inf
-        furthest = _furthest(self.values)
+        furthest = _largest_magnitude(self.values)
         if math.isnan(furthest):
             return -math.inf
+        # Beyond FURTHEST e^-2p is 0 or infinite, so s is 1 or 0 whatever q is. That is tanh(p + q) = 1 or -1 as long as
+        # |p + q| >= |p| - |q| >= SATURATED.
         return FURTHEST if furthest <= FURTHEST else FURTHEST - SATURATED
 
 
-def _furthest(sums: Tensor) -> float:
+def _largest_magnitude(sums: Tensor) -> float:
+    """Return the largest |x|; NaN if there is one."""
     least, most = sums.detach().aminmax()
     return max(-float(least), float(most))
 
@@ -65,9 +69,9 @@ def decay(sums: Tensor) -> Tensor:
 
 
 class RegionPairs:
-    """Scores of all captions with all regions of their images. The methods take the first b of the B captions.
+    """Scores of captions with all regions of their images. The methods take the first b of the B captions.
 
-    The scores omit the constant -sum_a u_a, which does not change the softmax.
+    The scores omit the constant -sum_a u_a of u . tanh(x) = 2 u . s - sum_a u_a, which does not change the softmax.
 
     Args:
         weights: u, (A,).
@@ -75,62 +79,64 @@ class RegionPairs:
 
     def __init__(self, groups: CaptionGroups, keys: AdditiveKeys, weights: Tensor):
         self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
-        self._strayed = False
+        self._out_of_reach = False  # of the loops, at any step so far
 
     def kept(self) -> AdditiveKeys:
         """Return the keys that the backward pass needs for all scores computed so far."""
         decays = self.keys.decays
-        return self.keys if self._strayed or decays is None else AdditiveKeys(decays, decayed=True)
+        return self.keys if self._out_of_reach or decays is None else AdditiveKeys(decays, decayed=True)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return the scores e (b, L) of the queries q (b, A)."""
         decays = self._decays(queries)
         scores = queries.new_empty(len(queries), self.keys.values.shape[1])
         if decays is not None:
-            share_out(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
+            run_threaded(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
-        self._strayed = True
+        self._out_of_reach = True
         for images, rows in self.groups.pieces(len(queries)):
-            # u . tanh(x) = 2 u . sigmoid(2 x) - sum_a u_a, of which the constant is left out
-            scores[rows] = 2 * self._fit(images, queries[rows]) @ self.weights
+            scores[rows] = 2 * self._sigmoids(images, queries[rows]) @ self.weights
         return scores
 
-    def scores_back(self, queries: Tensor, gradient: Tensor, to_sums: Tensor, to_weights: Tensor) -> Tensor:
-        """Return dq (b, A) from de (b, L). With s = sigmoid(2 (p + q)): e = 2 u . s, de/dp = de/dq = 4 u s (1 - s).
+    def scores_back(self, queries: Tensor, gradient: Tensor, grad_keys: Tensor, grad_weights: Tensor) -> Tensor:
+        """Return dq (b, A) from de (b, L). Add dp to `grad_keys` (I, L, A) and du to `grad_weights` (I, A), which is
+        still to be summed over images.
 
-        Add dp to `to_sums` (I, L, A), and du = 2 s de to `to_weights` (I, A), still to be summed over images.
+        From e = 2 sum_a u_a s_a and ds/dp = ds/dq = 2 s (1 - s) follow
+
+            du = 2 s de     dp = dq = 4 u s (1 - s) de
         """
-        to_queries = queries.new_zeros(queries.shape)
+        grad_queries = queries.new_zeros(queries.shape)
         decays = self._decays(queries)
         if decays is not None:
-            inputs, sums = (*decays, self.weights, gradient.contiguous()), (to_sums, to_queries, to_weights)
-            share_out(parallel.score_back, *self.groups.layout(len(queries)), *inputs, *sums)
-            return to_queries
+            inputs, sums = (*decays, self.weights, gradient.contiguous()), (grad_keys, grad_queries, grad_weights)
+            run_threaded(parallel.score_back, *self.groups.layout(len(queries)), *inputs, *sums)
+            return grad_queries
         for images, rows in self.groups.pieces(len(queries)):
-            fit, given = self._fit(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)
-            to_weights[0] += 2 * (given.flatten() @ fit.flatten(0, 1))
-            # de/dp = 4 u s (1 - s) = 4 u (s - s^2)
-            slope = torch.addcmul(fit, fit, fit, value=-1).mul_(given.unsqueeze(2))
-            to_queries[rows] = 4 * self.weights * slope.sum(dim=1)
+            s, grad_scores = self._sigmoids(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)
+            grad_weights[0] += 2 * (grad_scores.flatten() @ s.flatten(0, 1))
+            slope = torch.addcmul(s, s, s, value=-1).mul_(grad_scores.unsqueeze(2))  # (s - s^2) de
+            grad_queries[rows] = 4 * self.weights * slope.sum(dim=1)
             if isinstance(images, slice):  # the captions of one image
-                to_sums[images] += 4 * self.weights * slope.sum(dim=0)
+                grad_keys[images] += 4 * self.weights * slope.sum(dim=0)
             else:
-                to_sums.index_add_(0, images, 4 * self.weights * slope)
-        return to_queries
+                grad_keys.index_add_(0, images, 4 * self.weights * slope)
+        return grad_queries
 
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return e^-2p and e^-2q; None if the compiled loops cannot be used."""
-        if self.keys.decays is None or not compilable(queries) or not _furthest(queries) <= self.keys.reach:
+        # "not <=" also holds for NaN
+        if self.keys.decays is None or not compilable(queries) or not _largest_magnitude(queries) <= self.keys.reach:
             return None
         return self.keys.decays, decay(queries)
 
-    def _fit(self, images: slice | Tensor, queries: Tensor) -> Tensor:
-        """Return s = sigmoid(2 (p + q)), (k, L, A)."""
+    def _sigmoids(self, images: slice | Tensor, queries: Tensor) -> Tensor:
+        """Return s = sigmoid(2 p + 2 q), (k, L, A)."""
         return (self._doubled[images] + 2 * queries.unsqueeze(1)).sigmoid_()
 
     @cached_property
     def _doubled(self) -> Tensor:
-        # 2 p, from log e^-2p if only that was kept
+        # 2 p = -log e^-2p if only that was kept
         return -self.keys.values.log() if self.keys.decayed else 2 * self.keys.values
 
 
@@ -141,8 +147,10 @@ class AdditiveScores(torch.autograd.Function):
     def forward(
         ctx: Any, groups: CaptionGroups, keys: AdditiveKeys, sums: Tensor, queries: Tensor, weights: Tensor
     ) -> Tensor:
-        """Args:
-        sums: p, the tensor inside `keys` that receives the gradient.
+        """Return the scores (B, L), without the constant, of the queries (B, A).
+
+        Args:
+            sums: p, the tensor inside `keys`, given once more because autograd sees only arguments that are tensors.
         """
         pairs = RegionPairs(groups, keys, weights)
         scores, kept = pairs.scores(queries), pairs.kept()
@@ -154,44 +162,33 @@ class AdditiveScores(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, queries, weights = ctx.saved_tensors
-        to_sums, to_weights = values.new_zeros(values.shape), weights.new_zeros(len(values), len(weights))
+        grad_keys, grad_weights = values.new_zeros(values.shape), weights.new_zeros(len(values), len(weights))
         pairs = RegionPairs(ctx.groups, AdditiveKeys(values, ctx.decayed), weights)
-        to_queries = pairs.scores_back(queries, gradient, to_sums, to_weights)
-        return None, None, to_sums, to_queries, to_weights.sum(dim=0)
+        grad_queries = pairs.scores_back(queries, gradient, grad_keys, grad_weights)
+        return None, None, grad_keys, grad_queries, grad_weights.sum(dim=0)
 
 
-class WeightedSum:
-    """Weighted sums z = sum_i m_i a_i for B captions. The methods take the first b captions.
-
-    Args:
-        regions: (I, L, D).
-    """
-
-    def __init__(self, groups: CaptionGroups, regions: Tensor):
-        self.groups, self.regions = groups, regions.contiguous()
-        self._compiled = compilable(regions)
-
-    def read(self, maps: Tensor) -> Tensor:
-        """Return z (b, D) of m (b, L)."""
-        contexts = maps.new_zeros(len(maps), self.regions.shape[2])
-        if self._compiled:
-            share_out(parallel.read, *self.groups.layout(len(maps)), self.regions, maps.contiguous(), contexts)
-            return contexts
-        for images, rows in self.groups.pieces(len(maps)):
-            contexts[rows] = _by_image(maps[rows], self.regions[images])
+def weighted_sum(groups: CaptionGroups, regions: Tensor, maps: Tensor) -> Tensor:
+    """Return z = sum_i m_i a_i, (b, D), of the maps m (b, L) of the first b captions and the regions (I, L, D)."""
+    regions, contexts = regions.contiguous(), maps.new_zeros(len(maps), regions.shape[2])
+    if compilable(regions):
+        run_threaded(parallel.weighted_sum, *groups.layout(len(maps)), regions, maps.contiguous(), contexts)
         return contexts
+    for images, rows in groups.pieces(len(maps)):
+        contexts[rows] = _by_image(maps[rows], regions[images])
+    return contexts
 
-    def read_back(self, gradient: Tensor) -> Tensor:
-        """Return dm (b, L) from dz (b, D): dm_i = a_i . dz."""
-        to_maps = gradient.new_empty(len(gradient), self.regions.shape[1])
-        if self._compiled:
-            share_out(
-                parallel.read_back, *self.groups.layout(len(gradient)), self.regions, gradient.contiguous(), to_maps
-            )
-            return to_maps
-        for images, rows in self.groups.pieces(len(gradient)):
-            to_maps[rows] = _by_image(gradient[rows], self.regions[images].mT)
-        return to_maps
+
+def weighted_sum_back(groups: CaptionGroups, regions: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of the maps, dm_i = a_i . dz, (b, L), from dz (b, D)."""
+    regions, grad_maps = regions.contiguous(), gradient.new_empty(len(gradient), regions.shape[1])
+    if compilable(regions):
+        layout = groups.layout(len(gradient))
+        run_threaded(parallel.weighted_sum_back, *layout, regions, gradient.contiguous(), grad_maps)
+        return grad_maps
+    for images, rows in groups.pieces(len(gradient)):
+        grad_maps[rows] = _by_image(gradient[rows], regions[images].mT)
+    return grad_maps
 
 
 def _by_image(rows: Tensor, matrices: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""Words from their scores s: cross-entropy -log p(w) = log sum_v e^s_v - s_w, its normalisers, and the top-k words."""
+"""Operations on the scores s (logits) of all words: cross-entropy, log-sum-exp and top-k.
+
+The cross-entropy of the word w is -log p(w) = log Z - s_w with the normaliser log Z = log sum_v e^s_v. No exponential
+overflows, because the largest score m is subtracted first: log Z = m + log sum_v e^(s_v - m).
+"""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,18 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.kernels import to_multiply, without_autocast
-from showattendtell.models.kernels.parallel import compilable, share_out
+from showattendtell.models.kernels.parallel import compilable, run_threaded
 from showattendtell.types import OutputFeatures
 
 LANES = 64
-"""The number of parallel lanes of the maximum over words."""
+"""Maxima that `log_sum_exp` keeps side by side. One maximum would make every comparison wait for the one before; those
+of different lanes are independent, and the compiler turns them into vector instructions."""
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 NEVER, FAINT = np.float32(-np.inf), np.float32(-87)
 """e^-87 is close to the smallest normal float32."""
 
 LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+"""log2(e), and log(2) = LN2_HIGH + LN2_LOW, of which the first part has so few bits that n LN2_HIGH is exact."""
+
 E = tuple(map(np.float32, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1)))
+"""Coefficients of e^r for |r| <= log(2) / 2, from expf of the Cephes library."""
+
 BIAS, ULPS = np.float32(127), np.int32(2**23)
 """The bits of 2^n are (n + 127) 2^23."""
 
@@ -30,12 +39,15 @@ def normalisers(scores: Tensor, bias: Tensor) -> Tensor:
     if not compilable(scores, bias):
         return scores.add_(bias).logsumexp(dim=1)
     sums = scores.new_empty(len(scores))
-    share_out(log_sum_exp, len(scores), scores, bias, sums)
+    run_threaded(log_sum_exp, len(scores), scores, bias, sums)
     return sums
 
 
 def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def]
-    """Compiled loop of `normalisers`. e^x = 2^n e^r with |r| <= log(2) / 2; e^r is the polynomial of Cephes' expf."""
+    """Compiled loop of `normalisers`, with e^x = 2^n e^r, n = round(x / log 2) and |r| <= log(2) / 2.
+
+    The library's exp is a call, which keeps compilers from vectorising the loop.
+    """
     num_words = scores.shape[1]
     whole = num_words - num_words % LANES
     best = np.empty(LANES, np.float32)
@@ -53,8 +65,8 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
         total = ZERO
         for word in range(num_words):
             x = scores[row, word] - most
-            x = x if x > FAINT else FAINT
-            # n = round(x / log 2), r = x - n log 2; log 2 in two parts, of which n LN2_HIGH is exact
+            x = x if x > FAINT else FAINT  # of smaller ones 2^n would not be a normal number
+            # n = round(x / log 2), r = x - n log 2
             n = np.floor(x * LOG2_E + HALF)
             r = x - n * LN2_HIGH - n * LN2_LOW
             # e^r = 1 + r + r^2 tail(r); 2^n is n + 127 in the bits of the exponent
@@ -64,7 +76,7 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
 
 
 TOP_LANES = 128
-"""The number of parallel lanes of `rank`."""
+"""Lanes of `rank`. If more words than lanes are wanted, all words are sorted."""
 
 
 def likeliest(scores: Tensor, number: int) -> Tensor:
@@ -72,25 +84,29 @@ def likeliest(scores: Tensor, number: int) -> Tensor:
     if not compilable(scores):
         return scores.topk(number, dim=-1).indices
     words = torch.empty(len(scores), number, dtype=torch.long)
-    share_out(rank, len(scores), scores.contiguous(), words)
+    run_threaded(rank, len(scores), scores.contiguous(), words)
     return words
 
 
 def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
-    """Write words (B, n), best first. Lane v % TOP_LANES holds word v; the n best words are in the n best lanes."""
+    """Write the n best words (B, n), best first.
+
+    Word v belongs to lane v % TOP_LANES, which is as good as its best word. The n best words are in the n best lanes: a
+    word of another lane has n words above it, the best ones of these lanes. Only their words are sorted.
+    """
     num_words, number = scores.shape[1], words.shape[1]
     whole = num_words - num_words % TOP_LANES
     best, held = np.empty(TOP_LANES, np.float32), np.empty(number, np.float32)
     for row in range(first, last):
         best[:] = NEVER
-        # the best word of each lane
+        # 1. the best score of each lane
         for start in range(0, whole, TOP_LANES):
             for lane in range(TOP_LANES):
                 score = scores[row, start + lane]
                 best[lane] = score if score > best[lane] else best[lane]
         for word in range(whole, num_words):
             best[word - whole] = max(best[word - whole], scores[row, word])
-        # `held`: the n best of these, in order; no word below the last of them is among the n best
+        # 2. the n best of these by insertion; no word below the last of them is among the n best
         held[:] = NEVER
         for lane in range(TOP_LANES):
             place = number - 1
@@ -100,7 +116,7 @@ def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
                     place -= 1
                 held[place] = best[lane]
         least = held[-1]
-        # insertion sort of the words of the lanes that reach it
+        # 3. the n best words of the lanes that reach it, by insertion
         held[:] = NEVER
         found = 0
         for lane in range(TOP_LANES):
@@ -115,7 +131,7 @@ def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
                         place -= 1
                     held[place], words[row, place] = score, word
                     found += 1
-        # rows with too few finite scores: fill up with impossible words
+        # 4. rows with fewer than n finite scores: fill up with impossible words
         for word in range(num_words):
             if found >= number:
                 break
@@ -125,7 +141,7 @@ def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
 
 
 TOGETHER = {"cpu": 2**21, "cuda": 2**27}
-"""The number of scores that are turned into probabilities at once."""
+"""The number of scores that are turned into probabilities at once, 2^21 (8 MB) on the CPU because of its caches."""
 
 
 class CrossEntropy(NamedTuple):
@@ -140,61 +156,72 @@ class CrossEntropy(NamedTuple):
 
 
 def cross_entropy(features: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
-    """Return the cross-entropy of the words `targets` (N,). The backward pass keeps the scores, but never all
-    probabilities or all gradients of the scores at once."""
-    given = to_multiply(*features)
+    """Return the cross-entropy of the words `targets` (N,).
+
+    It is faster than torch's and needs less memory: the scores (N, V) are kept for the backward pass, but never all
+    probabilities or all gradients of the scores at once.
+    """
+    operands = to_multiply(*features)
     with without_autocast(targets.device):
-        return CrossEntropy(*_CrossEntropy.apply(*given, targets, label_smoothing))
+        return CrossEntropy(*_CrossEntropy.apply(*operands, targets, label_smoothing))
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """Cross-entropy of the output layer s = W x + b, a few rows at a time.
+
+    With label smoothing a, the loss is -sum_v t_v log p_v with targets t_v = (1 - a) [v = w] + a / V:
+
+        loss = log Z - (1 - a) s_w - a mean_v s_v     dloss/ds_v = p_v - (1 - a) [v = w] - a / V
+    """
+
     @staticmethod
     def forward(
         ctx: Any, values: Tensor, matrix: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        logits = F.linear(values, matrix, bias)
+        """Return the loss and -log p of the targets, (N,) each, from the inputs x (N, w), W (V, w) and b (V,)."""
+        logits = F.linear(values, matrix, bias)  # (N, V)
         full = torch.promote_types(logits.dtype, torch.float32)
         largest = logits.amax(dim=1, keepdim=True).to(full)
-        normaliser, mean = torch.empty_like(largest), torch.empty_like(largest)
-        for rows, room in _pieces(logits, full):
+        normaliser, mean = torch.empty_like(largest), torch.empty_like(largest)  # log Z and mean_v s_v, (N, 1)
+        for rows, buffer in _pieces(logits, full):
             if label_smoothing:
                 mean[rows] = logits[rows].mean(dim=1, keepdim=True, dtype=full)
-            powers = torch.sub(logits[rows], largest[rows], out=room).exp_()
-            # log sum_v e^s_v = m + log sum_v e^(s_v - m), m the largest score
+            powers = torch.sub(logits[rows], largest[rows], out=buffer).exp_()
             normaliser[rows] = powers.sum(dim=1, keepdim=True).log_().add_(largest[rows])
         ctx.save_for_backward(values, matrix, logits, normaliser, targets)
         ctx.label_smoothing = label_smoothing
         nll = (normaliser - logits.gather(1, targets.unsqueeze(1))).squeeze(1)
         ctx.mark_non_differentiable(nll)
-        # smoothed: (1 - s) (log Z - s_w) + s / V sum_v (log Z - s_v), log Z the normaliser
+        # (1 - a) (log Z - s_w) + a (log Z - mean_v s_v)
         return torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing) if label_smoothing else nll.clone(), nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         values, matrix, logits, normaliser, targets = ctx.saved_tensors
-        to_values, to_matrix = torch.empty_like(values), torch.empty_like(matrix)
-        to_bias, kept = matrix.new_zeros(len(matrix)), 0
-        for rows, room in _pieces(logits, normaliser.dtype):
-            given = gradient[rows].unsqueeze(1)
-            pulled = torch.sub(logits[rows], normaliser[rows], out=room).exp_().mul_(given)  # (k, V)
-            # d(-log p_w) / ds = p - 1_w, of which the smoothing s moves s / V to every word
-            pulled.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * given)
+        grad_values, grad_matrix = torch.empty_like(values), torch.empty_like(matrix)
+        grad_bias, kept = matrix.new_zeros(len(matrix)), 0
+        for rows, buffer in _pieces(logits, normaliser.dtype):
+            grad_loss = gradient[rows].unsqueeze(1)  # (k, 1)
+            # ds_v = (p_v - (1 - a) [v = w] - a / V) dloss, p_v = e^(s_v - log Z), (k, V)
+            grad_scores = torch.sub(logits[rows], normaliser[rows], out=buffer).exp_().mul_(grad_loss)
+            grad_scores.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * grad_loss)
             if ctx.label_smoothing:
-                pulled -= given * (ctx.label_smoothing / pulled.shape[1])
-            pulled = pulled.to(values.dtype)
-            torch.mm(pulled, matrix, out=to_values[rows])
-            to_matrix = torch.addmm(to_matrix, pulled.T, values[rows], beta=kept, out=to_matrix)
-            to_bias += pulled.sum(dim=0)
-            kept = 1
-        return to_values, to_matrix, to_bias, None, None
+                grad_scores -= grad_loss * (ctx.label_smoothing / grad_scores.shape[1])
+            grad_scores = grad_scores.to(values.dtype)
+            # s = W x + b: dx = W^T ds, dW = sum_k ds_k x_k^T, db = sum_k ds_k
+            torch.mm(grad_scores, matrix, out=grad_values[rows])
+            grad_matrix = torch.addmm(grad_matrix, grad_scores.T, values[rows], beta=kept, out=grad_matrix)
+            grad_bias += grad_scores.sum(dim=0)
+            kept = 1  # the first piece replaces the uninitialised dW, later ones are added
+        return grad_values, grad_matrix, grad_bias, None, None
 
 
 def _pieces(logits: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows that are processed together, and a buffer of that size."""
+    """Yield the rows that are processed together, and a buffer of that size, used again for every piece."""
     number, words = logits.shape
     size = min(number, max(1, TOGETHER.get(logits.device.type, 2**27) // words))
-    room = logits.new_empty(size, words, dtype=dtype)
+    buffer = logits.new_empty(size, words, dtype=dtype)
     for first in range(0, number, size):
         last = min(first + size, number)
-        yield slice(first, last), room[: last - first]
+        yield slice(first, last), buffer[: last - first]

@@ -1,7 +1,10 @@
 """Loops over the captions and regions of each image, compiled by numba, with as many threads as torch uses.
 
-All arrays are float32 and contiguous. The captions of image i are the rows members[starts[i] : starts[i + 1]] in
-ascending order; rows >= `count` are skipped.
+All arrays are float32 and contiguous. Every loop works on the images `first` to `last`. The captions of image i are the
+rows members[starts[i] : starts[i + 1]] (`CaptionGroups`), in ascending order, so that captions of an image use its
+regions while they are in the processor's cache. Rows >= `count` have ended and are skipped.
+
+E = e^-2p and F = e^-2q are the decays of `attention`, s = 1 / (1 + E F) = sigmoid(2 (p + q)).
 """
 
 import os
@@ -23,7 +26,9 @@ HUGE = np.float32(1e9)
 
 
 def score(first, last, starts, members, count, keys, queries, weights, scores):  # type: ignore[no-untyped-def]
-    """Write scores (B, L): 2 sum_a u_a / (1 + E_a F_a) of keys E (I, L, A), queries F (B, A) and weights u (A,).
+    """Write scores e (B, L) of the keys E (I, L, A), the queries F (B, A) and the weights u (A,):
+
+        e = 2 sum_a u_a s_a = 2 sum_a u_a / (1 + E_a F_a)
 
     Divisions take most of the time, so two captions share one: u / x = u y / (x y) and u / y = u x / (x y).
     """
@@ -31,7 +36,7 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
     for image in range(first, last):
         start, end = starts[image], starts[image + 1]
         while start < end and members[end - 1] >= count:
-            end -= 1
+            end -= 1  # of ascending rows the ended ones are last
         for region in range(keys.shape[1]):
             for member in range(start, end - 1, 2):
                 row, other = members[member], members[member + 1]
@@ -46,7 +51,7 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
                     other_total += share * x
                 scores[row, region] = TWO * total
                 scores[other, region] = TWO * other_total
-            if (end - start) % 2:
+            if (end - start) % 2:  # the caption without a partner
                 row, total = members[end - 1], ZERO
                 for a in range(width):
                     total += weights[a] / (ONE + keys[image, region, a] * queries[row, a])
@@ -54,28 +59,34 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
 
 
 def score_back(  # type: ignore[no-untyped-def]
-    first, last, starts, members, count, keys, queries, weights, gradient, to_keys, to_queries, to_weights
+    first, last, starts, members, count, keys, queries, weights, gradient, grad_keys, grad_queries, grad_weights
 ):
-    """Add to the gradients dp (I, L, A), dq (B, A), du (I, A): dp = dq = 4 u s (1 - s) de, s = 1 / (1 + E F)."""
+    """Add du = 2 s de and dp = dq = 4 u s (1 - s) de to the gradients du (I, A), dp (I, L, A) and dq (B, A).
+
+    Each image has its own row of du, so that threads never add to the same number.
+    """
     for image in range(first, last):
         for region in range(keys.shape[1]):
             for member in range(starts[image], starts[image + 1]):
                 row = members[member]
                 if row >= count:
                     break
-                given = TWO * gradient[row, region]
+                doubled = TWO * gradient[row, region]
                 for a in range(keys.shape[2]):
-                    fit = ONE / (ONE + keys[image, region, a] * queries[row, a])
-                    # e = 2 u s: du = 2 s de;  ds/dp = ds/dq = 2 s (1 - s): dp = dq = 2 s de * 2 u (1 - s)
-                    pulled = given * fit
-                    to_weights[image, a] += pulled
-                    pulled *= TWO * weights[a] * (ONE - fit)
-                    to_keys[image, region, a] += pulled
-                    to_queries[row, a] += pulled
+                    s = ONE / (ONE + keys[image, region, a] * queries[row, a])
+                    grad = doubled * s  # du = 2 s de
+                    grad_weights[image, a] += grad
+                    grad *= TWO * weights[a] * (ONE - s)  # dp = dq = du * 2 u (1 - s)
+                    grad_keys[image, region, a] += grad
+                    grad_queries[row, a] += grad
 
 
-def read(first, last, starts, members, count, regions, maps, context):  # type: ignore[no-untyped-def]
-    """Add sum_i m_i a_i of regions a (I, L, D) and maps m (B, L) to the context (B, D), four regions at a time."""
+def weighted_sum(first, last, starts, members, count, regions, maps, context):  # type: ignore[no-untyped-def]
+    """Add sum_i m_i a_i of the regions a (I, L, D) and the maps m (B, L) to the context (B, D).
+
+    Four regions at a time, so that the context is read and written a quarter as often. Four zeros are skipped: the maps
+    of hard attention are one-hot.
+    """
     num_regions = regions.shape[1]
     whole = num_regions - num_regions % 4
     for image in range(first, last):
@@ -103,7 +114,7 @@ def read(first, last, starts, members, count, regions, maps, context):  # type: 
                     context[row, channel] += maps[row, region] * regions[image, region, channel]
 
 
-def read_back(first, last, starts, members, count, regions, gradient, to_maps):  # type: ignore[no-untyped-def]
+def weighted_sum_back(first, last, starts, members, count, regions, gradient, grad_maps):  # type: ignore[no-untyped-def]
     """Write the gradient of the maps (B, L), dm_i = a_i . dz, from that of the context (B, D)."""
     for image in range(first, last):
         for region in range(regions.shape[1]):
@@ -114,7 +125,7 @@ def read_back(first, last, starts, members, count, regions, gradient, to_maps): 
                 total = ZERO
                 for d in range(regions.shape[2]):
                     total += gradient[row, d] * regions[image, region, d]
-                to_maps[row, region] = total
+                grad_maps[row, region] = total
 
 
 class CaptionGroups:
@@ -130,8 +141,7 @@ class CaptionGroups:
 
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
-        """Return the start of each image in the list of captions (I + 1,), and the captions sorted by image (B,)."""
-        # the captions of image i are members[starts[i] : starts[i + 1]]
+        """Return `starts` (I + 1,) and `members` (B,): image i has the captions members[starts[i] : starts[i + 1]]."""
         starts = torch.cat([self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._images).cumsum(0)])
         return starts, self.image_index.argsort(stable=True)
 
@@ -154,10 +164,10 @@ class CaptionGroups:
         return self._images, *self._members, count
 
 
-def share_out(loops: Callable[..., None], number: int, *given: Tensor | int) -> None:
+def run_threaded(loops: Callable[..., None], number: int, *arguments: Tensor | int) -> None:
     """Run compiled loops from 0 to `number`, split evenly over the threads."""
     kernel = compiled(loops)
-    arrays = [part.detach().numpy() if isinstance(part, Tensor) else part for part in given]
+    arrays = [part.detach().numpy() if isinstance(part, Tensor) else part for part in arguments]
     threads = max(1, min(torch.get_num_threads(), number))
     bounds = [number * thread // threads for thread in range(threads + 1)]
     if threads == 1:
