@@ -3,8 +3,8 @@
     python docs/package_diagram.py
 """
 
-import sys
 from pathlib import Path
+from runpy import run_path
 
 ROOT = Path(__file__).parent.parent
 FIGURE = ROOT / "docs/figures/package.svg"
@@ -74,10 +74,8 @@ def package_svg() -> str:
 
 def layers() -> list[set[str]]:
     """The layers of the package from the bottom to the commands."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from test_layers import LAYERS
-
-    return LAYERS
+    layers: list[set[str]] = run_path(str(ROOT / "tests/test_layers.py"))["LAYERS"]
+    return layers
 
 
 if __name__ == "__main__":
