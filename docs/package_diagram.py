@@ -1,7 +1,4 @@
-"""Draw figures/package.svg, the folders of the package by layer, from the table of tests/test_layers.py.
-
-    python docs/package_diagram.py
-"""
+"""Draw figures/package.svg, the folders of the package by layer, from the table in tests/test_layers.py."""
 
 from pathlib import Path
 from runpy import run_path
