@@ -17,6 +17,8 @@ from showattendtell.visualization.study_page import PAGE, render, summarize_stud
 FONT = "STIXTwoMath-Regular.ttf"
 """The font of equations, since a system may not have one."""
 
+WIDE = {"results.md", "experiments.md", "performance.md", "tutorial.ipynb"}
+"""Pages with wide tables or code: without a table of contents at the right, they have more room."""
 
 SECTIONS = {"commands": "Commands", "choices": "Config groups", "api": "Python API"}
 """The section of the navigation for each folder of the generated reference."""
@@ -43,6 +45,13 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         folder = database.parent
         page = render(summarize_study(find_study(folder, None), Path(folder.name)))
         files.append(File.generated(config, f"studies/{folder.name}/{PAGE}", content=page))
+
+
+def on_page_markdown(markdown: str, page: Page, **others: Any) -> None:
+    """Give wide pages more room, and list the generated reference below the other pages in search results."""
+    name = page.file.src_uri
+    page.meta |= {"hide": ["toc"]} if name in WIDE else {}
+    page.meta |= {"search": {"boost": 0.5}} if name.startswith("reference/") or name == "experiments.md" else {}
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -1,5 +1,6 @@
 """The reference of commands and config groups, generated from the YAML of conf/ and the signatures, like `--help`."""
 
+import ast
 import html
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -10,6 +11,8 @@ from omegaconf import OmegaConf
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
+import showattendtell
+from showattendtell import metrics
 from showattendtell.cli import COMMANDS
 from showattendtell.config.compose import command_folder, compose, config_folder
 from showattendtell.config.help import Setting, explain
@@ -33,9 +36,9 @@ CLASSES = {
     "Encoder": ("models.encoder", ("Encoder",)),
     "Losses": ("losses.caption", ("SoftLoss", "HardLoss")),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),
-    "Metrics": ("metrics.modular", ()),
+    "Metrics": ("metrics.modular", tuple(metrics.__all__)),
 }
-"""The page of each part of the Python API: its module, and its documented names, or () for all."""
+"""The page of each part of the Python API: its module, and its documented names, or () for all its classes."""
 
 
 @cache
@@ -49,9 +52,16 @@ def reference_pages() -> dict[str, str]:
 
 def _api_page(title: str, module: str) -> str:
     """A page that mkdocstrings fills from the docstrings."""
-    names = CLASSES[title][1]
-    blocks = [f"::: showattendtell.{module}.{name}" for name in names] or [f"::: showattendtell.{module}"]
+    names = CLASSES[title][1] or _classes(module)
+    blocks = [f"::: showattendtell.{module}.{name}" for name in names]
     return "\n\n".join([f"# {title}", *blocks]) + "\n"
+
+
+def _classes(module: str) -> list[str]:
+    """The public classes of a module in the order of its source."""
+    file = Path(showattendtell.__file__).parent / f"{module.replace('.', '/')}.py"
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 
 
 def _page(group: str) -> str:
@@ -127,18 +137,23 @@ def _option(group: str, option: str) -> Iterator[str]:
 def _settings(settings: Iterable[Setting]) -> Iterator[str]:
     """A table for each component, below its description."""
     rows: list[tuple[str, ...]] = []
-    header = ["setting", "default", "values", "meaning"]
     for setting in settings:
         if setting.value:
             cells = (f"`{setting.name}`", f"`{setting.value}`", _takes(setting.annotation), setting.meaning)
             rows.append(tuple(map(_cell, cells)))
             continue
         if rows:
-            yield _table(header, rows)
+            yield _settings_table(rows)
             rows = []
         yield f"**`{setting.name}`**: {html.escape(setting.meaning, quote=False)}"
     if rows:
-        yield _table(header, rows)
+        yield _settings_table(rows)
+
+
+def _settings_table(rows: Iterable[Iterable[str]]) -> str:
+    """A table of settings, which the style sheet shows as a list on a narrow screen."""
+    table = _table(["setting", "default", "values", "meaning"], rows)
+    return f'<div class="settings" markdown>\n\n{table}\n\n</div>'
 
 
 def _cell(text: str) -> str:

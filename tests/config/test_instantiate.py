@@ -57,6 +57,24 @@ def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
     assert untrusted_targets(node) == ["a.B", "c.D"]
 
 
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("import notthere\nclass Soft: ...", r"\(ModuleNotFoundError: No module named 'notthere'\)$"),
+        ("raise RuntimeError('no licence')", r"\(RuntimeError: no licence\)$"),
+    ],
+)
+def test_an_error_in_a_module_of_the_user_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, fault: str
+):
+    (tmp_path / "faulty.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(TRUST, "faulty")
+    node = OmegaConf.create({"attention": {"_target_": "faulty.Soft"}}).attention
+    with pytest.raises(UserError, match=r"^attention: .*faulty\.Soft.*" + fault):
+        build(node)
+
+
 def test_a_partial_node_waits_for_what_the_code_gives_it(parts: str):
     score = {"_target_": "parts.Score", "_partial_": True, "width": 64}
     with execution_whitelist(["parts.Soft", "parts.Score"]):

@@ -266,6 +266,12 @@ def test_a_target_without_python_source_is_reported(target: str, message: str):
         read_signature(target)
 
 
+def test_a_syntax_error_in_a_module_of_the_user_is_reported_with_its_line(package: str, tmp_path: Path):
+    (tmp_path / package / "broken.py").write_text("import math\ndef f(:\n")
+    with pytest.raises(SignatureError, match=r"broken\.py, line 2: invalid syntax$"):
+        read_signature(f"{package}.broken.Thing")
+
+
 def test_documentation_is_read_from_the_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "documented.py").write_text(
         dedent('''

@@ -144,3 +144,30 @@ def test_a_word_is_found_in_the_pages_without_a_server(browser: Any, site: Path)
     found.wait_for()
     assert tab.locator(".md-search-result__link[href*='concepts.html']").count() >= 1
     tab.close()
+
+
+@pytest.mark.parametrize(
+    ("term", "place"),
+    {
+        "checkpoint": "training.html#checkpoints",
+        "resume": "training.html#resume-an-interrupted-run",
+        "ensemble": "scores.html#ensemble",
+        "reference captions": "scores.html#reference-captions",
+        "fine-tune": "stages.html#fine-tune-a-checkpoint",
+        "learning rate schedule": "training.html#learning-rate-schedule",
+        "early stopping": "training.html#early-stopping",
+        "length penalty": "scores.html#length-penalty",
+    }.items(),
+)
+def test_a_term_of_the_field_leads_to_its_section(browser: Any, site: Path, term: str, place: str):
+    """The page is one of the first three results, and the section is listed with it."""
+    tab = browser.new_page()
+    tab.goto((site / "index.html").as_uri())
+    tab.click("input.md-search__input")
+    tab.keyboard.insert_text(term)
+    results = tab.locator(".md-search-result__item")
+    results.first.wait_for()
+    links = "items => items.slice(0, 3).flatMap(item => [...item.querySelectorAll('a')].map(link => link.href))"
+    found = [urlsplit(link) for link in results.evaluate_all(links)]
+    assert place in [f"{Path(link.path).name}#{link.fragment}" for link in found]
+    tab.close()

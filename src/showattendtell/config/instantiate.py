@@ -37,7 +37,17 @@ def build(node: DictConfig, **objects: Any) -> Any:
     try:
         return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
     except (InstantiationException, ValueError) as fault:
-        raise UserError(f"{full_key(node)}: {first_line(fault)}") from None
+        raise UserError(f"{full_key(node)}: {first_line(fault)}{_import_error(fault)}") from fault
+
+
+def _import_error(fault: Exception) -> str:
+    """Return the error of a target's module that could not be imported; Hydra's own sentence only names the target."""
+    if not isinstance(fault.__cause__, ImportError):
+        return ""
+    cause: BaseException = fault.__cause__
+    while cause.__cause__ or cause.__context__:
+        cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
+    return f" ({type(cause).__name__}: {first_line(cause)})"
 
 
 def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:

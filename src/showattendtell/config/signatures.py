@@ -75,7 +75,10 @@ def _parse(path: Path, names: tuple[str, ...]) -> griffe.Module:
     for number, name in enumerate(names[:-1]):  # empty parents, by which griffe resolves relative imports
         folder = path.parents[depth - number - 1]
         parent = griffe.Module(name, filepath=folder / "__init__.py", parent=parent)
-    return griffe.visit(names[-1], path, path.read_text(encoding="utf-8"), parent=parent)
+    try:
+        return griffe.visit(names[-1], path, path.read_text(encoding="utf-8"), parent=parent)
+    except SyntaxError as fault:
+        raise SignatureError(f"{path}, line {fault.lineno}: {fault.msg}") from fault
 
 
 def _definition(
