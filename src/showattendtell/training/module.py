@@ -308,7 +308,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.captioner is None:  # `load_from_checkpoint`
-            if "hyper_parameters" not in checkpoint:
+            if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             settings = {**checkpoint[CARD]["config"]["encoder"], "weights": "random"}
             settings.pop("_target_")
