@@ -82,8 +82,9 @@ def _caption_split(config: DictConfig) -> None:
         UserError: at the end, about images that cannot be read, unless `dataset.skip_unreadable` is set.
     """
     from showattendtell.config.instantiate import build
+    from showattendtell.config.validation import raise_errors, validate
     from showattendtell.inference import pipeline
-    from showattendtell.inference.checkpoints import next_to
+    from showattendtell.inference.checkpoints import next_to, reading_settings
     from showattendtell.inference.predictions import references_of
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import starts_with, writable
@@ -94,8 +95,9 @@ def _caption_split(config: DictConfig) -> None:
     first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")), starts_with(PAGE_START))
     captioners = pipeline.load_captioners(config)
-    settings = pipeline.resolve_dataset(captioners[0].config, config)
-    dataset = build(settings)
+    settings = reading_settings(captioners[0].config, dataset=config.dataset)
+    raise_errors(validate(settings))
+    dataset = build(settings.dataset)
     split = dataset.split(config.split)
     examples = pipeline.evenly_spaced(split, config.number)
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
@@ -106,7 +108,7 @@ def _caption_split(config: DictConfig) -> None:
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
     print(f"written to {path}")
-    if settings.get("skip_unreadable"):
+    if settings.dataset.get("skip_unreadable"):
         print_notes(faults)
     elif faults:
         raise UserError("; ".join(faults))

@@ -1,6 +1,9 @@
-"""Types of settings with their accepted values, and the settings that may change when a run is resumed."""
+"""Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
 
-from typing import Annotated
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -25,3 +28,34 @@ MAY_DIFFER = {
 def may_differ(setting: str) -> bool:
     """Return whether a resumed run may have another value of the setting than the run had before."""
     return any(setting == name or setting.startswith(f"{name}.") for name in MAY_DIFFER)
+
+
+def describe_call(call: Any) -> dict[str, Any] | None:
+    """Return the node of a configuration that repeats a call, as plain data.
+
+    Args:
+        call: a class, a function, or a `functools.partial` of one, whose arguments are plain data, paths, classes or
+            functions.
+
+    Returns:
+        `{"_target_": "module.name", ...}` with the arguments; None if another process cannot import the class or
+        function, and for any other object, such as an instance.
+    """
+    function, given = call, {}
+    if isinstance(call, partial):
+        function = call.func
+        given = signature(function).bind_partial(*call.args, **call.keywords).arguments
+    name = getattr(function, "__qualname__", "<instance>")
+    if "<" in name or function.__module__ == "__main__":
+        return None
+    node: dict[str, Any] = {"_target_": f"{function.__module__}.{name}"}
+    for argument, value in given.items():
+        if callable(value):
+            inner = describe_call(value)
+            if inner is None:
+                return None
+            value = {**inner, "_partial_": True}
+        elif isinstance(value, tuple | Path):  # the weights-only unpickler of torch refuses paths, JSON has no tuples
+            value = list(value) if isinstance(value, tuple) else str(value)
+        node[argument] = value
+    return node

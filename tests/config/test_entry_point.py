@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.cli import COMMANDS
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
-from showattendtell.config.entry_point import as_argument, expand_home, name_positional, without_dashes
+from showattendtell.config.entry_point import as_argument, expand_home, name_positional, quote_path, without_dashes
 from showattendtell.config.validation import DEBUG
 from showattendtell.errors import CLOSED_PIPE, UserError
 
@@ -117,6 +117,15 @@ def test_the_home_folder_is_known_by_its_sign_where_no_shell_looks(typed: str, v
     images = settings_of("caption", without_dashes([expand_home(typed)])).images
     expected = OmegaConf.create({"images": value}).images
     assert str(images) == str(expected).replace("HOME", str(Path.home()))
+
+
+def test_an_existing_path_may_have_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("epoch=1-step=32.ckpt", "a=b=c"):
+        (tmp_path / name).touch()
+    assert settings_of("evaluate", [quote_path("checkpoint=epoch=1-step=32.ckpt")]).checkpoint == "epoch=1-step=32.ckpt"
+    for other in ("checkpoint=epoch=1-step=3.ckpt", "a=b=c", "checkpoint=best.ckpt", "a.jpg"):
+        assert quote_path(other) == other
 
 
 FAILING = """

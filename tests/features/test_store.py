@@ -2,8 +2,12 @@ import json
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import torch
 from made_up import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
+from showattendtell.features import store as store_module
 from showattendtell.features.store import FORMAT, NUMBERS, FeatureStore, Precision, check_same_settings
 
 
@@ -229,6 +234,46 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
         UserError, match=rf"grids is damaged \({message}\); remove the folder and it will be made again"
     ):
         store[store.rows(NAMES[299:])]
+
+
+def open_and_count(path: Path, start: Barrier, counts: Any) -> None:
+    """Verify a store at the time of another process, and report the number of images whose grids were read."""
+    read, number = store_module.verify, 0
+
+    def slow_verify(*arguments: Any) -> Iterator[int]:
+        nonlocal number
+        for images in read(*arguments):
+            number += images
+            time.sleep(0.05)  # both processes are in here at once, if the second does not wait
+            yield images
+
+    store_module.verify = slow_verify  # type: ignore[assignment]
+    start.wait()
+    with suppress(UserError):
+        store_module.verify_changed(path)
+    counts.put(number)
+
+
+def count_in_two_processes(path: Path) -> list[int]:
+    context = multiprocessing.get_context("spawn")
+    start, counts = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=open_and_count, args=(path, start, counts)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = sorted(counts.get(timeout=300) for _ in processes)
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    return found
+
+
+def test_one_of_two_processes_verifies_a_new_store(path: Path):
+    assert count_in_two_processes(path) == [0, len(NAMES)]
+    assert (path / store_module.VERIFIED).is_file()
+    assert count_in_two_processes(path) == [0, 0]
+    shard = path / "00001.npy"
+    os.utime(shard, ns=(0, 0))
+    assert count_in_two_processes(path) == [0, 130]
 
 
 def regions(scale: float = 1.0) -> torch.Tensor:

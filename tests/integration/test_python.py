@@ -1,16 +1,20 @@
 """Training from Python, without a configuration: data modules and LightningModule by name, and the Trainer."""
 
 import inspect
+import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as lightning
 import torch
 from documentation import ROOT, blocks
 from PIL import Image
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from runs import Run, assert_done
 from torch import Tensor
 
 import showattendtell
@@ -25,11 +29,17 @@ from showattendtell import (
 )
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.config.trust import TRUST
 from showattendtell.data.augmentation import Augmentation
+from showattendtell.data.images import read_pixels
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
+from showattendtell.inference.checkpoints import CARD, load_model, reading_settings
 from showattendtell.losses.caption import HardLoss
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.training.module import ATTENTIONS, DECODERS
 from showattendtell.types import Dataset
@@ -117,6 +127,102 @@ def test_a_loaded_model_captions_without_its_data_and_is_given_its_words(tmp_pat
     with pytest.raises(UserError, match="another encoder than the model; pass it encoder=model.encoder"):
         trainer(tmp_path).test(loaded, shapes(cache / "other", other, vocabulary=loaded.vocabulary))
     trainer(tmp_path).test(loaded, shapes(cache, encoder, vocabulary=loaded.vocabulary), verbose=False)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, cache: Path, encoder: Encoder) -> tuple[Path, CaptioningModule]:
+    """The checkpoint of Lightning's own callback after two epochs, and the module in memory."""
+    model, run = small(attention="adaptive"), trainer(tmp_path_factory.mktemp("run"))
+    run.fit(model, shapes(cache, encoder))
+    return Path(run.checkpoint_callback.best_model_path), model.eval()
+
+
+def photographs(cache: Path) -> list[Path]:
+    return sorted(cache.glob("shapes/*/test-*.png"))
+
+
+def test_a_checkpoint_of_lightning_is_loaded_by_its_path(written: tuple[Path, CaptioningModule], cache: Path):
+    path, model = written
+    files = photographs(cache)
+    captioner = showattendtell.load(path, beam_size=1)
+    assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
+    pixels = torch.stack([model.encoder.preprocessing(read_pixels(file)) for file in files])
+    for photograph, [expected] in zip(captioner(files), model.generate(pixels), strict=True):
+        assert photograph.caption == " ".join(model.vocabulary.decode(expected.tokens))
+        np.testing.assert_allclose(photograph.captions[0].log_probs, expected.log_probs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_checkpoint_of_lightning_is_published_and_loaded_again(
+    written: tuple[Path, CaptioningModule], cache: Path, tmp_path: Path
+):
+    files = photographs(cache)
+    captioner = showattendtell.load(written[0])
+    captioner.save_pretrained(tmp_path / "model")
+    again = showattendtell.load(tmp_path / "model")
+    assert [one.caption for one in again(files)] == [one.caption for one in captioner(files)]
+
+
+def test_commands_take_a_checkpoint_of_lightning(
+    written: tuple[Path, CaptioningModule], cache: Path, tmp_path: Path, run_forked: Run
+):
+    path, model = written
+    given = [f"checkpoint={path}", "decoding=greedy"]
+    data = shapes(cache, model.encoder, vocabulary=model.vocabulary)
+    [expected] = trainer(tmp_path).predict(model, data)  # type: ignore[misc]
+    for output in (f"output={tmp_path}/a.json", f"output={tmp_path}/b.json"):  # grids of the cache, then pixels
+        store = [] if output.endswith("a.json") else [f"cache={tmp_path}/empty"]
+        assert_done(run_forked("evaluate", *given, *store, output, "metrics=[bleu,cider]", folder=tmp_path))
+        assert json.loads(Path(output.removeprefix("output=")).read_text())["captions"] == expected
+    files = photographs(cache)
+    said = assert_done(run_forked("caption", f"images={files[0].parent}", *given, "formats=[html]", folder=tmp_path))
+    for file in files:
+        assert f"{file}: {expected[file.name]}" in said.out
+    export = ["formats=[torch]", f"output={tmp_path}/graphs", "max_length=4"]
+    assert_done(run_forked("export.__main__", given[0], *export, folder=tmp_path))
+    assert (tmp_path / "graphs/captioner.json").is_file()
+
+
+def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
+    tmp_path: Path, cache: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "own_parts.py").write_text(OWN.partition("model =")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    model, run = small(attention=import_module("own_parts").SharpAttention), trainer(tmp_path, max_epochs=1)
+    run.fit(model, shapes(cache, encoder))
+    run.save_checkpoint(tmp_path / "own.ckpt")
+    with pytest.raises(UserError, match="asks to run own_parts.SharpAttention.* give SHOWATTENDTELL_TRUST=own_parts"):
+        showattendtell.load(tmp_path / "own.ckpt")
+    monkeypatch.setenv(TRUST, "own_parts")
+    captioner = showattendtell.load(tmp_path / "own.ckpt")
+    assert isinstance(captioner.models[0].module.captioner.attention, import_module("own_parts").SharpAttention)
+    assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_parts_that_cannot_be_imported_says_so(tmp_path: Path, cache: Path, encoder: Encoder):
+    data = ReaderDataModule(lambda: shapes(cache, encoder)._read(), encoder, 8, cache=cache)
+    for part, given in (
+        ("attention", SoftAttention(112, 8)),
+        ("attention", lambda dim, width: SoftAttention(dim, width)),
+        ("decoder", lambda **sizes: LSTMDecoder(**sizes, hidden_dim=8)),
+    ):
+        model, run = small(**{part: given}), trainer(tmp_path, max_steps=1)
+        run.fit(model, data)
+        run.save_checkpoint(tmp_path / "own.ckpt")
+        with pytest.raises(UserError, match=f"own.ckpt does not say how to build its {part}.*load_from_checkpoint"):
+            showattendtell.load(tmp_path / "own.ckpt")
+    model, run = small(), trainer(tmp_path, max_steps=1)
+    run.fit(model, data)
+    run.save_checkpoint(tmp_path / "data.ckpt", weights_only=True)
+    loaded = load_model(str(tmp_path / "data.ckpt"), "cpu", BeamSearch())
+    assert_same(weights(loaded.module), weights(model))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="does not say how to read its data set; .*trainer.test"):
+        reading_settings(loaded.config)
+
+
+def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):
+    torch.save({CARD: {}, "state_dict": {}, "pytorch-lightning_version": "2.6.0"}, tmp_path / "best.ckpt")
+    with pytest.raises(UserError, match=r"written by `train`; load it with showattendtell.load\(PATH\)"):
+        CaptioningModule.load_from_checkpoint(tmp_path / "best.ckpt")
 
 
 def test_an_attention_of_your_own_is_trained_and_named_again_for_loading(tmp_path: Path, cache: Path, encoder: Encoder):

@@ -17,6 +17,7 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from torchmetrics import Metric, MetricCollection
 
 import showattendtell.metrics
+from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.metrics import (
     METEOR,
     ROUGEL,
@@ -28,12 +29,16 @@ from showattendtell.metrics import (
     Endings,
     Means,
     PointingGame,
+    RelationAccuracy,
 )
 from showattendtell.metrics.attention import GroundedWord, compare_maps, score_attention
 from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.cider import DocumentFrequencies
+from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import diversity, judge_endings
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.modular import METRICS, RunningMeans, measure
+from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.types import Box
 
 HYPOTHESES = [line.split() for line in ("a dog runs on the", "two men play", "a red car near a tree", "", "zwei 犬")]
@@ -48,6 +53,7 @@ REFERENCES = [
     )
 ]
 ENDED = [True, False, True, True, True]
+CHOSEN = ["left", "right", "left", "above", "near"]
 TRAINING = [["two", "men", "play"]]
 PROCESSES = 3
 SHARES = [slice(0, 2), slice(2, 2), slice(2, 5)]
@@ -76,7 +82,7 @@ def captions(make: Callable[[], Metric], share: slice) -> Metric:
 def everything(share: slice) -> dict[str, Any]:
     """What a process computes that is given a share of the corpus, image by image."""
     metrics: dict[str, Metric] = {"bleu": CorpusBLEU(), "cider": CIDErD(), "rouge_l": ROUGEL()}
-    metrics |= {"diversity": Diversity(TRAINING), "endings": Endings()}
+    metrics |= {"diversity": Diversity(TRAINING), "endings": Endings(), "relations": RelationAccuracy()}
     metrics |= {"pointing": PointingGame(), "correctness": AttentionCorrectness(), "means": Means()}
     for metric in metrics.values():
         metric.to("cpu")  # as Lightning does, after which torchmetrics takes states for floats
@@ -86,12 +92,26 @@ def everything(share: slice) -> dict[str, Any]:
             metrics[name].update(HYPOTHESES[one], REFERENCES[one])
         metrics["diversity"].update(HYPOTHESES[one])
         metrics["endings"].update(HYPOTHESES[one], ENDED[one])
+        metrics["relations"].update([("left", CHOSEN[image]), ("above", "above")])
         for name in ("pointing", "correctness"):
             metrics[name].update(grounded()[one])
         figures = {"all": (torch.tensor(float(image)), 2), f"of {image}": (torch.tensor(0.5), torch.tensor(image))}
         metrics["means"].update(figures)
+    java = {"meteor": METEOR(), "spice": SPICE()}
+    for metric in java.values():
+        if HYPOTHESES[share]:
+            metric.update(HYPOTHESES[share], REFERENCES[share])
     merged = metrics["means"].merged_means()
-    return {**{name: metric.compute() for name, metric in metrics.items()}, "merged": merged}
+    return {**{name: metric.compute() for name, metric in metrics.items()}, "merged": merged, "pairs": pairs(java)}
+
+
+def pairs(metrics: dict[str, Any]) -> dict[str, Any]:
+    """What the programs of METEOR and SPICE are given, by which alone they score: each would need its own Java."""
+    found = {}
+    for name, metric in metrics.items():
+        with metric.sync_context():
+            found[name] = metric._kept()
+    return found
 
 
 def as_process(rank: int, folder: str) -> None:
@@ -114,7 +134,10 @@ def test_three_processes_compute_what_one_does(by_processes: list[dict[str, Any]
         assert found["cider"] == one["cider"]
         assert found["diversity"] == one["diversity"]
         assert found["endings"] == one["endings"]
+        assert found["relations"] == one["relations"] == {"accuracy": 70, "commonest": 50}
         assert found["merged"].keys() == one["merged"].keys()
+        assert found["pairs"] == one["pairs"]
+        assert found["pairs"]["meteor"] == [list(pair) for pair in pair_up(HYPOTHESES, REFERENCES)]
         for name in ("rouge_l", "pointing", "correctness", "means", "merged"):
             torch.testing.assert_close(found[name], one[name], rtol=1e-14, atol=0)
 
@@ -166,6 +189,55 @@ def test_a_string_is_its_words(make: Callable[[], Metric]):
     metric = make()
     metric.update(strings, references)
     assert metric.compute() == captions(make, slice(None)).compute()
+
+
+CORPUS_METRICS = (CorpusBLEU, METEOR, ROUGEL, CIDErD, SPICE)
+UPDATES: list[Any] = [(make.__name__, lambda metric, c: metric.update(c, [["a"]]), make) for make in CORPUS_METRICS]
+UPDATES += [
+    ("Diversity", lambda metric, captions: metric.update(captions), Diversity),
+    ("Endings", lambda metric, captions: metric.update(captions, [True]), Endings),
+    ("training captions", lambda metric, captions: Diversity(captions), Diversity),
+    ("CLIPScore", lambda metric, captions: measure_clip_score(captions, ["a.jpg"], Any, "cpu"), Diversity),
+    ("pair_up", lambda metric, captions: pair_up(captions, [["a"]]), Diversity),
+    ("measure", lambda metric, captions: measure(captions, [["a"]], ["bleu"]), Diversity),
+    ("diversity", lambda metric, captions: diversity(captions), Diversity),
+    ("judge_endings", lambda metric, captions: judge_endings(captions, [True]), Diversity),
+    ("frequencies", lambda metric, captions: DocumentFrequencies.of([captions]), Diversity),
+]
+
+
+@pytest.mark.parametrize(("update", "make"), [update[1:] for update in UPDATES], ids=[update[0] for update in UPDATES])
+@pytest.mark.parametrize("caption", ["a dog", "a"])
+def test_a_string_in_place_of_a_list_of_captions_is_refused(update: Any, make: Callable[[], Metric], caption: str):
+    with pytest.raises(ValueError, match=f"the string '{caption}'; put it into a list$"):
+        update(make(), caption)
+
+
+@pytest.mark.parametrize("make", CORPUS_METRICS)
+@pytest.mark.parametrize(
+    ("references", "sentence"),
+    [
+        (["a dog", "two men"], "the references of image 0 are the string 'a dog'; put it into a list"),
+        ([["a dog"], "b"], "the references of image 1 are the string 'b'; put it into a list"),
+        ("ab", "the references are the string 'ab'; give a list of captions for each image"),
+    ],
+)
+def test_a_string_in_place_of_an_images_references_is_refused(
+    make: Callable[[], Metric], references: Any, sentence: str
+):
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        make().update(["a dog", "men"], references)
+
+
+def test_functions_take_strings_as_their_words():
+    strings = [" ".join(words) for words in HYPOTHESES]
+    assert diversity(strings, ["two men play"]) == diversity(HYPOTHESES, TRAINING)
+    assert judge_endings(strings, ENDED) == judge_endings(HYPOTHESES, ENDED)
+    sentences = [[" ".join(words) for words in said] for said in REFERENCES]
+    assert DocumentFrequencies.of(sentences) == DocumentFrequencies.of(REFERENCES)
+    assert pair_up(strings, sentences) == pair_up(HYPOTHESES, REFERENCES)
+    with pytest.raises(TypeError, match="the caption 'a dog' is a string; split it into words"):
+        count_ngrams("a dog")
 
 
 @pytest.mark.parametrize("make", [CorpusBLEU, ROUGEL, CIDErD])

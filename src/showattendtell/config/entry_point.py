@@ -78,6 +78,7 @@ def entry_point(
                 if {"-h", "--help"} & set(arguments):
                     print_help(name, arguments, positional)
                     return
+                arguments = list(map(quote_path, arguments))
                 arguments = name_positional(arguments, positional) if positional else arguments
                 sys.argv[1:] = check_command(name, expand(arguments))
                 for sweeper in (GridSweeper, StudySweeper):
@@ -127,6 +128,14 @@ def expand_home(argument: str) -> str:
     """Expand `~` at the start of a path after `=` or within a list. Shells do not expand it there, or only after some
     names."""
     return re.sub(r"(?<=[=\[,])~(?=[/,\]]|$)", lambda _: str(Path.home()), argument)
+
+
+def quote_path(argument: str) -> str:
+    """Quote the path in `name=path` if it exists and has a `=`, as Lightning's `epoch=1-step=32.ckpt` does: Hydra would
+    not parse it."""
+    name, _, path = argument.partition("=")
+    has_equals = "=" in path and os.path.exists(path) and not os.path.exists(argument)
+    return f"{name}={quoted(path)}" if has_equals else argument
 
 
 def without_dashes(arguments: Iterable[str]) -> list[str]:

@@ -4,10 +4,7 @@ import fcntl
 import hashlib
 import json
 import math
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from rich.progress import track
 
 from showattendtell.errors import UserError
+from showattendtell.runtime.files import open_folder
 from showattendtell.settings import NonNegativeInt, PositiveInt
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
@@ -87,7 +85,9 @@ def read_shapes(
     folder = Path(root).expanduser() / name
     if not folder.exists():
         try:
-            with _alone(folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with open_folder(folder.parent) as parent:
+                fcntl.flock(parent, fcntl.LOCK_EX)
                 if not folder.exists():
                     _draw_all(folder, sizes, seed)
         except OSError as fault:
@@ -96,18 +96,6 @@ def read_shapes(
         split: tuple(_example(folder, split, number, seed) for number in range(size)) for split, size in sizes.items()
     }
     return Dataset(name, splits)
-
-
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Lock a folder, against threads of this process too; the system releases the lock when the process ends."""
-    root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:

@@ -43,7 +43,7 @@ from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import shard_indices, world_size
-from showattendtell.settings import NonNegativeInt, PositiveInt
+from showattendtell.settings import NonNegativeInt, PositiveInt, describe_call
 from showattendtell.types import Batch, Dataset, ShardedBatch
 
 Item = TypeVar("Item")
@@ -329,6 +329,16 @@ class ReaderDataModule(CaptionDataModule):
             captions = (caption.words for example in dataset.split("train") for caption in example.captions)
             vocabulary = self._given_vocabulary or Vocabulary.build(captions, self._vocabulary_size)
             self._open(dataset, vocabulary, source)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings with which `evaluate` opens the same images; `dataset` is None if the reader cannot be
+        imported by its name."""
+        return {
+            "dataset": describe_call(self._read),
+            "cache": str(self._cache),
+            "features": describe_call(partial(Extraction, **self._extraction._asdict())),
+            "seed": self._seed,
+        }
 
 
 class ShapesDataModule(ReaderDataModule):

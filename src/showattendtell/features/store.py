@@ -1,5 +1,6 @@
 """Storage format of grids, and the store that reads them: shards in float16, or int8 with one step per region."""
 
+import fcntl
 import hashlib
 import io
 import json
@@ -21,7 +22,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.files import atomic_write, fadvise
+from showattendtell.runtime.files import atomic_write, fadvise, open_folder
 
 Precision = Literal["float16", "int8"]
 
@@ -409,21 +410,45 @@ def verify(path: Path, shards: Iterable[int] | None = None) -> Iterator[int]:
 def verify_changed(path: Path) -> None:
     """Verify the shards whose size or time differs from when they were last verified, all at the first use.
 
-    Raises `UserError` for the first invalid batch.
+    Of several processes one verifies, and the others wait for its mark. In a cache that may not be written there is no
+    mark, and every process verifies at the same time.
+
+    Raises:
+        UserError: for the first invalid batch.
     """
-    shards = [shard_file(path, number) for number in range(read_manifest(path).shards)]
-    found = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in shards}
-    verified: Any = {}
+    if not _changed_shards(path, _shard_stamps(path)):
+        return
+    console = Console(stderr=True)
+    with open_folder(path) as folder:
+        if os.access(path, os.W_OK):
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                console.print("waiting for another process to verify the stored grids")
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        stamps = _shard_stamps(path)
+        changed = _changed_shards(path, stamps)
+        if not changed:  # another process has verified them meanwhile
+            return
+        total = sum(len(read_record(path, number).images) for number in changed)
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task("verifying the stored grids", total=total)
+            for images in verify(path, changed):
+                progress.advance(bar, images)
+        with suppress(OSError):
+            write_whole(path / VERIFIED, stamps)
+
+
+def _shard_stamps(path: Path) -> dict[str, list[int]]:
+    """Return size and time of each shard by its file name."""
+    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
+    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+
+
+def _changed_shards(path: Path, stamps: Mapping[str, Sequence[int]]) -> list[int]:
+    """Return the shards whose stamps differ from when they were last verified."""
+    verified: Any = None
     with suppress(OSError, ValueError):
         verified = json.loads((path / VERIFIED).read_bytes())
     known = verified if isinstance(verified, dict) else {}
-    changed = [number for number, file in enumerate(shards) if known.get(file.name) != found[file.name]]
-    if not changed:
-        return
-    total = sum(len(read_record(path, number).images) for number in changed)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("verifying the stored grids", total=total)
-        for images in verify(path, changed):
-            progress.advance(bar, images)
-    with suppress(OSError):  # a cache that may not be written is verified by every run
-        write_whole(path / VERIFIED, found)
+    return [number for number, (name, stamp) in enumerate(stamps.items()) if known.get(name) != stamp]

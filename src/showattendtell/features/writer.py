@@ -4,8 +4,8 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from showattendtell.features.store import (
     shard_header,
     write_whole,
 )
-from showattendtell.runtime.files import preallocate
+from showattendtell.runtime.files import open_folder, preallocate
 from showattendtell.settings import NonNegativeInt
 
 
@@ -151,7 +151,7 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
     """
     with report_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
-    with _opened(path) as folder:
+    with open_folder(path) as folder:
         while _join(folder, path, plan):
             work()
             with report_errors(path, plan):
@@ -167,7 +167,7 @@ def write_shards(
     path: Path, plan: StorePlan, encode: Encode, report: Callable[[int], None] = lambda number: None
 ) -> None:
     """Write every shard that no other process writes or has written; `report` gets the images of each batch."""
-    with _opened(path) as folder:
+    with open_folder(path) as folder:
         fcntl.flock(folder, fcntl.LOCK_SH)
         for number, images in enumerate(plan.shards):
             with shard_file(path, number).open("r+b", buffering=0) as file:
@@ -200,17 +200,6 @@ def count_written(path: Path, plan: StorePlan) -> int:
         elif journal_file(path, number).exists():
             written += min(journal_file(path, number).read_bytes().count(b"\n") * BATCH_SIZE, len(images))
     return written
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """Open the folder for locking; the lock is released at the end, even if processes were forked meanwhile."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield folder
-    finally:
-        fcntl.flock(folder, fcntl.LOCK_UN)
-        os.close(folder)
 
 
 def _join(folder: int, path: Path, plan: StorePlan) -> bool:

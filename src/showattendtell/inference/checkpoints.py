@@ -90,9 +90,13 @@ class LoadedModel(NamedTuple):
 
 
 def write_card(
-    config: Config, chosen: Choices, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
+    config: Mapping[str, Any], chosen: Choices, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
-    """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts."""
+    """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts.
+
+    `load_model` reads the settings `encoder`, `attention` and `decoder`; `evaluate` also `dataset`, `cache`, `features`
+    and `seed`.
+    """
     return {
         CARD: {
             "format": FORMAT,
@@ -122,6 +126,13 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     card, state = read_checkpoint(file)
     published = not any(name.startswith(ENCODER) for name in state)
     try:
+        for part in ("attention", "decoder"):
+            if card["config"].get(part, "") is None:  # as `describe_call` returns
+                raise UserError(
+                    f"{path} does not say how to build its {part}, which is no importable class; move the class into "
+                    "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
+                    f"{part}=...)"
+                )
         check_targets(card["config"], path)
         config = literal(card["config"])
         if card["config"].get("cache") == CACHE:
@@ -162,6 +173,23 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
     return LoadedModel(module.eval().to(_device(device)), config, card)
+
+
+def reading_settings(trained: Config, **changes: Any) -> Config:
+    """Return the configuration that a model was trained with, to read its data set.
+
+    Args:
+        changes: settings of a command, such as `dataset`; those that are not null override the ones of training.
+
+    Raises:
+        UserError: The checkpoint does not say how to read its data set.
+    """
+    if not trained.get("dataset"):
+        raise UserError(
+            "the checkpoint does not say how to read its data set; train with a data module such as "
+            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
+        )
+    return with_overrides(trained, **changes)
 
 
 def _device(name: str) -> torch.device:

@@ -6,12 +6,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from showattendtell.config.compose import to_plain, with_overrides
+from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import LoadedModel, find_model, load_models, next_to, weights_file
+from showattendtell.inference.checkpoints import (
+    LoadedModel,
+    find_model,
+    load_models,
+    next_to,
+    reading_settings,
+    weights_file,
+)
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.metrics.bootstrap import corpus_figures
@@ -88,7 +95,8 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
     models = load_models(checkpoints, config.device, decoding, config.attention)
     hashes = [sha256(weights_file(find_model(path))) for path in checkpoints]
-    first, *others = [with_overrides(model.config, dataset=config.dataset, cache=config.cache) for model in models]
+    changes = {"dataset": config.dataset, "cache": config.cache}
+    first, *others = [reading_settings(model.config, **changes) for model in models]
     raise_errors(validate(first))
     dataset = build(first.dataset)
     sources = []

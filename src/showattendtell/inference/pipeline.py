@@ -12,9 +12,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
-from showattendtell.config.compose import with_overrides
 from showattendtell.config.instantiate import Config, build
-from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
@@ -207,13 +205,6 @@ def load_captioners(config: Config) -> list[CaptioningPipeline]:
         )
         for group in groups
     ]
-
-
-def resolve_dataset(trained: Config, config: Config) -> Config:
-    """Return the settings of the training data set, overridden by a command's `dataset`."""
-    settings = with_overrides(trained, dataset=config.dataset)
-    raise_errors(validate(settings))
-    return settings.dataset
 
 
 def evenly_spaced(examples: Sequence[Example], number: int | None) -> list[Example]:

@@ -14,7 +14,7 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from showattendtell.data.tokenizers import ORDERS, Counts, count_ngrams
 from showattendtell.metrics.bootstrap import ImageMeans
-from showattendtell.metrics.tokenizers import CaptionPair, Words
+from showattendtell.metrics.tokenizers import Caption, CaptionPair, split_captions
 
 SIGMA = 6.0
 
@@ -32,9 +32,9 @@ class DocumentFrequencies(NamedTuple):
     recurrent: dict[Ngram, int]
 
     @classmethod
-    def of(cls, references: Iterable[Sequence[Words]]) -> "DocumentFrequencies":
+    def of(cls, references: Iterable[Sequence[Caption]]) -> "DocumentFrequencies":
         """Count n-grams in the reference captions of images."""
-        captions = list(references)
+        captions = [split_captions(said, "the references of an image") for said in references]
         recurrent: dict[Ngram, int] = {}
         for order in range(ORDERS):
             by_image = ({run for words in said for run in count_ngrams(words)[order]} for said in captions)

@@ -15,6 +15,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError, first_line
 from showattendtell.metrics.bootstrap import Array
+from showattendtell.metrics.tokenizers import Caption, split_captions
 
 
 class ClipFeatures(nn.Module):
@@ -42,7 +43,9 @@ Clip = tuple[ClipFeatures, Any]
 
 
 @torch.no_grad()
-def measure_clip_score(captions: Sequence[str], paths: Sequence[str], clip: Clip, device: torch.device | str) -> Array:
+def measure_clip_score(
+    captions: Sequence[Caption], paths: Sequence[str], clip: Clip, device: torch.device | str
+) -> Array:
     """Return CLIPScore (N,) of each caption: 100 max(cos(image, caption), 0) of the model's features.
 
     Hessel et al. 2021 use the factor 2.5 instead of 100.
@@ -56,7 +59,8 @@ def measure_clip_score(captions: Sequence[str], paths: Sequence[str], clip: Clip
     model: Any = clip
     from torchmetrics.functional.multimodal.clip_score import clip_score  # takes seconds
 
-    pairs = track(list(zip(captions, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
+    sentences = [" ".join(words) for words in split_captions(captions)]
+    pairs = track(list(zip(sentences, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
     scores = [clip_score(pil_to_tensor(open_image(path)).to(device), said, lambda: model) for said, path in pairs]
     return np.array([score.item() for score in scores])
 

@@ -1,16 +1,16 @@
 """Diversity of captions, relative to each other and to the training captions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from showattendtell.metrics.tokenizers import Words
+from showattendtell.metrics.tokenizers import Caption, split_captions
 
 
-def diversity(hypotheses: Sequence[Words], training: Iterable[Words] | None = None) -> dict[str, float]:
+def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None = None) -> dict[str, float]:
     """Return scores by their names in results files, rates in percent: distinct-1 and -2 of Li et al. 2016, and
     `novel`, the fraction of captions that are not among the training captions, if these are given."""
-    captions = [tuple(words) for words in hypotheses]
+    captions = [tuple(words) for words in split_captions(hypotheses)]
     words = [word for caption in captions for word in caption]
     figures = {
         "distinct_captions": float(len(set(captions))),
@@ -20,7 +20,7 @@ def diversity(hypotheses: Sequence[Words], training: Iterable[Words] | None = No
         "words_a_caption": len(words) / max(len(captions), 1),
     }
     if training is not None:
-        known = {tuple(words) for words in training}
+        known = {tuple(words) for words in split_captions(training)}
         figures["novel"] = 100 * sum(caption not in known for caption in captions) / max(len(captions), 1)
     return figures
 
@@ -43,15 +43,16 @@ class EndingRates(NamedTuple):
     words: float
 
 
-def judge_endings(captions: Sequence[Words], ended: Sequence[bool]) -> EndingRates:
+def judge_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> EndingRates:
     """Compute the rates of captions without their `<eos>`, and of whether each had one."""
     return ending_rates(*count_endings(captions, ended))
 
 
-def count_endings(captions: Sequence[Words], ended: Sequence[bool]) -> tuple[int, int, int, int]:
+def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[int, int, int, int]:
     """Return the numbers of captions, of unended and of dangling ones, and of all words."""
-    dangling = sum(bool(words) and words[-1] in OPEN for words in captions)
-    return len(captions), len(ended) - sum(ended), dangling, sum(map(len, captions))
+    split = split_captions(captions)
+    dangling = sum(bool(words) and words[-1] in OPEN for words in split)
+    return len(split), len(ended) - sum(ended), dangling, sum(map(len, split))
 
 
 def ending_rates(captions: int, unended: int, dangling: int, words: int) -> EndingRates:

@@ -34,10 +34,8 @@ from showattendtell.metrics.diversity import count_endings, diversity, ending_ra
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.spice import measure_spice
-from showattendtell.metrics.tokenizers import CaptionPair, Words, pair_up
+from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 from showattendtell.runtime.distributed import gather, rank
-
-Caption = str | Words
 
 
 class _Gathered(Metric):
@@ -81,9 +79,7 @@ class CaptionScore(_Gathered):
             hypotheses: one caption per image.
             references: the reference captions of each image, at least one.
         """
-        self._keep(
-            pair_up([_split(caption) for caption in hypotheses], [[_split(said) for said in of] for of in references])
-        )
+        self._keep(pair_up(hypotheses, references))
 
     def statistics(self) -> SufficientStatistics:
         """Return the statistics of all captions so far, which the bootstrap resamples."""
@@ -173,7 +169,7 @@ class CaptionMetrics(NamedTuple):
 
 
 def measure(
-    hypotheses: Sequence[Words], references: Sequence[Sequence[Words]], metrics: Sequence[str]
+    hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]], metrics: Sequence[str]
 ) -> CaptionMetrics:
     """Measure a corpus with several metrics; one that fails is missing, the others are still computed.
 
@@ -217,7 +213,7 @@ class CLIPScore(_Gathered):
         super().__init__(**kwargs)
         self._clip = load_clip(clip) if isinstance(clip, str) else clip
 
-    def update(self, captions: Sequence[str], paths: Sequence[str]) -> None:
+    def update(self, captions: Sequence[Caption], paths: Sequence[str]) -> None:
         """Add the captions of a batch and the files of their images."""
         self._keep(measure_clip_score(captions, paths, self._clip, self.device).tolist())
 
@@ -238,13 +234,13 @@ class Diversity(_Gathered):
         training: captions that the model was trained on.
     """
 
-    def __init__(self, training: Iterable[Caption] | None = None, **kwargs: Any):
+    def __init__(self, training: Sequence[Caption] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self._training = None if training is None else [_split(caption) for caption in training]
+        self._training = None if training is None else split_captions(training)
 
     def update(self, hypotheses: Sequence[Caption]) -> None:
         """Add the captions of a batch."""
-        self._keep([list(_split(caption)) for caption in hypotheses])
+        self._keep(map(list, split_captions(hypotheses)))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
@@ -269,8 +265,7 @@ class Endings(Metric):
 
     def update(self, hypotheses: Sequence[Caption], ended: Sequence[bool]) -> None:
         """Add the captions of a batch without `<eos>`, and whether each had one."""
-        counts = count_endings([_split(caption) for caption in hypotheses], ended)
-        self.sums = self.sums + torch.tensor(counts, device=self.sums.device)
+        self.sums = self.sums + torch.tensor(count_endings(hypotheses, ended), device=self.sums.device)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
@@ -435,10 +430,6 @@ class RunningMeans(Means):
 
     def _means(self) -> Tensor:
         return super()._means() if self._is_synced else self.sums[:, 0]
-
-
-def _split(caption: Caption) -> Words:
-    return caption.split() if isinstance(caption, str) else caption
 
 
 def _scalars(figures: Mapping[str, float]) -> dict[str, Tensor]:

@@ -14,6 +14,8 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
 
 Words = Sequence[str]
+Caption = str | Words
+"""A caption: words with spaces between, or a list of them."""
 
 TokenizerName = Literal["plain", "whitespace", "ptb"]
 TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
@@ -53,15 +55,36 @@ class CaptionPair(NamedTuple):
     references: list[str]
 
 
-def pair_up(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[CaptionPair]:
-    """Return the pairs of a corpus; a ValueError without images, or unless each has a caption and a reference."""
-    if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(f"as many captions as images are needed, got {len(hypotheses)} for {len(references)}")
-    if not all(references):
-        raise ValueError(
-            f"every image needs a reference, number {[bool(said) for said in references].index(False)} has none"
-        )
+def split_captions(captions: Sequence[Caption], what: str = "the captions") -> list[Words]:
+    """Return the words of each caption; strings are split at white space.
+
+    Raises:
+        ValueError: `captions` is one string, whose characters would be taken for captions. The message calls it `what`.
+    """
+    if isinstance(captions, str):
+        raise ValueError(f"{what} are the string {captions[:60]!r}; put it into a list")
+    return [caption.split() if isinstance(caption, str) else caption for caption in captions]
+
+
+def pair_up(hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> list[CaptionPair]:
+    """Return the pairs of a corpus.
+
+    Args:
+        hypotheses: one caption per image.
+        references: the reference captions of each image, at least one.
+
+    Raises:
+        ValueError: There are no images, an image lacks a caption or a reference, or a string stands for a list.
+    """
+    captions = split_captions(hypotheses, "the hypotheses")
+    if isinstance(references, str):
+        raise ValueError(f"the references are the string {references[:60]!r}; give a list of captions for each image")
+    split = [split_captions(said, f"the references of image {number}") for number, said in enumerate(references)]
+    if len(captions) != len(split) or not captions:
+        raise ValueError(f"as many captions as images are needed, got {len(captions)} for {len(split)}")
+    if [] in split:
+        raise ValueError(f"every image needs a reference, number {split.index([])} has none")
     return [
         CaptionPair(" ".join(words), [" ".join(said) for said in human])
-        for words, human in zip(hypotheses, references, strict=True)
+        for words, human in zip(captions, split, strict=True)
     ]

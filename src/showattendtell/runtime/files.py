@@ -56,6 +56,20 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def open_folder(path: Path) -> Iterator[int]:
+    """Open a folder for `fcntl.flock`; its lock is released at the end, even if processes were forked meanwhile.
+
+    Unlike `lock_file`, this lock excludes other threads of the process too, and the folder may be read-only.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        fcntl.flock(folder, fcntl.LOCK_UN)
+        os.close(folder)
+
+
 def preallocate(descriptor: int, size: int) -> None:
     """Set the size of a file, and reserve its disk space where the system can."""
     if hasattr(os, "posix_fallocate"):

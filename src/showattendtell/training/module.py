@@ -12,12 +12,15 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from showattendtell.config.entry_point import Choices
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
+from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
+from showattendtell.inference.checkpoints import CARD, write_card
 from showattendtell.losses.caption import HardLoss, LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
@@ -32,9 +35,10 @@ from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
+from showattendtell.settings import describe_call
 from showattendtell.training.lightning_internals import let_lightning_unscale
 from showattendtell.training.optimizers import Constant, Schedule, parameter_groups
-from showattendtell.types import Batch, BatchShard, ShardedBatch
+from showattendtell.types import Batch, BatchShard, Dataset, ShardedBatch
 
 TRAINED = "training_means"
 """Entry of a checkpoint with the training metrics of the epoch so far."""
@@ -59,9 +63,6 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "log_bilinear": LogBilinearDecoder,
 }
 """Options of `conf/decoder`."""
-
-PARTS = "captioning_module"
-"""Entry of a checkpoint with vocabulary and encoder of a model that was built from names."""
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -287,13 +288,32 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint.update(self.card)
         if self._from_names:
-            checkpoint[PARTS] = {"vocabulary": list(self.vocabulary.words), "encoder": self.encoder.settings()}
+            checkpoint.update(self._describe())
         checkpoint[TRAINED] = self._trained.merged_means()
+
+    def _describe(self) -> dict[str, Any]:
+        """Return the metadata from which `showattendtell.load` restores a model that was built from names."""
+        data = getattr(self._trainer, "datamodule", None)
+        reading = data.settings() if isinstance(data, ReaderDataModule) else {}
+        dataset = getattr(data, "dataset", None) or Dataset("own data", {})
+        parts = {
+            "encoder": partial(Encoder, **self.encoder.settings()),
+            "attention": self._attention,
+            "decoder": self._decoder,
+        }
+        names = {name: self.hparams[name] for name in ("attention", "decoder")}
+        config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
+        chosen = Choices({**names, "dataset": dataset.name}, [])
+        return write_card(config, chosen, self.vocabulary, self.encoder, dataset)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.captioner is None:  # `load_from_checkpoint`
-            self.vocabulary = self.vocabulary or Vocabulary(checkpoint[PARTS]["vocabulary"])
-            self.encoder = self.encoder or Encoder(**{**checkpoint[PARTS]["encoder"], "weights": "random"})
+            if not checkpoint.get("hyper_parameters"):
+                raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
+            settings = {**checkpoint[CARD]["config"]["encoder"], "weights": "random"}
+            settings.pop("_target_")
+            self.vocabulary = self.vocabulary or Vocabulary(checkpoint[CARD]["vocabulary"])
+            self.encoder = self.encoder or Encoder(**settings)
             self._build()
         elif rank() == 0:  # its sums cover all processes
             self._trained.load_means(checkpoint.get(TRAINED, {}))
