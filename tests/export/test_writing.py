@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from disks import small_disk
 from exported import small_model
 from torch import nn
 from torch._inductor import config as inductor
@@ -120,6 +121,20 @@ def test_machine_code_needs_a_compiler():
         pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"),
     ):
         require(["torch", "aoti"])
+
+
+@pytest.mark.parametrize("name", ["onnx", "torch", pytest.param("aoti", marks=pytest.mark.slow)])
+def test_a_full_disk_is_reported_with_the_folder_and_leaves_nothing(tmp_path: Path, name: FormatName):
+    if missing := FORMATS[name].lacks():
+        pytest.skip(f"{name} needs {missing}")
+    graph = Graph(nn.Linear(200, 200), (torch.ones(2, 200),), {"numbers": "images"}, ("values",), "images")
+    with small_disk(tmp_path / "disk", "32k") as disk:
+        with (
+            pytest.raises(UserError, match=rf"output={disk}/out cannot be written \(No space left on device\); free"),
+            new_folder(disk / "out") as folder,
+        ):
+            write_formats(folder, {"encode": graph}, [name], {})
+        assert list(disk.iterdir()) == []
 
 
 class Bessel(nn.Module):

@@ -4,12 +4,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import fill, small_disk
 from runs import STEPWISE, Start, assert_done, assert_error, assert_same_end
 
 from showattendtell.inference.checkpoints import find_damage
@@ -143,22 +143,9 @@ def test_grids_that_are_removed_while_training_reads_them_are_still_there_for_it
 @pytest.fixture
 def disk(killed: Path, tmp_path: Path) -> Iterator[Path]:
     """A disk of 8 MB with the run that was killed, and a file of a user's for the rest."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no disk may be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with small_disk(tmp_path / "disk", "8m") as place:
         shutil.copytree(killed, place / "run")
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill(disk: Path, room: int = 0) -> None:
-    """Others leave so many bytes of the disk."""
-    free = os.statvfs(disk)
-    (disk / "others").write_bytes(bytes(free.f_bavail * free.f_frsize - room))
 
 
 FULL_AT_THE_END = """
@@ -200,3 +187,11 @@ def test_a_disk_that_is_full_when_the_curve_is_drawn_leaves_no_half_of_it(train:
     (disk / "others").unlink()
     assert_done(train(f"resume={disk}/run"))
     assert_same_end(undisturbed, disk / "run")
+
+
+def test_a_disk_that_is_full_at_the_start_is_reported_with_the_file(train: Train, prepared: Any, tmp_path: Path):
+    """Hydra writes the configuration, before training begins."""
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        fill(disk)
+        done = train(*STEPWISE, f"hydra.run.dir={disk}/run")
+        assert_error(done, f"{disk}/run/config/config.yaml: No space left on device")

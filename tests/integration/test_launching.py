@@ -158,6 +158,26 @@ def test_a_run_that_loses_a_process_ends_with_a_sentence_and_continues(folder: P
         assert others[name] == (curve if exact else pytest.approx(curve, rel=1e-6)), name
 
 
+def tracker(process: subprocess.Popen[str]) -> int:
+    """Python's own process that removes what the others have left."""
+    own = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    [pid] = [pid for pid in own if b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return int(pid)
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_the_resource_tracker_does_not_mention_it(folder: Path, two: Path):
+    own = folder / "runs/untracked"
+    process = start(folder, *TRAIN, *SETTINGS, *TWO, f"hydra.run.dir={own}")
+    wait_for_step(process, own)
+    os.kill(tracker(process), signal.SIGKILL)
+    done = finish(process)
+    assert_all_done(done)
+    assert "resource_tracker" not in done.err
+    assert "Traceback" not in done.err
+    assert_same_weights(two, own)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)])
 def test_a_notice_to_the_process_that_has_started_them_reaches_all(

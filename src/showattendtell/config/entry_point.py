@@ -24,7 +24,7 @@ from showattendtell import __version__
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import SEARCH, command_folder, compose, load_plain, to_plain
 from showattendtell.config.help import COMMON, help_page
-from showattendtell.config.hydra_internals import is_flag, parse_arguments
+from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
 from showattendtell.config.trust import escaped
 from showattendtell.config.validation import (
@@ -83,7 +83,8 @@ def entry_point(
                 sys.argv[1:] = check_command(name, expand(arguments))
                 for sweeper in (GridSweeper, StudySweeper):
                     Plugins.instance().register(sweeper)
-                hydra.main(config_path=command_folder(name), config_name=name)(task)()
+                with name_saved_config():
+                    hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
         return main
 

@@ -1,5 +1,6 @@
 """Export formats: writing and running graphs, and captioner.json, which describes them."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,19 +40,20 @@ class Format(NamedTuple):
     suffix  of its files
     runner  the runtime that runs them
     lacks   returns what is missing to write the format, and how to install it; empty if nothing is
-    write   writes a graph to a file
+    write   returns the content of a graph's file; torch's own writers end the process where the disk is full
     read    opens a file
     """
 
     suffix: str
     runner: str
     lacks: Callable[[], str]
-    write: Callable[[ExportedProgram, Graph, Path], object]
+    write: Callable[[ExportedProgram, Graph], bytes]
     read: Callable[[Path], Run]
 
 
-def _write_onnx(program: ExportedProgram, graph: Graph, path: Path) -> None:
-    to_onnx(program, list(graph.inputs), graph.outputs).save(path)
+def _write_onnx(program: ExportedProgram, graph: Graph) -> bytes:
+    content: bytes = to_onnx(program, list(graph.inputs), graph.outputs).model_proto.SerializeToString()
+    return content
 
 
 def _read_onnx(path: Path) -> Run:
@@ -60,17 +62,21 @@ def _read_onnx(path: Path) -> Run:
     return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
 
 
-def _write_program(program: ExportedProgram, graph: Graph, path: Path) -> None:
+def _write_program(program: ExportedProgram, graph: Graph) -> bytes:
     """Write without the `nn_module_stack` of loop bodies, which torch.export.save cannot serialise."""
     for part in program.graph_module.modules():
         if isinstance(part, GraphModule) and part is not program.graph_module:
             for node in part.graph.nodes:
                 node.meta.pop("nn_module_stack", None)
-    torch.export.save(program, path)
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    return content.getvalue()
 
 
-def _write_package(program: ExportedProgram, graph: Graph, path: Path) -> None:
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+def _write_package(program: ExportedProgram, graph: Graph) -> bytes:
+    content = io.BytesIO()
+    torch._inductor.aoti_compile_and_package(program, package_path=content)
+    return content.getvalue()
 
 
 def _in_arrays(run: Callable[..., object]) -> Run:
@@ -173,17 +179,21 @@ def _describe(name: str, tensor: Tensor, rows: str) -> dict[str, Any]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` on success and removed on failure.
 
-    Raises `UserError` if `path` is a folder that is not empty, or a file.
+    Raises:
+        UserError: `path` is a folder that is not empty, or a file, or cannot be written.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"output={path} exists; remove it, or give another folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
     try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
         yield unfinished
         unfinished.replace(path)
+    except OSError as fault:  # with the name of an unfinished file, if any
+        raise UserError(
+            f"output={path} cannot be written ({fault.strerror}); free some space, or give another folder"
+        ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -203,10 +213,13 @@ def write_formats(
                 status.update(f"writing {part} as {name}")
                 try:
                     with quietly():
-                        FORMATS[name].write(programs[part], graph, graph_file(folder, name, part))
+                        content = FORMATS[name].write(programs[part], graph)
+                except OSError:
+                    raise
                 except Exception as fault:
                     said = f"the graph {part} cannot be written as {name} ({reason_of(fault)})"
                     raise UserError(f"{said}; leave {name} out of formats") from None
+                graph_file(folder, name, part).write_bytes(content)
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
     described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -165,6 +166,18 @@ def end_workers() -> None:
             worker.join()
     if in_main_thread:
         signal.signal(signal.SIGCHLD, raising)
+
+
+def release_unknown_semaphores() -> None:
+    """Release semaphores without a message where Python's resource tracker was killed. Python starts another one, which
+    does not know them, and prints a traceback for each that is released."""
+    unregister = resource_tracker.unregister
+
+    def register_and_unregister(name: str, kind: str) -> None:
+        resource_tracker.register(name, kind)  # the tracker keeps a set of names: a known one changes nothing
+        unregister(name, kind)
+
+    resource_tracker.unregister = register_and_unregister
 
 
 class WorkerShutdown(Callback):

@@ -30,7 +30,7 @@ from showattendtell.config.instantiate import build, with_trainer
 from showattendtell.config.validation import FAULTS, TARGET, sentence
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import TIMEOUT, ReportedElsewhere, rank
-from showattendtell.training.interruption import RESUME
+from showattendtell.training.interruption import RESUME, release_unknown_semaphores
 from showattendtell.training.trainer import report_refusals, silence_warnings
 
 Settings = Mapping[str, Any]
@@ -52,6 +52,7 @@ def launch(train: Train, settings: Settings) -> float:
     """Return what `train(settings)` returns: in this process, if torchrun or SLURM started it or it is the only one;
     otherwise in one process per configured device, all started here."""
     silence_warnings()
+    release_unknown_semaphores()
     if started := _started_elsewhere():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise UserError(
@@ -156,6 +157,7 @@ def _work(train: Train, settings: Settings, hydra: Any) -> float:
     setup_globals()
     HydraConfig.instance().set_config(hydra)
     silence_warnings()
+    release_unknown_semaphores()
     try:
         with without_checks(settings):
             return _take_part(train, settings)

@@ -40,6 +40,7 @@ QUIET = (
     r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
     r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
     r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
+    r"resource_tracker: process died unexpectedly, relaunching",  # see `release_unknown_semaphores`
 )
 
 
