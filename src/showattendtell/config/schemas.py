@@ -167,8 +167,8 @@ class ServeConfig(CaptioningConfig):
     """
     host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
     port: the port to bind; 0 takes any free port. The address is printed.
-    allowed_hosts: the host names that the server accepts, as [photos.example.org]; by default those of this machine if host
-        accepts connections from it only, else any.
+    allowed_hosts: the host names that the server accepts, as [photos.example.org]; by default those of this machine
+        if host accepts connections from it only, else any.
     """
 
     host: Text

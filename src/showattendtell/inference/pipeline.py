@@ -204,7 +204,7 @@ def load_captioners(config: Config) -> list[CaptioningPipeline]:
     short, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
     names = config.names or [" + ".join(short[path] for path in group) for group in groups]
     if len(names) != len(groups) or (config.names and len(set(names)) != len(names)):
-        raise UserError(f"names={','.join(names)}: there are {len(groups)} models; give a different name for each")
+        raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
     return [
         CaptioningPipeline(name, load_models(group, config.device, decoding, config.attention), config.seed)
         for name, group in zip(names, groups, strict=True)

@@ -294,9 +294,7 @@ def _cards(photographs: list[Upload], outputs: Outputs) -> str:
 @router.get("/", include_in_schema=False)
 async def site(request: Request) -> HTMLResponse:
     overview = service(request).overview().model_dump()
-    return HTMLResponse(
-        fill("serve.html", overview=overview, beams=MOST_BEAMS, gated=[True, False], examples=EXAMPLES)
-    )
+    return HTMLResponse(fill("serve.html", overview=overview, beams=MOST_BEAMS, gated=[True, False], examples=EXAMPLES))
 
 
 @router.get("/examples/{name}", include_in_schema=False)

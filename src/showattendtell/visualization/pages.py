@@ -237,7 +237,7 @@ def encode_map(grid: np.ndarray) -> str:
 
 
 def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box, log_prob: float) -> str:
-    """Return where the model looked at a word as text, for readers who do not see the map, and beta and p of the word."""
+    """Return where the model looked at a word, beta and p of the word as text, for readers who do not see the map."""
     beta = "" if gate is None else f", beta {gate:.2f}"
     return f"{word}: {find_place(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
 
