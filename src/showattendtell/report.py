@@ -23,17 +23,18 @@ def main(config: DictConfig) -> None:
         return report(find_study(Path(config.study), config.storage), Path(config.study))
 
     from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results, writable, write_text
-    from showattendtell.visualization.results_table import EARLIER, find_format, print_overview
+    from showattendtell.visualization.result_files import find_results, writable
+    from showattendtell.visualization.results_table import EARLIER, find_format, print_overview, write_table
 
     files = [config.output] if isinstance(config.output, str) else config.output or []
-    formats = [find_format(file) for file in files]
+    for file in files:
+        find_format(file)
     paths = [writable(Path(file), EARLIER[Path(file).suffix]) for file in files]
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)
     print_overview(overview)
-    for path, form in zip(paths, formats, strict=True):
-        write_text(form(overview), path)
+    for path in paths:
+        write_table(overview, path)
         print(f"written to {path}")
     return None
 

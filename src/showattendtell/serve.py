@@ -35,7 +35,7 @@ def main(config: DictConfig) -> None:
             file=sys.stderr,
         )
     print(f"{', '.join(models.names)} at {address(config.host, listening)} (Ctrl-C ends it)", flush=True)
-    hosts = config.names or ([*LOOPBACK, config.host] if local else ["*"])
+    hosts = config.allowed_hosts or ([*LOOPBACK, config.host] if local else ["*"])
     run_app(make_app(models, queue, limits, hosts), listening, limits)
 
 

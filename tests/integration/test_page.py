@@ -85,7 +85,9 @@ def test_each_of_several_checkpoints_speaks_for_itself(
     other = altered(forget)
     line = ["hostile", SHORT, "formats=[html]"]
     done = assert_done(run("caption", f"checkpoint={checkpoint}", f"compare={other}", "output=compared", *line))
-    alone = assert_done(run("caption", f"checkpoint={other}", "output=alone", *line)).out.splitlines()[0]
+    named = assert_done(run("caption", f"checkpoint={other}", "names=[mine]", "output=alone", *line))
+    alone = named.out.splitlines()[0]
+    assert "1 photograph · mine" in (folder / "alone/index.html").read_text()
     name = f"{other.parent.name}/altered.ckpt"
     assert done.out.splitlines()[:2] == [said[0], f"  {name}: {alone.partition(': ')[2]}"]
     html = (folder / "compared/index.html").read_text()
@@ -97,6 +99,7 @@ def test_each_of_several_checkpoints_speaks_for_itself(
     ("command", "settings", "words"),
     [
         ("caption", ["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
+        ("caption", ["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),
         ("caption", ["images=blank.png", "output=file", "formats=[html]"], ["file/index.html", "cannot be written"]),
         ("caption", ["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
         ("caption", ["split=test", "dataset.entities=boxes.zip"], ["entities"]),

@@ -17,6 +17,7 @@ from PIL import Image
 from started import Served
 
 from showattendtell.inference.pipeline import load
+from showattendtell.serving.app import EXAMPLES
 from showattendtell.visualization.figures import draw_heatmaps
 
 Serve = Callable[..., Served]
@@ -134,7 +135,8 @@ class Addresses(HTMLParser):
 def test_a_page_is_whole_without_a_network(served: Served, path: str):
     page = ask(served.address, path)
     assert page.status == 200
-    found = Addresses(page.content.decode()).found - {"data:,"}
+    sources = {f"https://www.flickr.com/photo.gne?id={example.flickr}" for example in EXAMPLES}
+    found = Addresses(page.content.decode()).found - {"data:,"} - sources
     assert not [one for one in found if ":" in one or one.startswith("//")]
     for one in found:
         assert ask(served.address, one.removeprefix("./")).status == 200
@@ -153,7 +155,7 @@ def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Se
     assert referred <= set(openapi["components"]["schemas"])
 
 
-@pytest.mark.parametrize("path", ["", "docs", "serve.js", "serve.css", "api/models", "nowhere"])
+@pytest.mark.parametrize("path", ["", "docs", "serve.js", "style.css", "api/models", "nowhere"])
 def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
     headers = ask(served.address, path, headers={"Origin": "http://evil.example"}).headers
     policy = headers["content-security-policy"]
@@ -186,3 +188,9 @@ def test_an_unknown_address_is_refused(served: Served):
     assert ask(served.address, "nowhere").error.startswith("not found; GET / is the page")
     assert ask(served.address, "api/caption").error.startswith("method not allowed")
     assert ask(served.address, "api/caption", method="PUT").status == 405
+
+
+def test_examples_are_served_and_no_other_file(served: Served):
+    assert [ask(served.address, f"examples/{one.file}").status for one in EXAMPLES] == [200] * 3
+    for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
+        assert ask(served.address, path).status == 404

@@ -137,7 +137,7 @@ def test_an_invalid_host_is_an_error(start_forked: Callable[..., Any], tmp_path:
 
 
 def test_a_server_open_to_others_prints_a_note_and_checks_its_names_where_they_are_given(serve: Serve):
-    opened = serve("host=0.0.0.0", "names=[photos.example]")
+    opened = serve("host=0.0.0.0", "allowed_hosts=[photos.example]")
     assert opened.running.err.read_text() == (
         "note: host=0.0.0.0 opens the server to everyone who can reach this machine; it has no password\n"
     )

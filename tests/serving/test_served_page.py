@@ -15,6 +15,8 @@ from hostile import encoded, noise
 from PIL import Image
 from started import WORDS, Served
 
+from showattendtell.serving.app import EXAMPLES
+
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 
 HOSTILE = '<img src=x onerror="alert(1)">.png'
@@ -35,7 +37,7 @@ def open_site(browser: Any, served: Served) -> Iterator[Open]:
     """Opens the page; at the end it has reported no error of its own on the console, and asked only its server."""
     reported, asked, contexts = [], [], []
 
-    def open_site(width: int = 1280, **choices: Any) -> Any:
+    def open_site(width: int = 1280, compared: bool = False, **choices: Any) -> Any:
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
         contexts.append(browser.new_context(**settings))
         tab = contexts[-1].new_page()
@@ -45,6 +47,8 @@ def open_site(browser: Any, served: Served) -> Iterator[Open]:
         tab.on("filechooser", lambda chooser: None)  # from here on the browser leaves them to the tests
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(served.address)
+        if not compared:
+            tab.get_by_label("hard/best.ckpt").uncheck()
         return tab
 
     yield open_site
@@ -98,7 +102,7 @@ def test_a_photograph_that_is_chosen_is_captioned_and_each_word_shows_its_map(op
 def test_words_and_names_are_shown_as_they_are(open_site: Open):
     tab = open_site()
     give(tab, *(photograph(HOSTILE, seed) for seed in range(4)))
-    assert tab.locator("h2").all_inner_texts() == [HOSTILE] * 4
+    assert tab.locator("h2:visible").all_inner_texts() == [HOSTILE] * 4
     assert set(tab.locator(".word").all_inner_texts()) <= set(WORDS)
     assert tab.locator("#cards :is(b, i, br, script), #cards h2 img").count() == 0
 
@@ -117,7 +121,7 @@ def test_photographs_that_are_dropped_or_pasted_are_taken(open_site: Open):
             [kind, holder, content],
         )
         settle(tab)
-    assert tab.locator("h2").all_inner_texts() == ["paste.png", "drop.png"]
+    assert tab.locator("h2:visible").all_inner_texts() == ["paste.png", "drop.png"]
     assert tab.locator(".panel").count() == 2
 
 
@@ -125,7 +129,7 @@ def test_several_photographs_keep_their_order_and_one_that_is_none_says_so(open_
     tab = open_site()
     broken = {"name": "b<i>.svg", "mimeType": "image/svg+xml", "buffer": b"<svg onload='alert(1)'/>"}
     give(tab, photograph("a.png", 1), broken, photograph("c.png", 2))
-    assert tab.locator("h2").all_inner_texts() == ["a.png", "b<i>.svg", "c.png"]
+    assert tab.locator("h2:visible").all_inner_texts() == ["a.png", "b<i>.svg", "c.png"]
     assert tab.locator(".panel").count() == 2
     fault = tab.locator(".card").nth(1).locator(".fault").inner_text()
     assert fault == "b<i>.svg is no JPEG, PNG, WEBP, GIF, BMP or TIFF file that can be read"
@@ -156,6 +160,26 @@ def test_two_models_are_side_by_side_and_hard_attention_looks_as_requested(open_
     left, right = (panel.bounding_box() for panel in tab.locator(".panel").all())
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] < right["x"]
+
+
+def test_all_models_are_compared_unless_one_is_deselected(open_site: Open, served: Served):
+    tab, sent = open_site(compared=True), photograph()
+    give(tab, sent)
+    assert [words(tab, 0), words(tab, 1)] == said(served, sent, model=["soft/best.ckpt", "hard/best.ckpt"])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_example_is_captioned_and_its_source_named(open_site: Open, number: int):
+    tab, example = open_site(), EXAMPLES[number]
+    assert tab.get_by_role("link", name=example.flickr).get_attribute("href").endswith(f"id={example.flickr}")
+    button = tab.get_by_role("button", name=example.shows)
+    sizes = button.locator("img").evaluate("one => [one.naturalWidth, one.naturalHeight]")
+    assert sizes == [example.width, example.height]
+    button.click()
+    settle(tab)
+    assert tab.locator("h2:visible").all_inner_texts() == [example.file]
+    assert len(words(tab)) >= 3
+    assert not tab.locator("#examples").is_visible()
 
 
 def test_beams_are_those_that_were_chosen(open_site: Open, served: Served):
@@ -192,7 +216,7 @@ def test_the_caption_is_written_word_by_word_where_motion_is_welcome(open_site: 
 
 
 def test_the_keyboard_is_enough(open_site: Open, tmp_path: Path):
-    tab = open_site()
+    tab = open_site(compared=True)
     for _ in range(10):
         tab.keyboard.press("Tab")
         if tab.evaluate("document.activeElement.id") == "chooser":
@@ -202,12 +226,12 @@ def test_the_keyboard_is_enough(open_site: Open, tmp_path: Path):
         tab.keyboard.press("Space")
     chooser.value.set_files([photograph()])
     settle(tab)
-    for _ in range(20):
+    for _ in range(30):
         tab.keyboard.press("Tab")
         if "word" in tab.evaluate("document.activeElement.className"):
             break
     tab.keyboard.press("ArrowRight")
-    assert tab.locator("[aria-selected=true]").all_inner_texts() == words(tab)[1:2]
+    assert tab.locator(".panel").first.locator("[aria-selected=true]").all_inner_texts() == words(tab)[1:2]
 
 
 def test_the_caption_is_announced_to_screen_readers(open_site: Open):

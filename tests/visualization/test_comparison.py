@@ -79,12 +79,16 @@ def test_runs_that_differ_in_places_are_one_row(compared: Any, settings: dict[st
         ({"decoding": {"method": "BeamSearch", "beam_size": 5}}, *(f"soft, decoding.beam_size={n}" for n in (3, 5))),
         ({"checkpoint": "runs/last.ckpt"}, "soft, checkpoint=best.ckpt", "soft, checkpoint=last.ckpt"),
         ({"tokenizer": "ptb"}, "soft, tokenizer=plain", "soft, tokenizer=ptb"),
-        ({"split_sha256": "cd" * 32}, "soft, split_sha256=abababab", "soft, split_sha256=cdcdcdcd"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_rows_of_equal_labels_get_different_ones(compared: Any, changes: dict[str, Any], first: str, second: str):
     assert labels(compared(result(seed=1), result(seed=2, **changes))) == [first, second]
+
+
+def test_rows_of_other_images_are_named_by_their_runs(compared: Any, tmp_path: Path):
+    overview = compared(result(), result(split_sha256="cd" * 32))
+    assert labels(overview) == [f"soft, images of {tmp_path.name}/{number}" for number in ("00", "01")]
 
 
 def test_an_option_represents_all_that_it_sets(compared: Any):
@@ -144,12 +148,12 @@ def test_a_figure_that_one_of_the_runs_lacks_is_left_out_and_noted(compared: Any
     assert re.fullmatch(r"Flickr8k: soft: METEOR is missing in .*01/results-test.json; evaluate it again", note)
 
 
-def test_what_cannot_be_compared_is_noted_for_its_data_set(compared: Any):
+def test_what_cannot_be_compared_is_noted_for_its_data_set(compared: Any, tmp_path: Path):
     shapes = [result(dataset="shapes-1a", split_sha256=sha * 32) for sha in ("ab", "cd")]
     overview = compared(result(), result(tokenizer="ptb"), *shapes)
     assert [note.partition(";")[0] for note in overview.notes] == [
         "Flickr8k: words were split in different ways (tokenizer is plain, ptb)",
-        "shapes-1a: the images or captions are not the same (split_sha256 is abababab, cdcdcdcd)",
+        f"shapes-1a: the images or captions are not the same (in {tmp_path.name}/02, {tmp_path.name}/03)",
     ]
 
 

@@ -28,7 +28,7 @@ from showattendtell.visualization.pages import (
 )
 
 PHOTOGRAPHS = SHARED / "flickr8k" / "images"
-VOID = {"meta", "link", "img", "br", "i"}
+VOID = {"meta", "link", "img", "br", "i", "input"}
 
 
 class Elements(HTMLParser):
@@ -58,7 +58,9 @@ class Elements(HTMLParser):
 def test_a_map_is_a_byte_a_region_with_the_peak_at_255():
     grid = np.array([[0.5, 0.25], [0.0, 0.05]])
     assert list(base64.b64decode(encode_map(grid))) == [255, 128, 0, 26]
-    assert describe_word("dog", grid, 0.25, Box(0, 0, 1, 1)) == "dog: mostly at the top left, beta 0.25"
+    assert describe_word("dog", grid, 0.25, Box(0, 0, 1, 1), -0.7) == (
+        "dog: mostly at the top left, beta 0.25, confidence 0.50"
+    )
 
 
 def test_there_are_as_many_maps_as_words_and_no_beta_without_a_gate():

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ def found(path: str, seed: int) -> Result:
     return Result(path, "coco", "test", "ab", "plain", {}, (ModelRecord("best.ckpt", "cd", seed, {}, {}),), {}, {})
 
 
+RUNS = (found("runs/soft/seed 1/results-test.json", 1), found("runs/soft/2/results-test.json", 2))
+
 OVERVIEW = ResultsTable(
     split="test",
     columns=("bleu4", "meteor"),
@@ -39,7 +42,7 @@ OVERVIEW = ResultsTable(
             "Flickr8k",
             (
                 TableRow("paper: Soft-Attention", {"bleu4": TableValue(19.5), "meteor": TableValue(18.93, digits=2)}),
-                TableRow("soft", {"bleu4": TableValue(18.46, 0.31)}, (found("1.json", 1), found("2.json", 2))),
+                TableRow("soft", {"bleu4": TableValue(18.46, 0.31)}, RUNS),
             ),
         ),
         TableBlock("COCO", (TableRow(HOSTILE, {"meteor": TableValue(23.9, 0.5, 2)}, (found("3.json", 3),)),)),
@@ -131,7 +134,7 @@ def test_json_has_figures_in_full_with_the_files_behind_them():
     assert flickr8k["rows"][1] == {
         "model": "soft",
         "figures": {"bleu4": {"mean": 18.46, "deviation": 0.31}},
-        "results": [{"file": "1.json", "seeds": [1]}, {"file": "2.json", "seeds": [2]}],
+        "results": [{"file": run.path, "seeds": [seed]} for seed, run in enumerate(RUNS, start=1)],
     }
     assert flickr8k["rows"][0]["results"] == []
 
@@ -163,15 +166,15 @@ class Read(HTMLParser):
 
 
 def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_for_its_own_signs():
-    read = Read(html(OVERVIEW._replace(photographs="photo graphs.html")))
+    read = Read(html(OVERVIEW._replace(photographs="photo graphs.html"), Path("out")))
     assert read.rows == [
-        ["model", "B-4", "METEOR", "seeds"],
-        ["paper: Soft-Attention", "19.5", "18.93", ""],
-        ["soft", "18.5 ± 0.3", "-", "2"],
-        ["model", "METEOR", "seeds"],
-        [HOSTILE, "23.90 ± 0.50", "1"],
+        ["model", "B-4", "METEOR", "seeds", "runs"],
+        ["paper: Soft-Attention", "19.5", "18.93", "", ""],
+        ["soft", "18.5 ± 0.3", "-", "2", "soft/seed 1, soft/2"],
+        ["model", "METEOR", "seeds", "runs"],
+        [HOSTILE, "23.90 ± 0.50", "1", "3.json"],
     ]
-    assert read.places == ["data:,", "photo%20graphs.html"]
+    assert read.places == ["data:,", "photo%20graphs.html", "../runs/soft/seed%201", "../runs/soft/2", ".."]
     assert "<script" not in html(OVERVIEW._replace(notes=("<script>x</script>",)))
 
 

@@ -10,7 +10,17 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.runtime.files import duration
-from showattendtell.visualization.study_page import print_study, seconds, summarize_study, train_command, write_page
+from showattendtell.visualization.study_page import (
+    find_importances,
+    history_chart,
+    learning_curves,
+    print_study,
+    seconds,
+    setting_chart,
+    summarize_study,
+    train_command,
+    write_page,
+)
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
@@ -29,6 +39,10 @@ def trial(state: TrialState, value: float | None, rate: float, **attributes: obj
         intermediate_values=curve,
         user_attrs={"settings": settings, **attributes},
     )
+
+
+def headings(page: str) -> list[str]:
+    return re.findall("<h2[^>]*>(.*?)</h2>", page)
 
 
 def by_bleu() -> optuna.Study:
@@ -91,22 +105,23 @@ def test_the_page_is_one_file_with_every_figure_and_nothing_of_the_network(study
     best.touch()
     write_page(summarize_study(study, tmp_path / "mine-study"), file)
     page = file.read_text()
-    assert len(page) < 15e6
-    assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
-    headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings == [
+    assert len(page) < 50_000
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=\"(?!data:)", page)
+    assert "<script" not in page
+    assert headings(page) == [
         "Best trials",
-        "Train the best trial on its own",
-        "The best so far",
-        "Which settings matter (fANOVA)",
-        "All trials, a line each",
-        "Learning curves, by validations",
-        "Pruned",
-        "Failed",
+        "Train the best trial again",
+        "History",
+        "Importance of the settings (fANOVA)",
+        "Settings",
+        "Learning curves",
+        "Pruned trials",
+        "Failed trials",
     ]
-    assert page.count("Plotly.newPlot(") == 4
-    assert page.count("BLEU-4 in validation") >= 4
-    assert "<td>2</td><td>2</td><td>4.000</td><td>12 s</td>" in page
+    charts = ("trial", *SPACE, "validation")
+    assert [f'aria-label="BLEU-4 in validation by {x}"' in page for x in charts] == [True] * 4
+    assert page.count("<figure") == 4
+    assert ">2</th><td>2</td><td>4.000</td><td>12 s</td>" in page
     assert "the loss of step 3 is nan &lt;&amp;&gt;" in page
     assert f"checkpoint={best}" in page
 
@@ -118,16 +133,61 @@ def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path, number: int):
     summary = summarize_study(study, tmp_path)
     print_study(summary)
     write_page(summary, tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text().count("Plotly.newPlot(") == 2 * number
+    assert (tmp_path / "report.html").read_text().count("<figure") == 4 * number
 
 
 def test_trials_that_are_all_but_the_same_have_a_page(tmp_path: Path):
     study = by_bleu()
-    study.add_trials([trial(TrialState.COMPLETE, value, rate) for value, rate in ((0.0, 0.001), (1e-300, 0.01))])
+    values = ((0.0, 0.001), (1e-300, 0.01)) * 5
+    study.add_trials([trial(TrialState.COMPLETE, value, rate) for value, rate in values])
     write_page(summarize_study(study, tmp_path), tmp_path / "report.html")
-    headings = re.findall("<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
-    assert "The best so far" in headings
-    assert "Which settings matter (fANOVA)" not in headings
+    page = (tmp_path / "report.html").read_text()
+    assert "History" in headings(page)
+    assert "All trials have nearly the same value." in page
+
+
+@pytest.mark.parametrize("number", [9, 10])
+def test_importance_takes_ten_trials_and_is_that_of_the_setting_that_matters(tmp_path: Path, number: int):
+    study = by_bleu()
+    study.add_trials([trial(TrialState.COMPLETE, float(value), 10 ** (-4 + value / 4)) for value in range(number)])
+    found = find_importances(summarize_study(study, tmp_path))
+    assert (found == {}) == (number < 10)
+    write_page(summarize_study(study, tmp_path), tmp_path / "report.html")
+    shown = "Shown from 10 completed trials on; there are 9." in (tmp_path / "report.html").read_text()
+    assert shown == (number < 10)
+    if number == 10:
+        assert found["optimizer.lr"] > 0.9
+        assert sum(found.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_history_has_each_trial_and_the_best_so_far(direction: str):
+    study = optuna.create_study(direction=direction)
+    values = [3.0, 5.0, 2.0, 4.0]
+    study.add_trials([trial(TrialState.COMPLETE, value, 0.001) for value in values])
+    chart = history_chart(summarize_study(study, Path("x")), "nll")
+    line, *dots = chart.marks
+    best = [3.0, 5.0, 5.0, 5.0] if direction == "maximize" else [3.0, 3.0, 2.0, 2.0]
+    assert [y for _, y in line.places] == [chart.y.place(value) for value in best]
+    assert [dot.places for dot in dots] == [[(chart.x.place(n), chart.y.place(one))] for n, one in enumerate(values)]
+    assert [dot.kind for dot in dots].count("best") == 1
+    assert dots[values.index(best[-1])].kind == "best"
+    assert chart.legend == {"best": "best trial", "trial": "completed trial", "best line": "best value so far"}
+
+
+def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: optuna.Study):
+    summary = summarize_study(study, Path("x"))
+    rate, score = (setting_chart(summary, "BLEU-4", name) for name in SPACE)
+    assert (rate.x.log, rate.x.label) == (True, "optimizer.lr")
+    assert rate.x.place(0.001) == pytest.approx(50)
+    assert score.x.names == ("dot", "cosine")
+    assert {mark.kind for mark in rate.marks} == {"best", "trial", "pruned"}
+
+
+def test_learning_curves_have_a_line_for_each_trial_the_best_on_top(study: optuna.Study):
+    chart = learning_curves(summarize_study(study, Path("x")), "BLEU-4")
+    assert [mark.kind for mark in chart.marks] == ["pruned line", "trial line", "best line"]
+    assert chart.marks[-1].places == [(chart.x.place(1), chart.y.place(15)), (chart.x.place(2), chart.y.place(30))]
 
 
 def test_where_less_is_better_the_least_is_the_best():

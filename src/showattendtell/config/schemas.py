@@ -150,9 +150,12 @@ class CaptioningConfig(ModelConfig):
     Attributes:
         compare: further checkpoints, as b.ckpt or [b.ckpt,c.ckpt]; each writes its own captions, and all are shown side
             by side.
+        names: names to show for the models, as [soft,hard], that of checkpoint first; by default the ends of their
+            paths.
     """
 
     compare: Text | Sequence[Text]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
 @dataclass
@@ -185,13 +188,13 @@ class ServeConfig(CaptioningConfig):
     Attributes:
         host: the address to bind. 127.0.0.1 accepts connections from this machine only, 0.0.0.0 from any machine.
         port: the port to bind; 0 takes any free port. The address is printed.
-        names: the host names that the server accepts, as [photos.example.org]; by default those of this machine if host
-            accepts connections from it only, else any.
+        allowed_hosts: the host names that the server accepts, as [photos.example.org]; by default those of this machine
+            if host accepts connections from it only, else any.
     """
 
     host: Text
     port: Annotated[int, Field(ge=0, le=65535)]
-    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    allowed_hosts: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
 @dataclass

@@ -190,20 +190,22 @@ def _folder(photograph: Any) -> list[Photograph] | None:
 
 
 def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return a pipeline for a command's `checkpoint`, an ensemble if it is a list, and one for each of `compare`."""
+    """Return a pipeline for a command's `checkpoint`, an ensemble if it is a list, and one for each of `compare`.
+
+    Raises `UserError` if `names` does not have a different name for each.
+    """
     checkpoint, compare = (
         [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
     )
     groups = [checkpoint, *([path] for path in compare)]
     paths = [path for group in groups for path in group]
-    names, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
+    short, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
+    names = config.names or [" + ".join(short[path] for path in group) for group in groups]
+    if len(names) != len(groups) or (config.names and len(set(names)) != len(names)):
+        raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
     return [
-        CaptioningPipeline(
-            " + ".join(names[path] for path in group),
-            load_models(group, config.device, decoding, config.attention),
-            config.seed,
-        )
-        for group in groups
+        CaptioningPipeline(name, load_models(group, config.device, decoding, config.attention), config.seed)
+        for name, group in zip(names, groups, strict=True)
     ]
 
 

@@ -12,7 +12,7 @@ from showattendtell.reproduction.runs import (
 from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
 from showattendtell.visualization.comparison import COLUMNS as PAPER
 from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_figures, paper_rows
-from showattendtell.visualization.result_files import Result, read_result, write_text
+from showattendtell.visualization.result_files import Result, read_result
 from showattendtell.visualization.results_table import (
     DIGITS,
     FORMATS,
@@ -21,6 +21,7 @@ from showattendtell.visualization.results_table import (
     TableInterval,
     TableRow,
     print_overview,
+    write_table,
 )
 
 TIME = "training_minutes"
@@ -145,8 +146,8 @@ def _differences(base: TableRow, others: Sequence[TableRow]) -> tuple[list[Table
 def write(overview: ResultsTable, folder: Path, name: str) -> None:
     """Print the paper's columns, and write all columns in every format."""
     print_overview(overview._replace(columns=tuple(name for name in overview.columns if name in PAPER)))
-    for suffix, form in FORMATS.items():
-        write_text(form(overview), folder / f"{name}{suffix}")
+    for suffix in FORMATS:
+        write_table(overview, folder / f"{name}{suffix}")
     print(f"the table is in {folder}, as {', '.join(name + suffix for suffix in FORMATS)}")
     if overview.photographs:
         print(f"where the models looked: {folder / overview.photographs}")

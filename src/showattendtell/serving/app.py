@@ -4,7 +4,8 @@ read within limits into memory only."""
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -47,6 +48,24 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 FIELDS = 32
 FIELD_BYTES = 2000
 MEGA = 1_000_000
+
+
+class ExamplePhotograph(NamedTuple):
+    """A photograph of the folder `examples` that the page offers; from COCO 2017, by the id of its source on Flickr."""
+
+    file: str
+    width: int
+    height: int
+    shows: str
+    flickr: str
+
+
+EXAMPLES = (
+    ExamplePhotograph("skater.jpg", 480, 320, "A boy on a skateboard jumps off a ramp", "5438252538"),
+    ExamplePhotograph("riders.jpg", 480, 318, "Two people ride horses on a beach", "8392128987"),
+    ExamplePhotograph("dog.jpg", 280, 420, "A dog is tied to a fire hydrant", "3937557668"),
+)
+"""Licensed CC BY 2.0."""
 
 FAULTS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": description}
@@ -275,7 +294,14 @@ def _cards(photographs: list[Upload], outputs: Outputs) -> str:
 @router.get("/", include_in_schema=False)
 async def site(request: Request) -> HTMLResponse:
     overview = service(request).overview().model_dump()
-    return HTMLResponse(fill("serve.html", overview=overview, beams=MOST_BEAMS, gated=[True, False]))
+    return HTMLResponse(fill("serve.html", overview=overview, beams=MOST_BEAMS, gated=[True, False], examples=EXAMPLES))
+
+
+@router.get("/examples/{name}", include_in_schema=False)
+async def example(name: str) -> Response:
+    if name not in {one.file for one in EXAMPLES}:
+        raise HTTPException(404)
+    return Response((files("showattendtell.serving") / "examples" / name).read_bytes(), media_type="image/jpeg")
 
 
 @router.get("/docs", include_in_schema=False)
@@ -306,9 +332,9 @@ async def script() -> Response:
     return Response(fill("serve.js", darkest=DARKEST), media_type="text/javascript")
 
 
-@router.get("/serve.css", include_in_schema=False)
+@router.get("/style.css", include_in_schema=False)
 async def style() -> Response:
-    return Response(fill("serve.css"), media_type="text/css")
+    return Response(fill("style.css"), media_type="text/css")
 
 
 async def request_error(_: Request, fault: Exception) -> JSONResponse:

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple, TypeVar
 
 from showattendtell.settings import may_differ
-from showattendtell.visualization.result_files import ModelRecord, Result
+from showattendtell.visualization.result_files import ModelRecord, Result, run_name
 from showattendtell.visualization.results_table import DIGITS, HEADINGS, ResultsTable, TableBlock, TableRow, TableValue
 
 COLUMNS = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor")
@@ -162,6 +162,10 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
         for alike in _group(range(len(labels)), labels):
             _disambiguate(alike, settings, labels)
     _disambiguate(range(len(labels)), [entry.scoring for entry in first], labels)
+    labels = [
+        label.replace(f"split_sha256={entry.scoring['split_sha256']}", f"images of {run_name(entry.result)}")
+        for label, entry in zip(labels, first, strict=True)
+    ]
     rows = []
     for label, group in zip(labels, groups, strict=True):
         once = {tuple(model.sha256 for model in entry.result.models): entry.result for entry in reversed(group)}
@@ -217,9 +221,11 @@ def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str
     """Yield notes on rows that cannot be compared and on missing figures."""
     entries = [describe(row.results[0]) for row in rows]
     for key, reason in INCOMPARABLE.items():
-        values = dict.fromkeys(entry.scoring[key] for entry in entries)
+        values = {entry.scoring[key]: run_name(entry.result) for entry in reversed(entries)}
         if len(values) > 1:
-            yield f"{reason} ({key} is {', '.join(values)}); only rows with the same can be compared"
+            of_runs = key == "split_sha256"
+            shown = ", ".join(reversed(values.values() if of_runs else values.keys()))
+            yield f"{reason} ({'in' if of_runs else f'{key} is'} {shown}); only rows with the same can be compared"
     for row in rows:
         for column in columns:
             lacking = [result for result in row.results if column not in result.figures]

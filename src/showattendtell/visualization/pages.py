@@ -2,6 +2,7 @@
 process draws, and as an HTML page; without waiting for matplotlib."""
 
 import base64
+import math
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -220,7 +221,7 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip}
+    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp}
     captions = [
         [caption for entry in page.entries for caption in entry.outputs[model].captions]
         for model in range(len(page.models))
@@ -235,9 +236,10 @@ def encode_map(grid: np.ndarray) -> str:
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
 
 
-def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box) -> str:
-    """Return where the model looked at a word as text, for readers who do not see the map."""
-    return f"{word}: {find_place(grid, seen)}" + ("" if gate is None else f", beta {gate:.2f}")
+def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box, log_prob: float) -> str:
+    """Return where the model looked at a word, beta and p of the word as text, for readers who do not see the map."""
+    beta = "" if gate is None else f", beta {gate:.2f}"
+    return f"{word}: {find_place(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
 
 
 def find_place(grid: np.ndarray, seen: Box) -> str:

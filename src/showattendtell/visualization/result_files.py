@@ -60,6 +60,11 @@ class Result(NamedTuple):
     missing: Mapping[str, str]
 
 
+def run_name(result: Result) -> str:
+    """Return the last two folders of a result file, by which its run is called in tables."""
+    return "/".join(Path(result.path).parent.parts[-2:]) or Path(result.path).name
+
+
 def find_results(places: Sequence[str], split: str) -> list[Result]:
     """Return the results on a split from the given files and from every `results-*.json` in or below the given folders.
 

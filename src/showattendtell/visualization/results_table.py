@@ -1,6 +1,7 @@
 """Tables of results: blocks of rows of figures."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, tabulate
 
 from showattendtell.errors import UserError
 from showattendtell.visualization.rendering import fill
-from showattendtell.visualization.result_files import Result, has_fields, starts_with
+from showattendtell.visualization.result_files import Result, has_fields, run_name, starts_with, write_text
 
 HEADINGS = {
     **{f"bleu{n}": f"B-{n}" for n in range(1, 5)},
@@ -144,13 +145,21 @@ def as_json(overview: ResultsTable) -> str:
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
 
-def html(overview: ResultsTable) -> str:
-    """Return a self-contained page with a light and a dark colour scheme; empty columns of a block are left out."""
+def html(overview: ResultsTable, folder: Path = Path()) -> str:
+    """Return a self-contained page; empty columns of a block are left out.
+
+    Args:
+        folder: the page's folder, which its links to the folders of the runs start from.
+    """
     blocks = []
     for block in overview.blocks:
         columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
-        rows = zip(block.rows, _cells(block, columns), strict=True)
-        blocks.append((block.title, _headings(columns)[1:], list(rows)))
+        links = [
+            [(run_name(one), Path(os.path.relpath(Path(one.path).parent, folder)).as_posix()) for one in row.results]
+            for row in block.rows
+        ]
+        rows = zip(block.rows, _cells(block, columns), links, strict=True)
+        blocks.append((block.title, [*_headings(columns)[1:], "runs"], list(rows)))
     return fill("table.html", overview=overview, blocks=blocks)
 
 
@@ -173,6 +182,12 @@ def find_format(path: str) -> Callable[[ResultsTable], str]:
             f"a table cannot be written as {path}; give output a file with the suffix {' or '.join(FORMATS)}"
         )
     return FORMATS[suffix]
+
+
+def write_table(overview: ResultsTable, path: Path) -> None:
+    """Write a table in the format of the path's suffix; raise `UserError` if it cannot be written."""
+    form = find_format(str(path))
+    write_text(html(overview, path.parent) if form is html else form(overview), path)
 
 
 def _headings(columns: Sequence[str]) -> list[str]:

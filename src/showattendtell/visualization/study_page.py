@@ -1,24 +1,24 @@
 """Results of a study: a table for the terminal, and a page that works offline."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import optuna.visualization as draw
-import plotly.graph_objects as plotly
 from optuna import Study
-from optuna.importance import FanovaImportanceEvaluator
+from optuna.distributions import CategoricalDistribution
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from plotly.offline import get_plotlyjs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from showattendtell.runtime.files import atomic_write, duration
+from showattendtell.visualization.charts import Axis, Chart, Mark, axis_over, category_axis
 from showattendtell.visualization.rendering import fill
 
 PAGE = "report.html"
@@ -26,6 +26,9 @@ PAGE = "report.html"
 
 NUM_BEST = 10
 """Number of best trials that are shown."""
+
+FEWEST_TRIALS = 10
+"""Number of completed trials from which on the importance of settings is shown."""
 
 FIGURES = {"bleu4": "BLEU-4 in validation", "cider": "CIDEr in validation", "nll": "-log p per word in validation"}
 """Metrics that trials can optimise, by their values of `monitor`, and their labels."""
@@ -119,34 +122,112 @@ def write_page(summary: StudySummary, path: Path) -> None:
 
 
 def render(summary: StudySummary) -> str:
-    """Return the summary as one HTML file with interactive figures."""
+    """Return the summary as one HTML file, with charts."""
+    metric = FIGURES[summary.study.user_attrs["space"]["monitor"]]
+    importances = find_importances(summary)
     return fill(
         "study.html",
         summary=summary,
+        metric=metric,
         counts=_counts(summary),
         best=summary.best[:NUM_BEST],
-        searched=list(dict.fromkeys(name for trial in summary.best for name in trial.params)),
-        figures={title: figure.to_html(full_html=False, include_plotlyjs=False) for title, figure in _figures(summary)},
-        plotly=get_plotlyjs(),
+        searched=_searched(summary),
+        history=history_chart(summary, metric) if summary.best else None,
+        importances=importances,
+        no_importances=(
+            "All trials have nearly the same value."
+            if len(summary.best) >= FEWEST_TRIALS
+            else f"Shown from {FEWEST_TRIALS} completed trials on; there are {len(summary.best)}."
+        ),
+        settings=[setting_chart(summary, metric, name) for name in _searched(summary)],
+        legend=_legend(summary),
+        curves=learning_curves(summary, metric),
         seconds=seconds,
         duration=duration,
+        shown=_shown,
     )
 
 
-def _figures(summary: StudySummary) -> list[tuple[str, plotly.Figure]]:
-    """Return the figures for which there are enough trials, with their titles."""
-    study, drawn = summary.study, []
-    name = FIGURES[study.user_attrs["space"]["monitor"]]
-    if summary.best:
-        drawn.append(("The best so far", draw.plot_optimization_history(study, target_name=name)))
-    if len({trial.value for trial in summary.best}) > 1:
-        with suppress(RuntimeError):  # nearly equal values have no variance to explain
-            evaluator = FanovaImportanceEvaluator(seed=0)
-            importances = draw.plot_param_importances(study, evaluator=evaluator, target_name=name)
-            drawn.append(("Which settings matter (fANOVA)", importances))
-        drawn.append(("All trials, a line each", draw.plot_parallel_coordinate(study, target_name=name)))
-    if any(trial.intermediate_values for trial in (*summary.best, *summary.pruned)):
-        drawn.append(("Learning curves, by validations", draw.plot_intermediate_values(study).update_yaxes(title=name)))
-    for _, figure in drawn:
-        figure.update_layout(title=None, template="plotly_white", margin={"t": 30, "l": 60, "r": 30})
-    return drawn
+def find_importances(summary: StudySummary) -> dict[str, float]:
+    """Return the fraction of the variance between trials that each setting explains, by functional ANOVA (Hutter et al.
+    2014); empty if there are fewer than `FEWEST_TRIALS` completed trials or their values are nearly equal."""
+    if len(summary.best) < FEWEST_TRIALS or len({trial.value for trial in summary.best}) == 1:
+        return {}
+    with suppress(RuntimeError):  # nearly equal values have no variance to explain
+        return get_param_importances(summary.study, evaluator=FanovaImportanceEvaluator(seed=0))
+    return {}
+
+
+def history_chart(summary: StudySummary, metric: str) -> Chart:
+    """Return the value of each trial by its number, and the best value so far."""
+    ended = sorted([*summary.best, *summary.pruned], key=lambda trial: trial.number)
+    values = [value for trial in ended if (value := trial.value) is not None]
+    x, y = axis_over("trial", [trial.number for trial in ended]), axis_over(metric, values)
+    better = max if summary.study.direction == StudyDirection.MAXIMIZE else min
+    completed = sorted(summary.best, key=lambda trial: trial.number)
+    best = accumulate((trial.value or 0.0 for trial in completed), better)
+    line = [(x.place(trial.number), y.place(value)) for trial, value in zip(completed, best, strict=True)]
+    marks = [Mark("best line", line)] if len(line) > 1 else []
+    marks += [_dot(trial, summary, x.place(trial.number), y) for trial in ended if trial.value is not None]
+    return Chart(x, y, marks, _legend(summary, {"best line": "best value so far"}))
+
+
+def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
+    """Return the values of the trials by the value of one setting."""
+    ended = [trial for trial in (*summary.pruned, *reversed(summary.best)) if name in trial.params]
+    ended = [trial for trial in ended if trial.value is not None]
+    space, found = ended[0].distributions[name], [trial.params[name] for trial in ended]
+    if isinstance(space, CategoricalDistribution):
+        choices = [str(choice) for choice in space.choices]
+        x, places = category_axis(name, choices), [choices.index(str(value)) for value in found]
+    else:
+        x, places = axis_over(name, found, log=bool(getattr(space, "log", False))), found
+    y = axis_over(metric, [trial.value or 0.0 for trial in ended])
+    marks = [_dot(trial, summary, x.place(value), y) for trial, value in zip(ended, places, strict=True)]
+    return Chart(x, y, marks)
+
+
+def learning_curves(summary: StudySummary, metric: str) -> Chart | None:
+    """Return a line for each trial with its values by validation, the best trial's last; None without such values."""
+    trials = [trial for trial in (*summary.pruned, *reversed(summary.best)) if trial.intermediate_values]
+    if not trials:
+        return None
+    steps, values = zip(*(point for trial in trials for point in trial.intermediate_values.items()), strict=True)
+    x, y = axis_over("validation", steps), axis_over(metric, values)
+    marks = []
+    for trial in trials:
+        places = [(x.place(step), y.place(value)) for step, value in sorted(trial.intermediate_values.items())]
+        marks.append(Mark(f"{_kind(trial, summary)} line", places, _about(trial)))
+    legend = {f"{kind} line": label for kind, label in _legend(summary).items()}
+    return Chart(x, y, marks, legend)
+
+
+def _searched(summary: StudySummary) -> list[str]:
+    """Return the searched settings that completed trials have, in their order."""
+    return list(dict.fromkeys(name for trial in summary.best for name in trial.params))
+
+
+def _kind(trial: FrozenTrial, summary: StudySummary) -> str:
+    if trial.state == TrialState.PRUNED:
+        return "pruned"
+    return "best" if trial.number == summary.best[0].number else "trial"
+
+
+def _legend(summary: StudySummary, others: Mapping[str, str] | None = None) -> dict[str, str]:
+    kinds = {"best": "best trial", "trial": "completed trial", "pruned": "pruned trial, its last value"}
+    found = {_kind(trial, summary) for trial in (*summary.best, *summary.pruned)}
+    return {**{kind: label for kind, label in kinds.items() if kind in found}, **(others or {})}
+
+
+def _dot(trial: FrozenTrial, summary: StudySummary, x: float, y: Axis) -> Mark:
+    return Mark(_kind(trial, summary), [(x, y.place(trial.value or 0.0))], _about(trial))
+
+
+def _about(trial: FrozenTrial) -> str:
+    """Return what is shown of a trial on hover."""
+    value = "" if trial.value is None else f": {trial.value:.3f}"
+    return f"trial {trial.number}{value}; {', '.join(f'{name}={_shown(one)}' for name, one in trial.params.items())}"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,14 +1,18 @@
 const STEP = 900;    // milliseconds for which a word is shown while a caption plays
 const FADE = 220;    // milliseconds from one map to the next
 const BLUR = 0.55;   // width of the smoothing, in regions
+const OPAQUE = 0.6;  // opacity of a coloured map
+const COLOURS = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];  // of equal steps of a map: matplotlib's inferno
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const shown = new WeakMap();    // panel -> the map on it, values of its regions
 const fading = new WeakMap();   // panel -> the animation frame asked for
 const playing = new WeakMap();  // card -> the timer of its next word
 
+const view = document.getElementById("view").elements;
 const values = word => Float32Array.from(atob(word.dataset.map), byte => byte.charCodeAt(0) / 255);
 const numbers = text => text.split(" ").map(Number);
 const wordsOf = place => [...place.querySelectorAll(".caption:not(.other) .word")];
+const panelsOf = card => [...card.querySelectorAll(".panel")];
 
 /** For each of `size` pixels the weights of the `cells` that lie between two fractions of them; null beyond those. */
 function kernel(size, cells, from, to) {
@@ -24,18 +28,29 @@ function kernel(size, cells, from, to) {
 
 const dot = (weights, others) => weights.reduce((sum, weight, place) => sum + weight * others[place], 0);
 
-/** Darken the photograph where the map, smoothed and 1 at its peak, is small. */
+/** Red, green, blue and opacity, 0 to 255, over a region whose map has this value. */
+function paint(value) {
+  if (view.mode.value === "darken") return [0, 0, 0, 255 * (1 - DARKEST) * (1 - value)];
+  const place = value * (COLOURS.length - 1), step = Math.min(Math.floor(place), COLOURS.length - 2);
+  return [...COLOURS[step].map((one, part) => one + (place - step) * (COLOURS[step + 1][part] - one)), 255 * OPAQUE];
+}
+
+/** Draw a map, smoothed and 1 at its peak, over the photograph. */
 function draw(panel, map) {
   const canvas = panel.querySelector("canvas"), {width, height} = canvas;
   const [rows, columns] = numbers(panel.dataset.grid), [left, top, right, bottom] = numbers(panel.dataset.seen);
   const across = kernel(width, columns, left, right), down = kernel(height, rows, top, bottom);
   const lines = Array.from({length: rows}, (_, row) => map.subarray(row * columns, (row + 1) * columns));
   const strips = across.map(near => near && Float32Array.from(lines, line => dot(near, line)));
-  const light = new Float32Array(width * height);
+  const light = new Float32Array(width * height).fill(NaN);  // NaN where the model saw nothing
   down.forEach((near, y) => near && strips.forEach((strip, x) => { if (strip) light[y * width + x] = dot(near, strip); }));
-  const peak = light.reduce((a, b) => Math.max(a, b), 1e-6);
-  const picture = new ImageData(width, height);
-  light.forEach((value, pixel) => { picture.data[4 * pixel + 3] = 255 * (1 - DARKEST) * (1 - value / peak); });
+  const peak = light.reduce((a, b) => b > a ? b : a, 1e-6);
+  const low = view.stretch.checked ? light.reduce((a, b) => b < a ? b : a, peak) : 0;
+  const picture = new ImageData(width, height), palette = Array.from({length: 256}, (_, level) => paint(level / 255));
+  light.forEach((value, pixel) => {
+    const share = value >= 0 ? ((value - low) / Math.max(peak - low, 1e-6)) ** view.contrast.value : 0;
+    picture.data.set(palette[Math.round(255 * share)], 4 * pixel);
+  });
   canvas.getContext("2d").putImageData(picture, 0, 0);
 }
 
@@ -54,12 +69,27 @@ function fade(panel, map) {
   step(start);
 }
 
-function show(word) {
-  const panel = word.closest(".panel");
+/** Show a word's map on a panel. */
+function select(panel, word) {
   if (word.ariaSelected === "true") return;
   for (const other of panel.querySelectorAll(".word")) other.ariaSelected = String(other === word);
   panel.querySelector(".place").textContent = word.ariaLabel;
   fade(panel, values(word));
+}
+
+/** Show a word's map, and for every other model the map of the same word; of the nth, if a caption repeats it. */
+function show(word) {
+  const own = word.closest(".panel"), same = other => other.textContent === word.textContent;
+  const before = [...word.parentElement.children].filter(same).indexOf(word);
+  for (const panel of panelsOf(word.closest(".card"))) {
+    const found = wordsOf(panel).filter(same);
+    if (panel === own) select(panel, word);
+    else if (found.length) select(panel, found[Math.min(before, found.length - 1)]);
+    else {
+      clear(panel);
+      panel.querySelector(".place").textContent = `“${word.textContent}” is not in this caption`;
+    }
+  }
 }
 
 /** Show the photograph without a map. */
@@ -71,15 +101,15 @@ function clear(panel) {
 }
 
 /** Show the word that has the focus, or none, while no word is pointed at. */
-function rest(panel) {
-  const word = panel.querySelector(".word:focus");
-  if (word) show(word); else clear(panel);
+function rest(card) {
+  const word = card.querySelector(".word:focus");
+  if (word) show(word); else panelsOf(card).forEach(clear);
 }
 
 function play(card, number) {
-  const captions = [...card.querySelectorAll(".panel")].map(wordsOf);
-  if (number >= Math.max(...captions.map(words => words.length))) return stop(card);
-  for (const words of captions) if (words[number]) show(words[number]);
+  const captions = panelsOf(card).map(panel => [panel, wordsOf(panel)]);
+  if (number >= Math.max(...captions.map(([, words]) => words.length))) return stop(card);
+  for (const [panel, words] of captions) if (words[number]) select(panel, words[number]);
   playing.set(card, setTimeout(play, STEP, card, number + 1));
   label(card, "Pause", "❚❚");
 }
@@ -90,7 +120,7 @@ function stop(card) {
   playing.delete(card);
   card.classList.remove("writing");
   label(card, "Play", "▶");
-  card.querySelectorAll(".panel").forEach(rest);
+  rest(card);
 }
 
 function label(card, action, sign) {
@@ -111,7 +141,7 @@ document.addEventListener("pointerover", event => {
 document.addEventListener("pointerout", event => {
   const caption = event.target.closest(".caption");
   if (!caption || event.pointerType === "touch" || caption.contains(event.relatedTarget)) return;
-  if (!playing.has(caption.closest(".card"))) rest(caption.closest(".panel"));
+  if (!playing.has(caption.closest(".card"))) rest(caption.closest(".card"));
 });
 
 document.addEventListener("click", event => {
@@ -130,18 +160,19 @@ document.addEventListener("focusin", event => {
 document.addEventListener("focusout", event => {
   const word = event.target.closest(".word");
   if (!word || word.parentElement.contains(event.relatedTarget)) return;
-  if (!playing.has(word.closest(".card"))) clear(word.closest(".panel"));
+  if (!playing.has(word.closest(".card"))) panelsOf(word.closest(".card")).forEach(clear);
 });
 
 document.addEventListener("keydown", event => {
   const card = event.target.closest(".card"), word = event.target.closest(".word");
   if (event.key === "Escape" && card) {
     stop(card);
-    card.querySelectorAll(".panel").forEach(clear);
+    panelsOf(card).forEach(clear);
   }
   if (!word || event.ctrlKey || event.altKey || event.metaKey) return;
   const words = [...word.parentElement.children], number = words.indexOf(word);
-  const goals = {ArrowLeft: number - 1, ArrowRight: number + 1, Home: 0, End: words.length - 1};
+  const step = getComputedStyle(word.parentElement).direction === "rtl" ? -1 : 1;
+  const goals = {ArrowLeft: number - step, ArrowRight: number + step, Home: 0, End: words.length - 1};
   if (event.key === " ") toggle(card, number);
   else if (event.key === "Enter") show(word);
   else if (event.key in goals) { stop(card); words[goals[event.key]]?.focus(); }
@@ -155,4 +186,23 @@ function share(place) {
     picture.src = picture.closest(".panels").querySelector("img").src;
 }
 
+/** Shade all words by the chosen value, from the lowest to the highest on the page. */
+function shade() {
+  const kind = view.shade.value, words = [...document.querySelectorAll(".word")];
+  const value = word => kind === "gate" ? word.style.getPropertyValue("--gate") : kind && word.dataset.confidence;
+  const found = words.map(value).filter(Boolean).map(Number);
+  const low = Math.min(...found), high = Math.max(...found);
+  for (const word of words) word.style.setProperty("--value", value(word) ? (value(word) - low + 1e-6) / (high - low + 1e-6) : 0);
+  document.querySelector(".legend").hidden = !found.length;
+  document.getElementById("lowest").textContent = low.toFixed(2);
+  document.getElementById("highest").textContent = high.toFixed(2);
+}
+
+document.getElementById("view").addEventListener("input", event => {
+  if (event.target === view.shade) return shade();
+  for (const panel of document.querySelectorAll(".panel.looking")) draw(panel, shown.get(panel));
+});
+
+document.getElementById("options").open = matchMedia("(min-width: 46rem)").matches;
 share(document);
+shade();

@@ -63,7 +63,8 @@ async function describe(card) {
 /** Show a card that has come: its caption appears word by word, unless motion is to be reduced. */
 function present(card) {
   share(card);
-  for (const panel of card.querySelectorAll(".panel")) {
+  shade();
+  for (const panel of panelsOf(card)) {
     const save = element("button", {type: "button", className: "keep", textContent: "Save as a picture"});
     save.onclick = () => keep(card, panel).catch(fault => { panel.querySelector(".place").textContent = fault.message; announce(fault.message); });
     panel.append(save);
@@ -94,8 +95,10 @@ function take(files) {
     settings.querySelector("[name=model]").checked = true;
   const fresh = [...files].map(begin);
   cards.prepend(...fresh);
+  document.body.classList.add("given");
+  document.getElementById("examples").hidden = true;
   send(fresh);
-  fresh[0].scrollIntoView({block: "nearest"});
+  fresh[0].scrollIntoView({block: matchMedia("(min-width: 46rem)").matches ? "nearest" : "start"});
 }
 
 function send(waiting) {
@@ -107,6 +110,13 @@ function send(waiting) {
 
 chooser.addEventListener("change", () => { take(chooser.files); chooser.value = ""; });
 settings.addEventListener("submit", event => event.preventDefault());
+
+document.getElementById("examples").addEventListener("click", async event => {
+  const name = event.target.closest("button")?.dataset.example;
+  if (!name) return;
+  const content = await (await fetch(`examples/${name}`)).blob();
+  take([new File([content], name, {type: content.type})]);
+});
 
 again.addEventListener("click", () => {
   const waiting = [...cards.children].map(card => {
