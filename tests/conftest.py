@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,12 +17,7 @@ settings.load_profile("no times")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
 
-IMPORTED_ONCE = [
-    "showattendtell.training.trainer",
-    "showattendtell.inference.predictions",
-    "showattendtell.visualization.figures",
-    "timm.models",
-]
+FIXTURES = Path(__file__).with_name("fixtures")
 
 RUN_AS_MAIN = """
 import atexit, os, runpy, sys
@@ -64,9 +60,12 @@ RunCommand = Callable[..., Finished]
 
 @pytest.fixture(scope="session")
 def fresh() -> ForkServerContext:
-    """Starts processes that are forked from a Python that has imported torch and Lightning once, and done nothing."""
+    """Start processes that are forked from a Python that has imported tests/fixtures/preloaded.py."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED_ONCE)
+    context.set_forkserver_preload(["preloaded"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FIXTURES), prepend=os.pathsep)
+        forkserver.ensure_running()
     return context
 
 
