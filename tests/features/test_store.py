@@ -3,6 +3,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,8 @@ def test_the_store_tells_how_it_was_made_and_what_rounding_cost(path: Path):
     }
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_read_a_store_that_is_open_here(path: Path, method: str):
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_other_processes_read_a_store_that_is_open_here(path: Path, fresh: ForkServerContext, method: str):
     store = FeatureStore(path)
     rows = store.rows(NAMES)
     expected = store[rows].sum(dim=(1, 2)).tolist()
