@@ -3,10 +3,11 @@
 import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -16,26 +17,21 @@ settings.load_profile("no times")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
 
-IMPORTED_ONCE = [
-    "showattendtell.training.trainer",
-    "showattendtell.inference.predictions",
-    "showattendtell.visualization.figures",
-    "timm.models",
-]
+FIXTURES = Path(__file__).with_name("fixtures")
 
-RUN_AS_MAIN = """
+RUN_HERE = """
 import atexit, os, runpy, sys
 os.chdir(folder)
 os.environ.update(environment)
 for descriptor, path in ((1, out), (2, err)):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-sys.argv = arguments
-exec(first)
+sys.argv = list(arguments)
 try:
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    exec(code)
 finally:
     atexit._run_exitfuncs()
 """
+RUN_MODULE = "runpy.run_module(arguments[0], run_name='__main__', alter_sys=True)"
 
 
 class Finished(NamedTuple):
@@ -64,28 +60,40 @@ RunCommand = Callable[..., Finished]
 
 @pytest.fixture(scope="session")
 def fresh() -> ForkServerContext:
-    """Starts processes that are forked from a Python that has imported torch and Lightning once, and done nothing."""
+    """Start processes that are forked from a Python that has imported tests/fixtures/preloaded.py."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED_ONCE)
+    context.set_forkserver_preload(["preloaded"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FIXTURES), prepend=os.pathsep)
+        forkserver.ensure_running()
     return context
 
 
 @pytest.fixture(scope="session")
-def start_forked(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerContext) -> StartCommand:
+def start_code(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerContext) -> StartCommand:
+    """Code in a fresh process; the arguments are `sys.argv`."""
+
+    def start(code: str, *arguments: str, folder: Path, **environment: str) -> Running:
+        printed = tmp_path_factory.mktemp("printed")
+        out, err = printed / "out", printed / "err"
+        out.touch()
+        names = {"folder": folder, "environment": environment, "arguments": arguments, "code": code}
+        process = fresh.Process(target=exec, args=(RUN_HERE, {**names, "out": out, "err": err}))
+        process.start()
+        return Running(process, out, err)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def start_forked(start_code: StartCommand) -> StartCommand:
     """`python -m showattendtell.COMMAND SETTING ...` in a fresh process.
 
     `first` is code that is executed before the command.
     """
 
-    def start(command: str, *settings: str, folder: Path, first: str = "", **environment: str) -> Running:
-        printed = tmp_path_factory.mktemp("printed")
-        out, err = printed / "out", printed / "err"
-        out.touch()
-        arguments = [f"showattendtell.{command}", *settings]
-        names = {"folder": folder, "environment": environment, "arguments": arguments, "first": first}
-        process = fresh.Process(target=exec, args=(RUN_AS_MAIN, {**names, "out": out, "err": err}))
-        process.start()
-        return Running(process, out, err)
+    def start(command: str, *settings: str, first: str = "", **others: Any) -> Running:
+        return start_code(f"{first}\n{RUN_MODULE}", f"showattendtell.{command}", *settings, **others)
 
     return start
 
@@ -94,3 +102,9 @@ def start_forked(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerCont
 def run_forked(start_forked: StartCommand) -> RunCommand:
     """As `start_forked`, to its end."""
     return lambda *arguments, **others: start_forked(*arguments, **others).finish()
+
+
+@pytest.fixture(scope="session")
+def run_code(start_code: StartCommand) -> RunCommand:
+    """As `start_code`, to its end."""
+    return lambda *arguments, **others: start_code(*arguments, **others).finish()

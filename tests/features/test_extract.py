@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,12 @@ def with_broken_image(dataset: Dataset, folder: Path) -> tuple[Dataset, Path]:
     return dataset._replace(splits={**dataset.splits, "train": changed}), broken
 
 
+@pytest.fixture
+def forked_workers(fresh: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forked from the server that has imported torch. Without this fixture they import it themselves."""
+    monkeypatch.setattr("showattendtell.features.extract.multiprocessing.get_context", lambda method: fresh)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(dataset: Dataset, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("undisturbed") / "grids"
@@ -148,7 +155,12 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
 
 
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
-    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset,
+    encoder: Encoder,
+    undisturbed: Path,
+    forked_workers: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     path, own = tmp_path / "grids", extract.in_processes
 
@@ -201,7 +213,9 @@ def test_a_broken_image_is_reported_with_the_way_to_pass_over_it(dataset: Datase
     assert not is_finished(tmp_path / "grids")
 
 
-def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(dataset: Dataset, encoder: Encoder, tmp_path: Path):
+def test_a_broken_image_is_reported_by_a_worker_in_the_same_words(
+    dataset: Dataset, encoder: Encoder, forked_workers: None, tmp_path: Path
+):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     with pytest.raises(UserError, match=rf"^image {broken} cannot be read .* with dataset.skip_unreadable=true$"):
         open_features(whole, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))

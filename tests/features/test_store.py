@@ -5,6 +5,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ def test_the_store_tells_how_it_was_made_and_what_rounding_cost(path: Path):
     }
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_read_a_store_that_is_open_here(path: Path, method: str):
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_other_processes_read_a_store_that_is_open_here(path: Path, fresh: ForkServerContext, method: str):
     store = FeatureStore(path)
     rows = store.rows(NAMES)
     expected = store[rows].sum(dim=(1, 2)).tolist()

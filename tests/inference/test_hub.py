@@ -2,14 +2,12 @@
 
 import contextlib
 import hashlib
-import os
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -19,6 +17,12 @@ from safetensors.torch import save_file
 from showattendtell.models.pretrained import reach_hub, state_hash
 
 NETWORK = "lcnet_050"
+HUB_OF_THE_ENVIRONMENT = """
+import importlib, huggingface_hub.constants
+importlib.reload(huggingface_hub.constants)
+"""
+"""Reads the environment again in a process whose libraries are imported already."""
+
 PRINT_HASH = f"""
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import state_hash
@@ -64,31 +68,40 @@ def mirror(weights_file: Path) -> Iterator[str]:
     server.shutdown()
 
 
-def run_python(code: str, home: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+@pytest.fixture
+def print_hash(run_code: Callable[..., Any], tmp_path: Path) -> Callable[[str], Any]:
+    """Runs `PRINT_HASH` with a hub at an address; the cache is that of the test."""
+    return lambda endpoint: run_code(
+        HUB_OF_THE_ENVIRONMENT + PRINT_HASH,
+        folder=tmp_path,
+        HF_HOME=str(tmp_path / "home"),
+        HF_ENDPOINT=endpoint,
+        HF_HUB_DISABLE_XET="1",
+    )
 
 
-def test_weights_come_from_a_mirror_and_later_from_the_cache(tmp_path: Path, weights_file: Path, mirror: str):
+def test_weights_come_from_a_mirror_and_later_from_the_cache(
+    print_hash: Callable[[str], Any], weights_file: Path, mirror: str
+):
     network = timm.create_model(NETWORK, num_classes=0)
     timm.models.load_checkpoint(network, str(weights_file), strict=False)
     [index] = [level for level, info in enumerate(network.feature_info) if info["reduction"] == 16][-1:]
     network.prune_intermediate_layers([index], prune_head=True)
-    fetched = run_python(PRINT_HASH, tmp_path / "home", mirror)
-    assert fetched.stdout.strip() == state_hash(network.state_dict()), fetched.stderr
-    offline = run_python(PRINT_HASH, tmp_path / "home", "http://127.0.0.1:9")
-    assert offline.stdout == fetched.stdout, offline.stderr
+    fetched = print_hash(mirror)
+    assert fetched.out.strip() == state_hash(network.state_dict()), fetched.err
+    offline = print_hash("http://127.0.0.1:9")
+    assert offline.out == fetched.out, offline.err
 
 
 @pytest.mark.parametrize("endpoint", ["mirror.example", "http://two words"])
-def test_a_mirror_that_is_no_address_is_reported(tmp_path: Path, endpoint: str):
-    failed = run_python(PRINT_HASH, tmp_path / "home", endpoint)
-    assert failed.stderr.strip().endswith(f"HF_ENDPOINT={endpoint} is not an address; give it as https://HOST")
+def test_a_mirror_that_is_no_address_is_reported(print_hash: Callable[[str], Any], endpoint: str):
+    failed = print_hash(endpoint)
+    assert failed.err.strip().endswith(f"HF_ENDPOINT={endpoint} is not an address; give it as https://HOST")
 
 
-def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path):
-    failed = run_python(PRINT_HASH, tmp_path / "home", "http://127.0.0.1:9")
-    last = failed.stderr.strip().splitlines()[-1]
+def test_without_a_network_one_sentence_names_the_way_out(print_hash: Callable[[str], Any]):
+    failed = print_hash("http://127.0.0.1:9")
+    last = failed.err.strip().splitlines()[-1]
     assert f"the weights of {NETWORK} could not be downloaded" in last
     assert "encoder=efficientnet_lite0" in last
 
@@ -111,9 +124,9 @@ def garbage() -> Iterator[str]:
     server.close()
 
 
-def test_a_server_that_is_no_hub_is_as_good_as_none(tmp_path: Path, garbage: str):
-    failed = run_python(PRINT_HASH, tmp_path / "home", garbage)
-    assert f"the weights of {NETWORK} could not be downloaded" in failed.stderr.strip().splitlines()[-1]
+def test_a_server_that_is_no_hub_is_as_good_as_none(print_hash: Callable[[str], Any], garbage: str):
+    failed = print_hash(garbage)
+    assert f"the weights of {NETWORK} could not be downloaded" in failed.err.strip().splitlines()[-1]
 
 
 def test_a_hub_that_answers_again_is_requested_again(mirror: str, monkeypatch: pytest.MonkeyPatch):

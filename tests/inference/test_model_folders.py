@@ -4,12 +4,11 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,9 +135,10 @@ def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_mod
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FETCH = """
-import sys
+import importlib, huggingface_hub.constants
+importlib.reload(huggingface_hub.constants)  # reads the environment; the process has imported it already
 from showattendtell.inference.checkpoints import *
-print(*sorted(read_model_folder(find_model(sys.argv[1]))[1]))
+print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]))
 """
 
 
@@ -175,20 +175,24 @@ def hub(tmp_path: Path) -> Iterator[str]:
     server.shutdown()
 
 
-def fetch(name: str, home: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
-    return subprocess.run([sys.executable, "-c", FETCH, name], capture_output=True, text=True, env=environment)
+@pytest.fixture
+def fetch(run_code: Callable[..., Any], tmp_path: Path) -> Callable[[str, str], Any]:
+    """Runs `FETCH` for a model and a hub at an address; the cache is that of the test."""
+    home = str(tmp_path / "home")
+    return lambda name, endpoint: run_code(
+        FETCH, name, folder=tmp_path, HF_HOME=home, HF_ENDPOINT=endpoint, HF_HUB_DISABLE_XET="1"
+    )
 
 
-def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(tmp_path: Path, hub: str):
-    fetched = fetch("someone/model", tmp_path / "home", hub)
-    assert fetched.stdout.split() == sorted(name for name in STATE if not name.startswith("loss.")), fetched.stderr
-    offline = fetch("someone/model", tmp_path / "home", "http://127.0.0.1:9")
-    assert offline.stdout == fetched.stdout, offline.stderr
-    assert fetch("someone/model@v1", tmp_path / "home", hub).stdout == fetched.stdout
+def test_a_model_comes_from_a_mirror_of_the_hub_and_later_from_the_cache(fetch: Callable[[str, str], Any], hub: str):
+    fetched = fetch("someone/model", hub)
+    assert fetched.out.split() == sorted(name for name in STATE if not name.startswith("loss.")), fetched.err
+    offline = fetch("someone/model", "http://127.0.0.1:9")
+    assert offline.out == fetched.out, offline.err
+    assert fetch("someone/model@v1", hub).out == fetched.out
 
 
-def test_a_model_that_is_not_on_the_hub_is_reported(tmp_path: Path, hub: str):
+def test_a_model_that_is_not_on_the_hub_is_reported(fetch: Callable[[str, str], Any], hub: str):
     for endpoint in (hub, "http://127.0.0.1:9"):
-        failed = fetch("someone/other", tmp_path / "home", endpoint)
-        assert "the model someone/other does not exist here and could not be downloaded from the hub" in failed.stderr
+        failed = fetch("someone/other", endpoint)
+        assert "the model someone/other does not exist here and could not be downloaded from the hub" in failed.err
