@@ -10,13 +10,27 @@ from difflib import get_close_matches
 CLOSED_PIPE = 141  # exit status of a program whose reader has gone, as shells report it
 
 
+LONGEST = 4000
+"""Characters of a line of an error message; a value from a file may be of any length."""
+
+
 class UserError(Exception):
-    """An error in the input. Its message is one sentence that names the file or value and says what to do."""
+    """An error in the input. Its message is one sentence that names the file or value and says what to do.
+
+    Values from files are shown as they can be printed: escaped where a terminal would take them for commands, and cut.
+    Several errors may be reported as one, on indented lines.
+    """
 
     def __init__(self, sentence: str):
         if sentence.startswith("Caught UserError in DataLoader worker"):  # torch prepends the traceback
             sentence = sentence.strip().splitlines()[-1].partition("UserError: ")[2]
-        super().__init__(sentence)
+        super().__init__("\n  ".join(map(printable, sentence.split("\n  "))))
+
+
+def printable(text: str, longest: int = LONGEST) -> str:
+    """Return a text as one line without control characters, cut after `longest` characters."""
+    shown = text if len(text) <= longest else f"{text[:longest]}..."
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:

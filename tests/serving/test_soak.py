@@ -67,7 +67,25 @@ def hung_up(address: str, draw: random.Random) -> int:
     return 0
 
 
-KINDS: list[Callable[[str, random.Random], int]] = [good, good, good, hostile, costly, malformed, hung_up]
+def dripping(address: str, draw: random.Random) -> int:
+    """A connection that sends a header or an endless body byte by byte until the server closes it."""
+    place = urlsplit(address)
+    head = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\n"
+    body = b"Content-Type: multipart/form-data; boundary=b\r\nTransfer-Encoding: chunked\r\n\r\n"
+    first, rest = draw.choice([(head, b"X"), (head + body, b"1\r\n-\r\n")])
+    with socket.create_connection((place.hostname, place.port), timeout=0.5) as connection:
+        connection.sendall(first)
+        while True:
+            connection.sendall(rest)
+            try:
+                if not (answer := connection.recv(12)):
+                    return 0
+            except TimeoutError:
+                continue
+            return int(answer.split()[1])
+
+
+KINDS: list[Callable[[str, random.Random], int]] = [good, good, good, hostile, costly, malformed, hung_up, dripping]
 
 
 def client(address: str, number: int, end: float) -> list[Reply]:

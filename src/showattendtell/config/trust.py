@@ -1,6 +1,5 @@
 """Checks of settings from untrusted files: such settings are data and must not run code."""
 
-import json
 import os
 import re
 import unicodedata
@@ -22,10 +21,12 @@ from showattendtell.config.compose import compose, config_folder, to_plain, with
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.renames import rename_experiments
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 LIMIT = 20_000  # the largest number of characters in a stored command
+VALUES, DEPTH = 1_000_000, 50  # the most values in stored metadata, most of them words, and how deep they are nested
+SETTINGS, REFERENCES = 5_000, 1_000  # the most values in a stored configuration, and `${` in it: OmegaConf is slow
 
 
 def trusted_targets() -> list[str]:
@@ -85,6 +86,7 @@ def stored_arguments(content: Any, file: Path) -> list[str]:
         raise UserError(f"{file} was altered: its arguments are not a list of strings; train again without resume")
     if sum(map(len, content), len(content)) > LIMIT:
         raise UserError(f"{file} was altered: its arguments are longer than {LIMIT:,} characters; train without resume")
+    check_content(content, file)
     return rename_experiments(content)
 
 
@@ -127,11 +129,36 @@ def _overrides(arguments: Sequence[str]) -> Iterator[Override]:
             yield OverridesParser.create().parse_override(line)
 
 
-def check_text(content: Any, file: str | Path) -> None:
-    """Raise a `UserError` if a text in stored data has control characters: on a terminal they are commands."""
-    for text in _texts(content):
-        if any(unicodedata.category(character) == "Cc" for character in text):
-            raise UserError(f"{file} was altered: {_shown(text)} has control characters; do not trust the file")
+def check_content(content: Any, file: str | Path) -> None:
+    """Raise a `UserError` unless stored metadata are plain numbers, texts, lists and dicts of a usual size, and no text
+    has control characters: on a terminal they are commands."""
+    _check_values(content, file, VALUES)
+    config = content.get("config") if isinstance(content, dict) else None
+    if _check_values(config, file, SETTINGS) > REFERENCES:
+        raise UserError(f"{file} was altered: its settings have more than {REFERENCES:,} references; do not trust it")
+
+
+def _check_values(content: Any, file: str | Path, most: int) -> int:
+    """Return the number of `${`. Nodes are counted as often as they are referred to, as everything else reads them."""
+    nodes, count, references = [(content, 0)], 0, 0
+    while nodes:
+        node, depth = nodes.pop()
+        if isinstance(node, str):
+            references += node.count("${")
+            if any(unicodedata.category(character) == "Cc" for character in node):
+                raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
+        elif isinstance(node, dict | list | tuple):
+            count += len(node)
+            if count > most or depth >= DEPTH:
+                raise UserError(
+                    f"{file} was altered: it has more than {most:,} values, or they are nested more than {DEPTH} deep; "
+                    "do not trust the file"
+                )
+            inner = chain(node, node.values()) if isinstance(node, dict) else node
+            nodes += [(value, depth + 1) for value in inner]
+        elif not isinstance(node, bool | int | float | None):
+            raise UserError(f"{file} was altered: it has a {type(node).__name__} among its settings; use another copy")
+    return references
 
 
 def _parse(argument: str, file: Path) -> Override:
@@ -153,6 +180,8 @@ def _refuse_code(override: Override, file: Path) -> None:
     node, path = override.value(), re.split(r"[./\[\]]+", override.key_or_group)
     if path[0] == "hydra":
         raise refusal("and settings of Hydra are not recalled; if you need it, type it again")
+    if path[0] == "resume":  # in the arguments of a stage
+        raise refusal("which resumes another run; if you need it, type it again")
     if any(map(has_resolver, _texts(node))):
         raise refusal("and ${...} in it is not resolved; if you need it, type it again")
     for name in filter(None, reversed(path)):
@@ -176,10 +205,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _package(target: str) -> str:
-    return target.partition(".")[0] if target.isascii() and target.replace(".", "_").isidentifier() else "PACKAGE"
+    is_name = target.isascii() and target.replace(".", "_").isidentifier() and len(target) <= 100
+    return target.partition(".")[0] if is_name else "PACKAGE"
 
 
 def _shown(text: str) -> str:
     """Return untrusted text as one line of limited length, without control characters."""
-    short = text if len(text) <= 100 else f"{text[:100]}..."
-    return short if short.isprintable() else json.dumps(short)
+    return printable(text, longest=100)

@@ -25,14 +25,14 @@ from showattendtell.config.compose import plain_settings, with_overrides
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
-from showattendtell.config.trust import check_targets, check_text, literal
+from showattendtell.config.trust import check_content, check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
@@ -142,14 +142,19 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
         config = with_overrides(config, attention=attention)
         raise_errors(validate(config))
-        encoder = build(config.encoder if published else with_overrides(config.encoder, weights="random"))
+        if published and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+            raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
+        own = config.encoder if published else with_overrides(config.encoder, weights="random")
+        vocabulary = Vocabulary(card["vocabulary"])
+        with torch.device("meta"):  # without memory: an altered network or size may need any amount
+            if not published:
+                _check_shapes(build(own), "encoder", state, path)
+        encoder = build(own)
         stored = card["encoder"]["preprocessing"]
         encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
         encoder.tuned = card["encoder"].get("tuned", False)
-        vocabulary = Vocabulary(card["vocabulary"])
-        with torch.device("meta"):  # without memory: an altered size may be of any number
-            planned = build_captioner(config, encoder.region_dim, len(vocabulary))
-        _check_shapes(planned, state, path)
+        with torch.device("meta"):
+            _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except UserError:
         raise
@@ -201,10 +206,10 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _check_shapes(captioner: nn.Module, state: Mapping[str, Tensor], path: str) -> None:
-    """Raise `UserError` unless the weights of the captioner in `state` have its shapes and its kinds of numbers."""
-    for name, planned in captioner.state_dict().items():
-        stored = state.get(f"captioner.{name}", planned)
+def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], path: str) -> None:
+    """Raise `UserError` unless the weights of a part in `state` have its shapes and its kinds of numbers."""
+    for name, planned in module.state_dict().items():
+        stored = state.get(f"{part}.{name}", torch.empty(0))
         if stored.shape != planned.shape or stored.dtype.is_floating_point != planned.dtype.is_floating_point:
             raise UserError(
                 f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
@@ -263,6 +268,7 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
         raise _damaged(file, type(fault).__name__) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
         raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
+    check_content(checkpoint[CARD], file)
     return upgrade_checkpoint(checkpoint)
 
 
@@ -310,6 +316,7 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if file.is_dir():
         card, state = read_model_folder(file)
+        check_content(card, file)
     elif damage := find_damage(file):
         raise _damaged(file, damage)
     else:
@@ -318,11 +325,11 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     card = _upgrade(card)
     if card.get("format") != FORMAT:
         raise UserError(
-            f"{file} was written by showattendtell {card.get('version')} in format {card.get('format')!r}, this is "
-            f"{__version__} and reads format {FORMAT}; install that version for it, or train again"
+            f"{file} was written by showattendtell {printable(str(card.get('version')), 20)} in format "
+            f"{printable(repr(card.get('format')), 20)}, this is {__version__} and reads format {FORMAT}; install that "
+            "version for it, or train again"
         )
     check_layout(card, _Card, f"the metadata of {file} were altered")
-    check_text(card, file)
     _check_weights(state, file)
     return card, state
 
@@ -333,8 +340,8 @@ def _check_weights(state: Any, file: Path) -> None:
         raise _damaged(file, "its state_dict is not one of tensors")
     for name, weights in state.items():
         # A tensor with a stride of 0 claims more numbers than the file holds.
-        in_full = weights.layout == torch.strided and weights.untyped_storage().nbytes() >= weights.nbytes
-        if not isinstance(name, str) or not in_full:
+        is_plain = weights.layout == torch.strided and weights.device.type == "cpu" and not weights.is_quantized
+        if not isinstance(name, str) or not is_plain or weights.untyped_storage().nbytes() < weights.nbytes:
             raise _damaged(file, f"{name} is not stored in full")
         if weights.is_floating_point() and not weights.isfinite().all():
             raise UserError(f"{file} was altered: {name} has values that are not finite; use another copy of it")

@@ -81,6 +81,8 @@ class LastCheckpoint(Callback):
         self._random: dict[str, dict[str, Any]] = {}
         self._metrics: dict[str, Tensor] = {}
         self._finished = self._is_kept = False
+        self.is_restoring = True
+        """Whether the state of a checkpoint, if there is one, has yet to be restored."""
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         # A checkpoint restores the rates of its own schedule; if the run is extended, they belong to the former length.
@@ -164,4 +166,5 @@ class LastCheckpoint(Callback):
         states, self._random = self._random, {}
         if str(rank()) in states:
             set_random_states(states[str(rank())])
+        self.is_restoring = False
         return bool(states)

@@ -36,6 +36,9 @@ from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
 
+READING_FAULTS = (AttributeError, KeyError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
+"""Errors of reading entries of a checkpoint that anyone may have written."""
+
 STAGES = "stages.json"
 """File with the arguments of a run in stages, in its folder."""
 
@@ -137,7 +140,7 @@ def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
     """Raise a `UserError` if captions, vocabulary or regions of the resumed run differ from its metadata card."""
     parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
     for part, what in parts.items():
-        if start.checkpoint and start.card[part] != card[CARD][part]:
+        if start.checkpoint and start.card.get(part) != card[CARD][part]:
             raise UserError(f"{start.folder} was trained with {what}; give it the same settings, or leave resume out")
 
 
@@ -145,7 +148,11 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     file = _whole_checkpoint(folder)
     start, progress = _read(file)
     stored = start.card["config"]
-    wanted, planned = settings["trainer"].get("max_epochs"), stored["trainer"].get("max_epochs")
+    try:
+        planned, epoch, step = stored["trainer"].get("max_epochs"), int(progress["epoch"]), int(progress["global_step"])
+    except READING_FAULTS as fault:
+        raise _altered(file, fault) from None
+    wanted = settings["trainer"].get("max_epochs")
     is_extended = isinstance(wanted, int) and isinstance(planned, int) and wanted > planned > 0
     if is_extended:
         stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": wanted}}
@@ -161,16 +168,16 @@ def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
             "or leave resume out for a new run"
         )
     if is_extended:
-        if start.finished and progress["epoch"] < planned:  # it would stop again immediately
+        if start.finished and epoch < planned:  # it would stop again immediately
             raise UserError(
-                f"{folder} ended after {progress['epoch']} of {planned} epochs (early stopping, trainer.max_steps or "
+                f"{folder} ended after {epoch} of {planned} epochs (early stopping, trainer.max_steps or "
                 f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with "
                 f"init_from={folder / BEST}"
             )
         start = start._replace(finished=False)
         print(f"{folder} is extended by {wanted - planned} epochs, to {wanted}")
     if not start.finished:
-        print(f"{folder} resumes after step {progress['global_step']}, in epoch {progress['epoch'] + 1}")
+        print(f"{folder} resumes after step {step}, in epoch {epoch + 1}")
     return start
 
 
@@ -242,18 +249,20 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
     `resume` existed."""
     content = load(file, mmap=True)
     card, callbacks = content[CARD], content.get("callbacks", {})
-    if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in card:
-        raise UserError(f"{file} was written by a version that could not resume; train again without resume")
     try:
+        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in card:
+            raise UserError(f"{file} was written by a version that could not resume; train again without resume")
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
         finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
         card["config"].keys()
         return ResumePoint(file.parent, file, card, finished, None if best is None else float(best)), content
-    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as fault:
-        raise UserError(
-            f"{file} was altered since it was written ({sentence(fault)}); train again without resume"
-        ) from None
+    except READING_FAULTS as fault:
+        raise _altered(file, fault) from None
+
+
+def _altered(file: Path, fault: Exception) -> UserError:
+    return UserError(f"{file} was altered since it was written ({sentence(fault)}); train again without resume")
 
 
 class InitialCheckpoint(NamedTuple):

@@ -16,6 +16,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from rich.console import Console
 
 from showattendtell.config.instantiate import build, build_captioner
+from showattendtell.config.validation import FAULTS, sentence
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
@@ -163,13 +164,23 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     begun: list[Trainer] = []
+    [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
     trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: begun.append(own)))  # type: ignore[attr-defined]
     try:
         with report_lost_workers():
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
-    except (MisconfigurationException, ValueError) as fault:
-        if begun and isinstance(fault, ValueError):  # Lightning refuses settings before the first step
-            raise
-        raise UserError(f"trainer: {first_line(fault)}") from None
+    except FAULTS:
+        raise
+    except Exception as fault:
+        if checkpoint and last.is_restoring and not isinstance(fault, MisconfigurationException):
+            raise UserError(
+                f"{checkpoint} cannot be resumed ({sentence(fault)}): either the file was altered, or a package changed "
+                "since it was written; --debug shows the traceback, and training without resume starts again"
+            ) from fault
+        if isinstance(fault, MisconfigurationException) or (not begun and isinstance(fault, ValueError)):
+            raise UserError(
+                f"trainer: {first_line(fault)}"
+            ) from None  # Lightning refuses settings before the first step
+        raise
