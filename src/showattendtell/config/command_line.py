@@ -33,8 +33,6 @@ SUPPLIED = {
 }
 """Arguments of a part that the code passes; they are not settings."""
 
-HYDRAS = ("hydra.", "hydra/")  # prefixes of Hydra's own settings and groups
-
 # launchers that need another package, each with the extra of this project that installs it
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
 
@@ -144,9 +142,11 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
 
 def _lacking_package(group: str, option: str) -> str:
     """Return an error message if the package of a launcher or search space is not installed, else an empty text."""
-    kind, extra = ("optuna", "sweeps") if group == SEARCH else (option.partition("_")[0], EXTRAS.get(option))
-    part = "sweeper" if group == SEARCH else "launcher"
-    if group not in (SEARCH, LAUNCHER) or not extra:
+    if group == SEARCH:
+        kind, part, extra = "optuna", "sweeper", "sweeps"
+    elif group == LAUNCHER and option in EXTRAS:
+        kind, part, extra = option.partition("_")[0], "launcher", EXTRAS[option]
+    else:
         return ""
     with suppress(ModuleNotFoundError):  # its parent package is missing
         if find_spec(f"hydra_plugins.hydra_{kind}_{part}"):
@@ -170,7 +170,7 @@ def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
 def _bare(override: Override) -> str:
     """Return the argument without `+` or `++`, except for Hydra's own settings, where the prefix has a meaning."""
     line = str(override.input_line)
-    return line if override.key_or_group.startswith(HYDRAS) else line.lstrip("+")
+    return line if override.key_or_group.startswith(("hydra.", "hydra/")) else line.lstrip("+")
 
 
 def _value(line: str) -> str:

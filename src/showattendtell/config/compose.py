@@ -58,7 +58,7 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
 
 def without_hydra(config: DictConfig) -> DictConfig:
     """Remove Hydra's own settings from a composed configuration, and return it."""
-    OmegaConf.set_struct(config, False)
+    OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
     config.pop("hydra")
     return config
 

@@ -81,9 +81,10 @@ def entry_point(
                 arguments = list(map(quote_path, arguments))
                 arguments = name_positional(arguments, positional) if positional else arguments
                 sys.argv[1:] = check_command(name, expand(arguments))
-                for sweeper in (GridSweeper, StudySweeper):
+                for sweeper in (GridSweeper, StudySweeper):  # Hydra finds only plugins in the package hydra_plugins
                     Plugins.instance().register(sweeper)
                 with name_saved_config():
+                    # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
                     hydra.main(config_path=command_folder(name), config_name=name)(task)()
 
         return main
