@@ -111,14 +111,14 @@ def best_candidates(
         words = likeliest(chosen_by, min(number, scores.shape[1]))
         return _continue(beams, group, next_words, words, chosen_by).best(number)
     required = torch.tensor(constraints.required, device=scores.device)
-    unsaid = constraints.unsaid(next_words.tokens)  # (b, C)
+    missing = constraints.missing(next_words.tokens)  # (b, C)
     # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
     staying, moving = chosen_by.clone(), torch.full_like(chosen_by, -torch.inf)
-    staying[:, required] = chosen_by[:, required].masked_fill(unsaid, -torch.inf)
-    moving[:, required] = chosen_by[:, required].masked_fill(~unsaid, -torch.inf)
+    staying[:, required] = chosen_by[:, required].masked_fill(missing, -torch.inf)
+    moving[:, required] = chosen_by[:, required].masked_fill(~missing, -torch.inf)
     words = likeliest(staying, min(number, scores.shape[1]))
     stay = _continue(beams, group, next_words, words, staying)
-    move = _continue(beams, group, next_words, required.expand_as(unsaid), moving)
+    move = _continue(beams, group, next_words, required.expand_as(missing), moving)
     move = Candidates(*(part.roll(1, dims=1) for part in move))  # bank c - 1 to bank c
     move.merits[:, 0] = -torch.inf  # nothing moves to bank 0
     return Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True))).best(number)

@@ -113,7 +113,7 @@ class Constraints(NamedTuple):
     max_length: int
     block_ngrams: int
 
-    def unsaid(self, tokens: Tensor) -> Tensor:
+    def missing(self, tokens: Tensor) -> Tensor:
         """Return a mask (R, C) of the required words that each caption (R, t) does not contain yet."""
         required = torch.tensor(self.required, dtype=tokens.dtype, device=tokens.device)
         return ~(tokens.unsqueeze(2) == required).any(dim=1)
@@ -127,16 +127,16 @@ class Constraints(NamedTuple):
         Returns:
             The scores; in the prefix a new tensor.
         """
-        said = tokens.shape[1]
-        if said < len(self.prefix):
+        length = tokens.shape[1]
+        if length < len(self.prefix):
             only = torch.full_like(scores, -torch.inf)
-            only[:, self.prefix[said]] = scores[:, self.prefix[said]]
+            only[:, self.prefix[length]] = scores[:, self.prefix[length]]
             return only
         ending = scores[:, EOS].clone()
         scores[:, list(self.never)] = -torch.inf
-        if said < self.min_length:
+        if length < self.min_length:
             scores[:, EOS] = -torch.inf
-        if 0 < self.block_ngrams <= said:
+        if 0 < self.block_ngrams <= length:
             # a word is blocked if it follows, in an n-gram of the caption, the last n - 1 words of the caption
             ngrams = tokens.unfold(1, self.block_ngrams, 1)  # (R, t - n + 1, n)
             last_words = tokens[:, tokens.shape[1] - self.block_ngrams + 1 :].unsqueeze(1)  # (R, 1, n - 1)
@@ -144,19 +144,19 @@ class Constraints(NamedTuple):
             counts = torch.zeros_like(scores).scatter_add_(1, ngrams[:, :, -1], repeats.to(scores))  # (R, V)
             scores.masked_fill_(counts > 0, -torch.inf)
         if self.required:
-            self._require(scores, self.unsaid(tokens), places=self.max_length - said)
-        if said < self.min_length or self.block_ngrams:
+            self._require(scores, self.missing(tokens), places=self.max_length - length)
+        if length < self.min_length or self.block_ngrams:
             stuck = scores.isneginf().all(dim=1)
             scores[:, EOS] = torch.where(stuck, ending, scores[:, EOS])
         return scores
 
-    def _require(self, scores: Tensor, unsaid: Tensor, places: int) -> None:
+    def _require(self, scores: Tensor, missing: Tensor, places: int) -> None:
         """Forbid `<eos>` until all required words are present; allow nothing else if only `places` words are left."""
-        missing = unsaid.sum(dim=1)
-        scores[:, EOS].masked_fill_(missing > 0, -torch.inf)
+        num_missing = missing.sum(dim=1)
+        scores[:, EOS].masked_fill_(num_missing > 0, -torch.inf)
         required = list(self.required)
-        due = scores[:, required].masked_fill(~unsaid, -torch.inf)
-        full = ((missing > 0) & (missing >= places)).unsqueeze(1)
+        due = scores[:, required].masked_fill(~missing, -torch.inf)
+        full = ((num_missing > 0) & (num_missing >= places)).unsqueeze(1)
         scores.masked_fill_(full, -torch.inf)
         scores[:, required] = torch.where(full, due, scores[:, required])
 
@@ -212,17 +212,17 @@ class Decoding(ABC):
         forbidden = [_token(word, "forbidden", vocabulary) for word in self.forbidden]
         for token in {*prefix, *required} & {*forbidden}:
             raise UserError(f"'{vocabulary.words[token]}' is forbidden, but prefix or required contains it")
-        unsaid = [token for token in required if token not in prefix]
-        if len(prefix) + len(unsaid) > self.max_length or self.min_length > self.max_length:
+        remaining = [token for token in required if token not in prefix]
+        if len(prefix) + len(remaining) > self.max_length or self.min_length > self.max_length:
             raise UserError(
                 f"captions of at most {self.max_length} words have no room for min_length={self.min_length}, "
-                f"{len(prefix)} words of prefix and {len(unsaid)} that are required; raise max_length"
+                f"{len(prefix)} words of prefix and {len(remaining)} that are required; raise max_length"
             )
         ngrams = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
         if self.block_ngrams and len(set(ngrams)) < len(ngrams):
             raise UserError(f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words; raise block_ngrams")
         never = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
-        return Constraints(tuple(prefix), tuple(unsaid), never, self.min_length, self.max_length, self.block_ngrams)
+        return Constraints(tuple(prefix), tuple(remaining), never, self.min_length, self.max_length, self.block_ngrams)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:

@@ -292,8 +292,8 @@ def doubly_stochastic_penalty(weights: Tensor, mask: Tensor) -> Tensor:
         weights: alpha, (B, T, L).
         mask: (B, T) true where a step counts.
     """
-    looked = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
-    return (1 - looked).square().sum(dim=1)
+    totals = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
+    return (1 - totals).square().sum(dim=1)
 
 
 @torch.no_grad()
