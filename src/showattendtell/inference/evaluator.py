@@ -1,4 +1,4 @@
-"""Evaluation of trained models on a split: the part that the evaluation commands share."""
+"""Evaluation of trained models on a split, for the commands."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,14 +36,15 @@ from showattendtell.visualization.tables import (
 )
 
 ATTENTION = "attention"
-"""The metric of attention maps, which needs boxes and no captions."""
+"""Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
 
 
 class EvaluationRun(NamedTuple):
-    """Restored models, several of them as an ensemble, and the images of a split as each model takes them.
+    """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    mirrors: the same models with mirrored images; empty if the decoding does not use them.
+    writers: each model with its images.
+    mirrors: each model with mirror images; empty if the decoding does not use them.
     """
 
     checkpoints: Sequence[str]
@@ -56,13 +57,15 @@ class EvaluationRun(NamedTuple):
 
     @property
     def examples(self) -> tuple[Example, ...]:
+        """The examples of the split."""
         return self.dataset.split(self.split)
 
     def title(self) -> str:
+        """Return the name of the data set and the split, with the number of images."""
         return f"{self.dataset.name}, {len(self.examples)} images of {self.split}"
 
     def origin(self) -> dict[str, Any]:
-        """Return the provenance that a result file records; values are lists for an ensemble."""
+        """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
         return {
             "dataset": self.dataset.name,
             "split": self.split,
@@ -80,16 +83,20 @@ class EvaluationRun(NamedTuple):
         return values[0] if len(values) == 1 else list(values)
 
     def result_file(self, kind: str) -> Path:
-        """Return `KIND-SPLIT.json` in the first checkpoint's folder; for an ensemble `KIND-SPLIT-ensemble.json`."""
+        """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, for an ensemble
+        `KIND-SPLIT-ensemble.json`."""
         together = "" if len(self.checkpoints) == 1 else "-ensemble"
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
 def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
-    """Open what a command's `checkpoint`, `split`, `dataset`, `attention`, `device` and `cache` name.
+    """Load the checkpoints and the split that the configuration of a command names.
 
-    Data set and attention default to those of training, the data set to that of the first checkpoint. Settings that are
-    not null override them.
+    Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
+    the first checkpoint.
+
+    Raises:
+        UserError: a checkpoint, a setting or the data set is wrong.
     """
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
@@ -111,7 +118,7 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
 
 
 class Scores(NamedTuple):
-    """The scores of captions by their names in result files, and the reason for each missing metric."""
+    """Scores of captions by their names in result files, and the reason for each missing metric."""
 
     figures: dict[str, float]
     missing: dict[str, str]
@@ -124,8 +131,16 @@ def score(
     config: Config,
     clip: Clip | None = None,
 ) -> Scores:
-    """Score the best caption of each image against the reference captions, with the metrics and the tokenizer of the
-    command. A metric that fails is reported as missing; the others are still computed."""
+    """Score the best caption of each image.
+
+    A metric that fails is missing and does not prevent the others.
+
+    Args:
+        written: captions of each image in words, best first.
+        people: reference captions of each image.
+        config: of the command, with `metrics` and `tokenizer`.
+        clip: the model for CLIPScore, if it is computed.
+    """
     from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
 
     said = [captions[0] for captions in written.values()]
@@ -151,8 +166,11 @@ def score(
 
 
 def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
-    """Print and return the scores of attention maps (printed `with_kinds` of objects, too) and of relations; empty for
-    an ensemble."""
+    """Print and return the scores of attention maps and relation words; none for an ensemble.
+
+    Args:
+        with_kinds: also print the scores by kind of object.
+    """
     if len(trial.writers) > 1:
         return {}
     watched = measure_maps(*trial.writers[0], trial.examples)
@@ -170,7 +188,8 @@ def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[s
 def score_attention(trial: EvaluationRun) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object.
 
-    Raises `UserError` for a data set without ground-truth boxes, and for an ensemble.
+    Raises:
+        UserError: the data set has no ground-truth boxes, or there are several models.
     """
     if reason := _lacks_attention(trial):
         raise UserError(reason)
@@ -182,7 +201,7 @@ def score_attention(trial: EvaluationRun) -> dict[str, Any]:
 
 
 def _lacks_attention(trial: EvaluationRun) -> str:
-    """Return why the attention of the models cannot be scored; empty if it can."""
+    """Return why attention cannot be scored; an empty text if it can."""
     if len(trial.writers) > 1:
         return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
     if any(caption.phrases for example in trial.examples for caption in example.captions):

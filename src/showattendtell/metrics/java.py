@@ -5,11 +5,11 @@ import os
 import re
 import subprocess
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from subprocess import PIPE
+from tempfile import TemporaryFile
 from typing import IO
 
 ENGLISH = ("-Duser.language=en", "-Duser.country=US")
@@ -122,19 +122,14 @@ class _Talk:
     """One run of a program that answers lines with lines."""
 
     def __init__(self, name: str, command: Sequence[str]):
-        self._name = name
+        self._name, self._errors = name, TemporaryFile()
         try:
-            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._errors)
         except OSError as fault:
             raise MetricError(f"{name} cannot be started: {fault}") from None
         self._answers: SimpleQueue[bytes] = SimpleQueue()
-        self._complaints: deque[bytes] = deque(maxlen=200)
-        self._readers = [
-            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._complaints.extend, args=(self._process.stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
 
     def goes_on(self) -> bool:
         return self._process.poll() is None
@@ -162,18 +157,17 @@ class _Talk:
         if not line:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(time_limit)
+            self._errors.seek(0)
+            reason = complaint(self._errors)
             self.end()
-            raise MetricError(
-                f"{self._name} ended with status {self._process.returncode}: {complaint(self._complaints)}"
-            )
+            raise MetricError(f"{self._name} ended with status {self._process.returncode}: {reason}")
         return line.decode(errors="replace").rstrip("\r\n")
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        for reader in self._readers:
-            reader.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe:
                 with suppress(OSError):  # pending input is lost
                     pipe.close()
