@@ -390,9 +390,9 @@ class FeatureStore:
         """
         if (views >= self.views).any():
             raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
-        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. After the header of its file, at
-        # _starts[k], the views of an image follow each other. View v of row r is at
-        # _starts[k] + (r - _firsts[k]) * image_bytes + v * grid bytes.
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after the header of
+        # _starts[k] bytes, the views of an image follow each other. View v of row r has the offset
+        # _starts[k] + (r - _firsts[k]) * image_bytes + v * grid_bytes.
         numbers = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         images = self._starts[numbers] + (rows.numpy() - self._firsts[numbers]) * image_bytes(self.settings)
         offsets = (images + views.numpy() * self._grid.itemsize).tolist()

@@ -125,9 +125,9 @@ class Scores(NamedTuple):
 
 
 def score(
-    trial: EvaluationRun,
+    run: EvaluationRun,
     written: Mapping[str, Sequence[Sequence[str]]],
-    people: Mapping[str, list[str]],
+    references: Mapping[str, list[str]],
     config: Config,
     clip: Clip | None = None,
 ) -> Scores:
@@ -137,76 +137,76 @@ def score(
 
     Args:
         written: captions of each image in words, best first.
-        people: reference captions of each image.
+        references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
 
     said = [captions[0] for captions in written.values()]
-    learned = [caption.words for example in trial.dataset.split("train") for caption in example.captions]
-    sentences = {Path(trial.checkpoints[0]): [" ".join(words) for words in said]}
-    corpus = in_words(MatchedCaptions(list(written), list(people.values()), sentences), config.tokenizer)
+    learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
+    sentences = {Path(run.checkpoints[0]): [" ".join(words) for words in said]}
+    corpus = in_words(MatchedCaptions(list(written), list(references.values()), sentences), config.tokenizer)
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
     panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name != ATTENTION])
-    if ATTENTION in config.metrics and (reason := _lacks_attention(trial)):
+    if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)
     diversity.update(said)
     figures = {**corpus_figures(panel.measured.values()), **{name: x.item() for name, x in diversity.compute().items()}}
     if clip:
-        clip_score = CLIPScore(clip).to(trial.writers[0].module.device)
+        clip_score = CLIPScore(clip).to(run.writers[0].module.device)
         try:
-            clip_score.update([" ".join(words) for words in said], [example.path for example in trial.examples])
+            clip_score.update([" ".join(words) for words in said], [example.path for example in run.examples])
             figures["clip_score"] = clip_score.compute().item()
         except UserError as fault:
             panel.missing["clip_score"] = str(fault)
     return Scores(figures, panel.missing)
 
 
-def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
+def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
     """Print and return the scores of attention maps and relation words; none for an ensemble.
 
     Args:
         with_kinds: also print the scores by kind of object.
     """
-    if len(trial.writers) > 1:
+    if len(run.writers) > 1:
         return {}
-    watched = measure_maps(*trial.writers[0], trial.examples)
+    watched = measure_maps(*run.writers[0], run.examples)
     maps = {f"attention_{name}": float(figure.mean) for name, figure in watched.items()}
     print_maps(maps)
-    relations = measure_relations(*trial.writers[0], trial.examples)
+    relations = measure_relations(*run.writers[0], run.examples)
     print_relations(relations)
     figures = {**maps, **relation_figures(relations)}
-    if attention_scores := measure_attention(*trial.writers[0], trial.examples):
+    if attention_scores := measure_attention(*run.writers[0], run.examples):
         print_attention_scores(attention_scores, "attention at the ground-truth boxes", with_kinds)
         figures |= attention_score_figures(attention_scores)
     return figures
 
 
-def score_attention(trial: EvaluationRun) -> dict[str, Any]:
+def score_attention(run: EvaluationRun) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object.
 
     Raises:
         UserError: the data set has no ground-truth boxes, or there are several models.
     """
-    if reason := _lacks_attention(trial):
+    if reason := _lacks_attention(run):
         raise UserError(reason)
-    attention_scores = measure_attention(*trial.writers[0], trial.examples)
+    attention_scores = measure_attention(*run.writers[0], run.examples)
     assert attention_scores
-    print_attention_scores(attention_scores, trial.title(), with_kinds=True)
-    print_notes(trial.dataset.notes)
+    print_attention_scores(attention_scores, run.title(), with_kinds=True)
+    print_notes(run.dataset.notes)
     return attention_score_figures(attention_scores)
 
 
-def _lacks_attention(trial: EvaluationRun) -> str:
+def _lacks_attention(run: EvaluationRun) -> str:
     """Return why attention cannot be scored; an empty text if it can."""
-    if len(trial.writers) > 1:
+    if len(run.writers) > 1:
         return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
-    if any(caption.phrases for example in trial.examples for caption in example.captions):
+    if any(caption.phrases for example in run.examples for caption in example.captions):
         return ""
     return (
-        f"the data set {trial.dataset.name} has no ground-truth boxes of what its captions name; give them as "
+        f"the data set {run.dataset.name} has no ground-truth boxes of what its captions name; give them as "
         "dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
     )

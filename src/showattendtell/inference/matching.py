@@ -64,20 +64,20 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
     files = [*hypotheses.values(), *references.values()]
     aliases = {alias: image for file in files for alias, image in file.aliases.items()}
-    people = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
+    known = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
     written = {path: _named(file.captions.items(), aliases) for path, file in hypotheses.items()}
-    faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, people, partial)]
+    faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, known, partial)]
     if faults:
         raise UserError("; ".join(faults))
-    images = [image for image in people if all(captions.get(image) for captions in written.values())]
+    images = [image for image in known if all(captions.get(image) for captions in written.values())]
     if not images:
         raise UserError(f"the references have no image that is captioned in {' and in '.join(map(str, hypotheses))}")
-    left_out = f"{len(people) - len(images):,} of {len(people):,} images are left out: not every file captions them"
+    left_out = f"{len(known) - len(images):,} of {len(known):,} images are left out: not every file captions them"
     return MatchedCaptions(
         images,
-        [people[image] for image in images],
+        [known[image] for image in images],
         {path: [captions[image][0] for image in images] for path, captions in written.items()},
-        (left_out,) if len(images) < len(people) else (),
+        (left_out,) if len(images) < len(known) else (),
     )
 
 
@@ -115,12 +115,12 @@ def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) ->
     return sentences
 
 
-def _find_faults(path: Path, captions: Sentences, people: Sentences, partial: bool) -> Iterator[str]:
+def _find_faults(path: Path, captions: Sentences, known: Sentences, partial: bool) -> Iterator[str]:
     if several := [image for image, said in captions.items() if len(said) > 1]:
         yield f"{path} has a duplicate id: more than one caption for {some(several)}; one an image is scored"
-    if strange := [image for image in captions if image not in people]:
+    if strange := [image for image in captions if image not in known]:
         yield f"{path} captions {some(strange)} that the references do not have"
-    lacking = [image for image in people if not captions.get(image)]
+    lacking = [image for image in known if not captions.get(image)]
     if lacking and not partial:
         remedy = "partial=true scores the captioned images alone"
         yield f"{path} has no caption for {some(lacking)} of the references; {remedy}"
@@ -139,12 +139,12 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     """
     sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
     words = iter(split_words(sentences, tokenizer))
-    references = [list(islice(words, len(people))) for people in corpus.references]
+    references = [list(islice(words, len(captions))) for captions in corpus.references]
     hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
-    spoken = [[caption for caption in people if caption] for people in references]
-    if unsaid := list(compress(corpus.images, (not people for people in spoken))):
+    spoken = [[caption for caption in captions if caption] for captions in references]
+    if unsaid := list(compress(corpus.images, (not captions for captions in spoken))):
         raise UserError(f"{some(unsaid)} without a reference that has words; add one or leave the images out")
-    skipped = compress(corpus.images, ([] in people for people in references))
+    skipped = compress(corpus.images, ([] in captions for captions in references))
     notes = {"references without words are skipped": list(skipped)}
     for path, captions in hypotheses.items():
         silent = compress(corpus.images, (not caption for caption in captions))

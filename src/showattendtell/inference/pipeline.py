@@ -41,7 +41,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._choir = CaptionerEnsemble([model.module for model in models])
+        self._ensemble = CaptionerEnsemble([model.module for model in models])
 
     @property
     def config(self) -> Config:
@@ -103,7 +103,7 @@ class CaptioningPipeline(ModelHubMixin):
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            written = self._choir.generate([*seen, *mirrors])
+            written = self._ensemble.generate([*seen, *mirrors])
         first, vocabulary = self._first.encoder, self._first.vocabulary
         for (name, image), captions in zip(pictures, written, strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)

@@ -47,13 +47,13 @@ def generate_captions(
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
     sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
-    choir, written = CaptionerEnsemble([writer.module for writer in writers]), {}
+    ensemble, written = CaptionerEnsemble([writer.module for writer in writers]), {}
     device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
     console = Console(stderr=True, quiet=rank() > 0)
     for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
         torch.manual_seed(seed + index)
         scenes = [source[index] for source in sources]
-        captioned = choir.generate([scene.images.to(device) for scene in scenes])
+        captioned = ensemble.generate([scene.images.to(device) for scene in scenes])
         for name, captions in zip(scenes[0].names, captioned, strict=True):
             written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
     together = gather(written)

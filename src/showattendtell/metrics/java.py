@@ -84,7 +84,7 @@ class LineServer:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._talk: _Talk | None = None
+        self._program: _Program | None = None
 
     def ask(self, lines: Sequence[str], num_answers: int) -> list[str]:
         """Send all lines, then return the answers.
@@ -103,22 +103,22 @@ class LineServer:
 
     def _ask_once(self, text: bytes, num_answers: int) -> list[str]:
         try:
-            if self._talk is None or not self._talk.goes_on():
+            if self._program is None or not self._program.is_running():
                 self.stop()
-                self._talk = _Talk(self._name, self._command())
-            return self._talk.ask(text, num_answers, self._time_limit)
+                self._program = _Program(self._name, self._command())
+            return self._program.ask(text, num_answers, self._time_limit)
         except BaseException:  # the next call would read the answers that are left
             self.stop()
             raise
 
     def stop(self) -> None:
         """Kill the program."""
-        talk, self._talk = self._talk, None
-        if talk:
-            talk.end()
+        program, self._program = self._program, None
+        if program:
+            program.kill()
 
 
-class _Talk:
+class _Program:
     """One run of a program that answers lines with lines."""
 
     def __init__(self, name: str, command: Sequence[str]):
@@ -131,7 +131,7 @@ class _Talk:
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def ask(self, text: bytes, num_answers: int, time_limit: float) -> list[str]:
@@ -159,11 +159,11 @@ class _Talk:
                 self._process.wait(time_limit)
             self._errors.seek(0)
             reason = complaint(self._errors)
-            self.end()
+            self.kill()
             raise MetricError(f"{self._name} ended with status {self._process.returncode}: {reason}")
         return line.decode(errors="replace").rstrip("\r\n")
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
         self._process.wait()
         self._reader.join()
