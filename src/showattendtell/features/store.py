@@ -390,7 +390,7 @@ class FeatureStore:
         """
         if (views >= self.views).any():
             raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
-        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after the header of
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a header of
         # _starts[k] bytes, the views of an image follow each other. View v of row r has the offset
         # _starts[k] + (r - _firsts[k]) * image_bytes + v * grid_bytes.
         numbers = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1

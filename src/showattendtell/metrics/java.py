@@ -122,7 +122,7 @@ class _Program:
     """One run of a program that answers lines with lines."""
 
     def __init__(self, name: str, command: Sequence[str]):
-        self._name, self._errors = name, TemporaryFile()
+        self._name, self._errors = name, TemporaryFile()  # noqa: SIM115 (`kill` closes it)
         try:
             self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._errors)
         except OSError as fault:
