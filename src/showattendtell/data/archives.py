@@ -1,4 +1,4 @@
-"""Unpack zip and tar files into a folder, and nowhere else."""
+"""Unpack zip and tar files. No member is written outside of the target folder."""
 
 import gzip
 import lzma
@@ -18,26 +18,35 @@ from rich.filesize import decimal
 from showattendtell.errors import UserError
 
 FAULTS = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
-"""Errors raised for damaged archives; zipfile's RuntimeError also means encryption or a compression method that
-Python does not support."""
+"""Errors that damaged archives raise. zipfile raises RuntimeError for encryption and unsupported compression, too."""
 
 
 class DamagedError(Exception):
-    """An archive that is unreadable or differs from the published one."""
+    """An archive is unreadable, or differs from the published one."""
 
 
 Member = tuple[str, int, Callable[[], Any]]
-"""A file in an archive: its path there (`./a.jpg` is `a.jpg`), its size in bytes, and a function that opens it."""
+"""A file in an archive: its normalised path, its size in bytes, and a function that opens it."""
 
 
 def unpack(
     path: Path, root: Path, patterns: Sequence[str], report: Callable[[int, int], None], begin: Callable[[], None]
 ) -> list[str]:
-    """Unpack members of an archive that match a pattern into `root`, except files that exist with the right size.
+    """Unpack the members of an archive that match a pattern, except files that exist with the right size.
 
-    `begin` is called before anything is written; `report` takes the number of bytes that exist so far, and the total.
-    Returns the members' names.
-    Raises `DamagedError`, and `UserError` for a member outside the root and for a full disk.
+    Args:
+        path: the archive.
+        root: the folder to unpack into.
+        patterns: of member names, as for `fnmatch`; each must match.
+        report: gets the number of bytes unpacked so far, and the total.
+        begin: called before anything is written.
+
+    Returns:
+        The names of the members that match.
+
+    Raises:
+        DamagedError: the archive is damaged, or has no member for a pattern.
+        UserError: a member lies outside of the root, or the disk has too little space.
     """
     try:
         with _opened(path) as members:
@@ -66,7 +75,7 @@ def unpack(
 
 
 def check_free_space(folder: Path, num_bytes: int, what: str) -> None:
-    """Raise a `UserError` if a folder's disk has too little free space."""
+    """Raise `UserError` if the disk of a folder has less than `num_bytes` free; the message starts with `what`."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise UserError(
@@ -77,7 +86,7 @@ def check_free_space(folder: Path, num_bytes: int, what: str) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[list[Member]]:
-    """Open an archive and yield its files in order, without links."""
+    """Open an archive and yield its regular files in order."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as zipped:
             infos = [info for info in zipped.infolist() if not info.is_dir()]

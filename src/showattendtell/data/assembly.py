@@ -1,4 +1,4 @@
-"""Find the files of a data set, and assemble it from a caption file: its splits, and checks of images and captions."""
+"""Find the files of a data set, and build it from a caption file: splits, tokenized captions, checks."""
 
 import hashlib
 import os
@@ -22,9 +22,13 @@ from showattendtell.types import Caption, Dataset, Example
 
 
 def share_out(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return about these fractions of the images, by split; `train` gets the rest.
+    """Assign images to splits by a hash of their names.
 
-    Raises `UserError` if no image is left for training, or a split has no image.
+    Args:
+        shares: about the fraction of the images for each split except `train`, which gets the rest.
+
+    Raises:
+        UserError: no image is left for training, or a split has no image.
     """
     if sum(shares.values()) >= 1:
         fractions = " and ".join(f"dataset.{split}={share}" for split, share in shares.items())
@@ -43,23 +47,26 @@ def share_out(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, l
 
 
 def place_of(image: str) -> float:
-    """Map a name to [0, 1), uniformly over names: the first 53 bits of its SHA-256."""
+    """Return a number in [0, 1) for a name, uniformly distributed over names."""
+    # the first 53 bits of the SHA-256, which a float holds exactly
     return (int.from_bytes(hashlib.sha256(image.encode()).digest()[:8]) >> 11) / 2**53
 
 
 SPLITS = ("train", "restval", "val", "test")
-"""`restval` holds Karpathy's leftover validation images of COCO, to be added to train or left out."""
+"""Names of splits; `restval` holds the images of COCO's validation set that Karpathy added to training."""
 
 OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re.DOTALL)
-"""Image names that do not lie within a folder."""
+"""Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
 
 
 def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int) -> Dataset:
-    """Build the data set from the images in a file's splits, with tokenized captions.
+    """Build a data set from the images in a caption file's splits, with tokenized captions.
 
-    Captions beyond `captions_per_image` are dropped, as in the paper, and captions without a word too; a note gives
-    their number. Raises `UserError` for an unknown split, and for an image that is listed twice in one or two splits,
-    has no caption, or whose path leads out of the folder.
+    Captions beyond `captions_per_image`, as in the paper, and captions without words are dropped; notes give their
+    numbers.
+
+    Raises:
+        UserError: a split is unknown, or an image is listed twice, has no caption, or has a path out of the folder.
     """
     for split in file.splits:
         if split not in SPLITS:
@@ -108,12 +115,12 @@ def join_restval(file: CaptionFile) -> CaptionFile:
 
 
 def check_up(dataset: Dataset) -> list[str]:
-    """Return one sentence per finding: duplicate images, images with a caption twice, captions of unusual lengths."""
+    """Return warnings, one sentence each: duplicate images, images with a caption twice, captions of unusual length."""
     return [*_report_doubled_images(dataset), *_report_captions(dataset)]
 
 
 def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
-    """Compare files of the same size, and report groups of byte-identical ones under different names."""
+    """Report groups of images with identical content; only files of the same size are read."""
     split_of = {example.image: name for name, split in dataset.splits.items() for example in split}
     by_size, by_content = defaultdict(list), defaultdict(list)
     for example in dataset.examples():
@@ -155,11 +162,11 @@ def _photographs(groups: Sequence[object]) -> str:
 
 
 SHOWN = 5
-"""Maximum number of errors that are listed one by one."""
+"""Maximum number of unreadable images whose errors are listed."""
 
 
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
-    """Return the data set without unreadable images of the splits, which its notes list. Decodes every image."""
+    """Decode every image of the splits, and return the data set without the unreadable ones, which its notes list."""
     examples = [example for split in splits for example in dataset.split(split)]
     console = Console(stderr=True)
     with ThreadPoolExecutor() as threads:  # decoding releases the GIL
@@ -202,7 +209,11 @@ def open_folder(root: str, holds: str, download: str = "") -> Path:
 
 
 def find(root: Path, names: Sequence[str], what: str) -> Path:
-    """Return the first of the names that exists; a `UserError` names the missing file if none does."""
+    """Return the first of the names that exists in `root`.
+
+    Raises:
+        UserError: none exists; the message calls the file `what`.
+    """
     for name in names:
         if (root / name).exists():
             return root / name
@@ -210,21 +221,30 @@ def find(root: Path, names: Sequence[str], what: str) -> Path:
 
 
 def look_in(folders: Sequence[Path], name: str) -> Path:
-    """Return the path of a setting, searched in the folders first; if it exists nowhere, its path in the first."""
+    """Return the first path of a name that exists, in the folders or relative to the working directory; if none does,
+    that in the first folder."""
     places = [*(folder / name for folder in folders), Path(name).expanduser()]
     return next((place for place in places if os.path.exists(place)), places[0])
 
 
 def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = ()) -> Dataset:
-    """Return the data set without images that are not on disk; a `UserError` if a missing image is neither listed as
-    absent nor allowed to be skipped, and if all are missing."""
+    """Return the data set without the images that are missing on disk.
+
+    Args:
+        skip_unreadable: allow missing images.
+        absent: images that the distribution lacks; they may be missing in any case.
+
+    Raises:
+        UserError: an image is missing that may not be, or all are missing.
+    """
     examples, there = dataset.examples(), set()
-    for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:  # each folder is listed once
+    # listing each folder once is faster than looking for every file
+    for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
         with suppress(OSError), os.scandir(folder) as entries:
             there |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
-    # the list may spell a name differently
+    # the listing may spell a name differently, for example in case
     missing = [example for example in examples if example.path not in there and not os.path.isfile(example.path)]
-    # macOS stores é as two characters (NFD), most lists of captions have one (NFC)
+    # macOS stores é as two characters (NFD), caption files mostly have one (NFC)
     spelled = {unicodedata.normalize("NFC", path): path for path in there if not path.isascii()} if missing else {}
     paths = {example.path: spelled.get(unicodedata.normalize("NFC", example.path)) for example in missing}
     missing = [example for example in missing if not paths[example.path]]

@@ -1,4 +1,4 @@
-"""Random views of training photographs, drawn for every batch."""
+"""Augmentation of training photographs, drawn for every batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Example
 
 ASPECTS = (3 / 4, 4 / 3)
-"""Least and greatest width / height of what `crop` cuts out, where the photograph allows (Szegedy et al. 2015)."""
+"""Range of the aspect ratio (width / height) of random crops (Szegedy et al. 2015), if the photograph allows it."""
 
 
 class Augmentation:
     """Augmentation of training photographs; by default none.
 
     Args:
-        seed: seed of the views; the epoch and the number of the batch there decide them, too.
+        seed: seed of the views, together with the epoch and the number of the batch in it.
         flip: probability of mirroring; photographs whose captions have words that begin with left or right are never
             mirrored.
         crop: smallest fraction of the photograph's area in a view, at a random position and scaled to the encoder's
@@ -42,7 +42,9 @@ class Augmentation:
         else:
             height, width = pixels.shape[1:]
             area = rng.uniform(self.crop, 1) * height * width
-            possible = np.clip(ASPECTS, area / height**2, width**2 / area)  # both sides of the cut fit
+            # A crop of this area and aspect ratio r is sqrt(area r) wide and sqrt(area / r) high. Both fit into the
+            # photograph if area / height^2 <= r <= width^2 / area.
+            possible = np.clip(ASPECTS, area / height**2, width**2 / area)
             aspect = math.exp(rng.uniform(*np.log(possible)))
             wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
             top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
@@ -59,8 +61,11 @@ class Augmentation:
 def augmented_files(
     examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation
 ) -> Callable[..., Tensor]:
-    """Return an image source of views (I, 3, crop, crop), uint8, which do not depend on the reading process or on
-    earlier reads; it raises `UserError` for a broken photograph."""
+    """Return a function that reads augmented images, (I, 3, crop, crop) in uint8, by their positions in `examples`.
+
+    Its second argument, epoch and batch, seeds the views: they depend neither on the process nor on earlier reads. It
+    raises `UserError` for a photograph that cannot be read.
+    """
     sided = [mentions_sides(example) for example in examples]
 
     def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
@@ -75,5 +80,5 @@ def augmented_files(
 
 
 def mentions_sides(example: Example) -> bool:
-    """Return whether a caption distinguishes left from right, and would be wrong for the mirrored photograph."""
+    """Return whether a caption distinguishes left from right, so that it is wrong for the mirrored photograph."""
     return any(word.startswith(("left", "right")) for caption in example.captions for word in caption.words)

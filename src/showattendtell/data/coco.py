@@ -1,4 +1,4 @@
-"""MS COCO: the 2014 images in Karpathy's splits, as in the paper, the 2017 release, and boxes from its instances."""
+"""MS COCO (Lin et al. 2014): the 2014 images in Karpathy's splits, the 2017 release, and boxes of its instances."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ def _find_text(root: Path, name: str) -> Path:
 
 
 def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
-    """Mark the words that name objects of the instance files, if any are given."""
+    """Add the phrases of `mark_instances` for each instance file, if any are given."""
     for name in [instances] if isinstance(instances, str) else instances or ():
         dataset = mark_instances(dataset, look_in([root, root / "annotations"], name))
     return dataset
@@ -144,7 +144,7 @@ SYNONYMS = {
     "teddy bear": ("teddy",),
     "hair drier": ("hair dryer", "blow dryer"),
 }
-"""Synonyms of categories in captions, in the singular."""
+"""Synonyms of category names in captions, in the singular."""
 PLURALS = {
     **{"person": "people", "child": "children", "mouse": "mice", "knife": "knives", "calf": "calves"},
     **{name: name for name in ("sheep", "cattle", "aircraft", "luggage", "skis", "scissors", "broccoli")},
@@ -189,11 +189,16 @@ class CocoInstances:
 
 
 def mark_instances(dataset: Dataset, path: Path) -> Dataset:
-    """Return the data set with a phrase for each word that names a category in the image, for the images of a file.
+    """Add a phrase to captions for each word that names a category of objects in the image.
 
-    A phrase covers all objects of its category in the image, except crowds; its noun is the last word of the name,
-    and its kind the supercategory. Matching uses words only: an orange cat counts as fruit if the image shows oranges.
-    Raises `UserError` for a file of another layout or of other images.
+    A phrase has the boxes of all objects of its category in the image, except crowds. Its noun is the last word of the
+    name, its kind the supercategory. Only words are compared: in an image with oranges, "orange cat" matches the fruit.
+
+    Args:
+        path: a file of instances, for some images of the data set.
+
+    Raises:
+        UserError: the file has another layout, or is for other images.
     """
     content = read_json(path, CocoInstances, "COCO's")
     known = {category.id for category in content.categories}
@@ -226,7 +231,8 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:
-    """Yield (index of its last word, category) of each name in a caption; the longest wins: a hot dog is no dog."""
+    """Yield (index of its last word, category) of each name in a caption. The longest match counts: a hot dog is no
+    dog."""
     longest = max(map(len, names), default=0)
     start = 0
     while start < len(words):
@@ -244,7 +250,8 @@ def names_of(category: str) -> set[Name]:
 
 
 def plural(noun: str) -> str:
-    """
+    """Return the plural of a noun.
+
     >>> [plural(noun) for noun in ("dog", "bus", "puppy", "boy", "woman", "person")]
     ['dogs', 'buses', 'puppies', 'boys', 'women', 'people']
     """

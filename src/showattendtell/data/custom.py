@@ -1,4 +1,4 @@
-"""Data sets of your own photographs, with captions in any supported file format."""
+"""Data sets of your own photographs, with captions in any supported format."""
 
 import hashlib
 from pathlib import Path
@@ -90,7 +90,7 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
 
 
 def _listed(file: CaptionFile, folder: Path) -> tuple[CaptionFile, tuple[str, ...]]:
-    """Return the file with the splits of the lists in a folder, and a note on images that no list names."""
+    """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
     lists = {split: folder / f"{split}.txt" for split in SPLITS}
     splits = {split: read_list(path) for split, path in lists.items() if path.exists()}
     if not splits:

@@ -1,4 +1,4 @@
-"""Download of a published data set: HTTP transfers that resume, the archives, and the plan of what is left."""
+"""Download of published data sets: resumable HTTP transfers, state of the archives, plan of the remaining work."""
 
 import fcntl
 import hashlib
@@ -51,7 +51,7 @@ class Archive(NamedTuple):
     places: Sequence[Text] = ()
 
     def find_difference(self, path: Path) -> str | None:
-        """Describe how a file differs from the published archive: `has 3 bytes instead of 5`."""
+        """Return how a file differs from the published archive (`has 3 bytes instead of 5`); None if it does not."""
         num_bytes = path.stat().st_size
         if self.num_bytes not in (None, num_bytes):
             return f"has {num_bytes:,} bytes instead of {self.num_bytes:,}"
@@ -79,7 +79,7 @@ class Publication(NamedTuple):
 
 
 CHUNK = 2**15
-"""Bytes that are written at once; fewer than these are lost when the line breaks."""
+"""Bytes that are written at once; if the connection breaks, fewer bytes than these are lost."""
 TIMEOUT = 60.0
 """Seconds without data after which a connection counts as broken."""
 BACKOFF = 0.5
@@ -106,9 +106,12 @@ class TransferError(Exception):
 
 
 class PartialDownload:
-    """The first bytes of a file: `NAME.part`, with `NAME.part.json`, which identifies the complete file.
+    """The first bytes of a download, `NAME.part`, and what identifies the complete file, `NAME.part.json`.
 
-    num_bytes: size of the complete file, None if the server does not report it.
+    Attributes:
+        size: number of bytes downloaded.
+        num_bytes: size of the complete file; None if unknown.
+        validator: `ETag` or date of the complete file; None if unknown.
     """
 
     def __init__(self, path: Path, url: str):
@@ -137,12 +140,20 @@ class PartialDownload:
 def fetch(
     url: str, path: Path, num_bytes: int | None, retries: int, report: Report, warn: Callable[[str], None]
 ) -> None:
-    """Download `url` to the file `path`; `report` gets the progress, and `warn` is called before each retry.
+    """Download a file.
 
-    Resumes an interrupted download if the server still has the same file: it sends `Range` with the file's `ETag` or
-    date in `If-Range` (RFC 9110), and requests the whole file if it has neither.
-    `retries` is the maximum number of consecutive failures without new data.
-    Raises `NotFoundError` if the URL has no such file, and `UserError` if a retry is useless.
+    An interrupted download resumes if the server still has the same file: the request has `Range`, and the `ETag` or
+    date of the file in `If-Range` (RFC 9110). Without both the whole file is requested.
+
+    Args:
+        num_bytes: expected size.
+        retries: maximum number of consecutive failures without new data.
+        report: gets the progress.
+        warn: gets a message before each retry.
+
+    Raises:
+        NotFoundError: the URL has no such file.
+        UserError: another failure, which a retry does not solve.
     """
     partial_file = PartialDownload(path, url)
     farthest, failures = partial_file.size, 0
@@ -245,10 +256,10 @@ def _reason(fault: BaseException) -> str:
 
 
 class DownloadCache:
-    """State of the archives of one root.
+    """Archives of a data set in `ROOT/downloads`, and which of them are unpacked.
 
-    A fetched archive is kept here until it is unpacked. During unpacking a file `NAME.unpacking` exists; afterwards
-    `NAME.unpacked` lists the unpacked files, one per line.
+    A downloaded archive is removed when it is unpacked. While it is unpacked there is a file `NAME.unpacking`;
+    afterwards `NAME.unpacked` lists the unpacked files, one per line.
     """
 
     def __init__(self, root: Path):
@@ -257,7 +268,11 @@ class DownloadCache:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Lock the cache for this process, and create it if it is missing."""
+        """Create the cache if it is missing, and lock it for this process.
+
+        Raises:
+            UserError: another process has the lock, or the folder cannot be written.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -288,10 +303,11 @@ class DownloadCache:
         return self.fetched(archive, ".unpacking").exists()
 
     def begin(self, archive: Archive) -> None:
+        """Record that an archive is partly unpacked."""
         self.fetched(archive, ".unpacking").touch()
 
     def finish(self, archive: Archive, names: Sequence[str]) -> None:
-        """Record that an archive is unpacked, and remove it if it was fetched only for that."""
+        """Record the unpacked files of an archive, and remove the archive if it was downloaded."""
         unfinished = self.fetched(archive, ".unpacking")
         unfinished.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
         unfinished.replace(self.fetched(archive, ".unpacked"))
@@ -299,7 +315,7 @@ class DownloadCache:
 
 
 class ArchiveState(StrEnum):
-    """State of an archive."""
+    """State of an archive, as `print_plan` shows it."""
 
     DONE = "there already"
     UNPACK = "to be unpacked"
@@ -328,10 +344,14 @@ class DownloadStep(NamedTuple):
 def make_plan(
     publication: Publication, cache: DownloadCache, parts: Sequence[Part] | None, mirror: str | None
 ) -> list[DownloadStep]:
-    """Return a step for each archive of the chosen parts (None: of all).
+    """Return a step for each archive of the chosen parts.
 
-    `mirror` is the URL of a folder that is tried first, a local folder with archives, or one such archive.
-    Raises `UserError` for an unknown part and for a missing mirror.
+    Args:
+        parts: None for all.
+        mirror: the URL of a folder, which is tried first, or a local folder with archives, or one of them.
+
+    Raises:
+        UserError: a part is unknown, or a local mirror is missing.
     """
     archives = publication.archives.values()
     known = sorted({archive.part for archive in archives})
@@ -364,7 +384,7 @@ def _step(archive: Archive, cache: DownloadCache, here: Mapping[str, Path], mirr
 
 
 def print_plan(plan: Sequence[DownloadStep], publication: Publication) -> None:
-    """Print the licence, and size and state of each archive."""
+    """Print the licence, and the size and state of each archive."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"licence: {publication.licence}", markup=False)
     table = Table("archive", "part", Column("size", justify="right"), "", Column("from", overflow="fold"), box=None)
@@ -377,11 +397,11 @@ def print_plan(plan: Sequence[DownloadStep], publication: Publication) -> None:
 
 
 def required_space(plan: Sequence[DownloadStep], cache: DownloadCache) -> int:
-    """Return the maximum number of bytes needed at any time, if files have the same size in the archive and unpacked.
+    """Estimate the disk space in bytes that the plan needs, taking the unpacked files for as large as the archive.
 
-    A fetched archive is removed before the next one is fetched. The remainder of a partly unpacked archive is
-    known only when unpacking resumes.
+    Partly unpacked archives are not included; `unpack` checks the space for them.
     """
+    # At its peak an archive is here completely, together with its unpacked files and those of the archives before it.
     taken = most = 0
     for step in plan:
         if not cache.has_begun(step.archive) and step.state in (ArchiveState.FETCH, ArchiveState.UNPACK):
@@ -392,7 +412,7 @@ def required_space(plan: Sequence[DownloadStep], cache: DownloadCache) -> int:
 
 
 def check_requests(plan: Sequence[DownloadStep], publication: Publication) -> None:
-    """Raise a `UserError` that explains how to get the archives without a URL, if there are any."""
+    """Raise `UserError` if there are archives without a URL; the message says how to request them."""
     files = [step.archive.file for step in plan if step.state is ArchiveState.REQUEST]
     if files:
         raise UserError(
@@ -402,9 +422,12 @@ def check_requests(plan: Sequence[DownloadStep], publication: Publication) -> No
 
 
 def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
-    """Fetch an archive unless it is available locally, verify it, and unpack it into the root, if anything is left.
+    """Download an archive unless it is available locally, verify it, and unpack it.
 
-    A fetched file that differs from the published one is renamed to `NAME.wrong`. Raises `UserError`.
+    A downloaded file that differs from the published one is renamed to `NAME.wrong`.
+
+    Raises:
+        UserError: one of these steps fails.
     """
     if step.state not in (ArchiveState.FETCH, ArchiveState.UNPACK):
         return
@@ -443,7 +466,7 @@ def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
 
 
 def _fetch(step: DownloadStep, retries: int, report: Report, console: Console) -> None:
-    """Fetch an archive from the first URL that has it."""
+    """Download an archive from the first URL that has it."""
     warn = partial(console.print, style="yellow", markup=False, highlight=False, soft_wrap=True)
     for address in step.addresses:
         with suppress(NotFoundError):

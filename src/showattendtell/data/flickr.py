@@ -1,4 +1,4 @@
-"""Flickr8k and Flickr30k as distributed, or with Karpathy's splits, and the boxes of Flickr30k Entities."""
+"""Flickr8k and Flickr30k, as distributed or in Karpathy's files, and the boxes of Flickr30k Entities."""
 
 import re
 import zipfile
@@ -81,25 +81,30 @@ def read_flickr30k(
 
 
 def _read_texts(path: Path, lists: Mapping[str, str]) -> CaptionFile:
-    """Read Karpathy's JSON, or a token file with the split lists in the same folder; Flickr30k's lists omit `.jpg`."""
+    """Read Karpathy's JSON, or a token file with the split lists in the same folder."""
     if path.suffix == ".json":
         return read_karpathy(path)
     missing = next((place for file in lists.values() if not (place := path.with_name(file)).exists()), None)
     if missing:
         raise UserError(f"{missing} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=...")
     listed = {split: read_list(path.with_name(file)) for split, file in lists.items()}
+    # the lists of Flickr30k omit `.jpg`
     named = {split: [image if "." in image else f"{image}.jpg" for image in images] for split, images in listed.items()}
     return read_token_file(path)._replace(splits=named)
 
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
-"""A marked phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
+"""An annotated phrase, as in `[/EN#18/people A child] climbs [/EN#20/other a set of stairs] .`"""
 
 
 class Entities:
-    """Annotations in a folder or zip that holds `Annotations/ID.xml` and `Sentences/ID.txt`.
+    """Annotations of Flickr30k Entities (Plummer et al. 2015): `Annotations/ID.xml` and `Sentences/ID.txt`.
 
-    Raises `UserError` if they are missing, and for a damaged file.
+    Args:
+        place: the folder or zip that holds both folders.
+
+    Raises:
+        UserError: a folder is missing, or a file is damaged.
     """
 
     def __init__(self, place: Path):
@@ -115,7 +120,11 @@ class Entities:
                 raise UserError(f"{place} has no folder {folder}; give the zip or folder that holds it at its top")
 
     def phrases(self, image: str) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
-        """Return the phrases with boxes, by the words of their sentence; empty for an image without annotations."""
+        """Return the phrases that have boxes, by the words of their sentence; empty for an image without annotations.
+
+        Raises:
+            UserError: a file is damaged.
+        """
         number = image_number(image)
         if not (self.root / f"Annotations/{number}.xml").is_file():
             return {}
@@ -138,13 +147,17 @@ class Entities:
 
 
 def image_number(image: str) -> str:
-    """Return Flickr30k's number of an image; its file is `NUMBER_HASH.jpg` in Flickr8k, `NUMBER.jpg` in Flickr30k."""
+    """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k)."""
     return Path(image).stem.partition("_")[0]
 
 
 def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:
-    """Return the words of a marked sentence, and for each phrase the index of its last word, the number of its chain,
-    and its kind; of several kinds the first counts."""
+    """Parse an annotated sentence.
+
+    Returns:
+        Its words, and for each phrase the index of its last word, the number of its coreference chain, and its kind
+        (the first, if it has several).
+    """
     marks = []
     plain, end = "", 0
     for phrase in MARKUP.finditer(line):
@@ -158,10 +171,16 @@ def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]
 
 
 def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
-    """Read the boxes of an annotation, by the number of the coreference chain whose phrases mean them. Boxes are
-    clipped to the image; those without area inside it are left out.
+    """Return the boxes in an annotation by the number of their coreference chain, in fractions of the image's size.
 
-    Pixels are counted from 1, and a box includes its last row and column. A `UserError` names a damaged file.
+    Boxes are clipped to the image; those without area inside it are left out.
+
+    Args:
+        xml: content of the file.
+        name: its name in error messages.
+
+    Raises:
+        UserError: the file is damaged.
     """
     boxes: defaultdict[str, list[Box]] = defaultdict(list)
     try:
@@ -170,6 +189,7 @@ def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
         for thing in root.iter("object"):
             for node in thing.iter("bndbox"):
                 left, top, right, bottom = (float(node.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax"))
+                # pixels are counted from 1, and a box includes its last row and column
                 box = Box(left - 1, top - 1, right, bottom).scaled(1 / width, 1 / height).clipped(WHOLE)
                 for chain in thing.iter("name"):
                     boxes[chain.text or ""] += [box] if box.area > 0 else []
@@ -179,9 +199,15 @@ def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
 
 
 def mark_entities(dataset: Dataset, place: Path) -> Dataset:
-    """Return the data set with the phrases of its captions marked; captions match marked sentences by their words.
+    """Add the phrases of Flickr30k Entities to the captions with the same words.
 
-    If only some captions match, a note reports how many; a `UserError` if none does.
+    If only some captions have annotations, a note reports how many.
+
+    Args:
+        place: the folder or zip of the annotations.
+
+    Raises:
+        UserError: no caption has annotations, or a file is damaged.
     """
     entities = Entities(place)
     known = {example.image: entities.phrases(example.image) for example in dataset.examples()}

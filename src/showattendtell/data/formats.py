@@ -1,4 +1,4 @@
-"""Caption file formats and their readers, and the checks of text and JSON."""
+"""Caption file formats and their readers, and checks of text and JSON files."""
 
 import csv
 import gc
@@ -22,8 +22,10 @@ from showattendtell.errors import UserError
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector: it would scan all records repeatedly while they are created, although they
-    have no cycles."""
+    """Disable the cyclic garbage collector.
+
+    It scans all objects again and again while a million records are created, which have no cycles.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -37,7 +39,11 @@ Layout = TypeVar("Layout")
 
 
 def read_text(path: Path) -> str:
-    """Read a text file; a `UserError` if it is missing, unreadable or not UTF-8."""
+    """Read a text file.
+
+    Raises:
+        UserError: it is missing, unreadable or not UTF-8.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -60,11 +66,16 @@ def read_list(path: Path) -> list[str]:
 
 @without_garbage_collection()
 def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
-    """Read a JSON file of a published layout; a `UserError` names the first difference and `whose` layout it is.
+    """Read a JSON file of a published layout.
 
-    Fields outside the layout are dropped during parsing, because most of a file may be tokens or outlines. A layout
-    therefore has no field aliases, and no objects with arbitrary field names.
+    Args:
+        layout: a class that pydantic validates, without field aliases and objects with arbitrary field names.
+        whose: the publisher, for error messages.
+
+    Raises:
+        UserError: the file is no JSON, or has another layout; the message names the first difference.
     """
+    # Fields that are not in the layout are dropped during parsing: most of a file may be tokens or outlines.
     text, schema = read_text(path), _validator(layout).json_schema()  # type: ignore[arg-type]
     names = {name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", {})}
     content = None
@@ -77,7 +88,7 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """Parse JSON; a `UserError` names the `place` of invalid JSON."""
+    """Parse JSON. Raise `UserError` if it is invalid; `place` names its file and line."""
     try:
         return from_json(text)
     except ValueError as fault:
@@ -86,7 +97,7 @@ def parse_json(text: str, place: str) -> Any:
 
 
 def check_layout(content: Any, layout: type[Layout], complaint: str) -> Layout:
-    """Validate parsed JSON against a layout; a `UserError` with the complaint if it differs."""
+    """Validate parsed JSON with pydantic. Raise `UserError` if it differs; the message starts with `complaint`."""
     try:
         return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
     except ValidationError as fault:
@@ -109,11 +120,11 @@ class CaptionFile(NamedTuple):
     """Content of a caption file.
 
     form        name of the format
-    captions    by image name; in plain lines each line is an image, named `line 1` and so on
-    aliases     the second name of an image (its number in COCO), mapped to the name in `captions`
-    splits      the image names of each split, if the file has splits
-    references  reference captions, if `captions` are generated
-    folders     folder of each image by image name, if the file has it
+    captions    by image name; in plain text each line is an image, named `line 1` and so on
+    aliases     second names of images (their numbers in COCO), mapped to the names in `captions`
+    splits      image names by split; empty if the file has no splits
+    references  reference captions by image name, if `captions` are generated
+    folders     folder of each image by image name; empty if the file has none
     """
 
     form: str
@@ -125,13 +136,14 @@ class CaptionFile(NamedTuple):
 
 
 CaptionEntry = tuple[str, str, list[str], str]
-"""A place in a file, such as a line; the name of an image, its captions there, and its split, empty without one."""
+"""An entry of a file: its place, such as a line; name of the image, its captions, and its split, or an empty text."""
 
 
 def collect(form: str, entries: Iterable[CaptionEntry], path: Path) -> CaptionFile:
-    """Collect the captions of each image, from one or several entries, and its split.
+    """Collect the captions and the split of each image from all its entries.
 
-    Raises `UserError` for an image in two splits, and for one in no split if others have one.
+    Raises:
+        UserError: an image is in two splits, or in none while others are in one.
     """
     sentences: Sentences = {}
     split_of: dict[str, str] = {}
@@ -153,7 +165,7 @@ PLAIN = "plain lines"
 
 
 def read_plain_lines(path: Path) -> CaptionFile:
-    """Read one caption per line; line i is image i, even if it is empty."""
+    """Read one caption per line. Line i belongs to image i, even if it is empty."""
     lines = read_text(path).removesuffix("\n").split("\n")
     if "\t" in lines[0]:
         raise UserError(
@@ -179,7 +191,7 @@ def read_token_file(path: Path) -> CaptionFile:
 
 
 def find_delimiter(header: str) -> str | None:
-    """Return the delimiter of a table's header, if `image` and `caption` are among its columns."""
+    """Return the delimiter of a table, given its first line; None if it has no columns `image` and `caption`."""
     for delimiter in ",\t;":
         if {"image", "caption"} <= set(*csv.reader([header], delimiter=delimiter, skipinitialspace=True)):
             return delimiter
@@ -187,8 +199,10 @@ def find_delimiter(header: str) -> str | None:
 
 
 def read_table(path: Path) -> CaptionFile:
-    """Read a CSV with the columns `image` and `caption`, and optionally `split`, one caption per row; tabs or
-    semicolons also work."""
+    """Read a table with the columns `image` and `caption`, and optionally `split`, one caption per row.
+
+    The delimiter is a comma, a tab or a semicolon.
+    """
     text = read_text(path)
     header = text.partition("\n")[0]
     delimiter = find_delimiter(header)
@@ -214,7 +228,7 @@ ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
 
 
 class CaptionRecord(BaseModel):
-    """An image with one or several captions."""
+    """An image with one or several captions, in JSON lines or COCO's results."""
 
     image: ImageName = Field(validation_alias=AliasChoices("image", "image_id"))
     captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
@@ -227,7 +241,7 @@ class CaptionRecord(BaseModel):
 
 
 def read_json_lines(path: Path) -> CaptionFile:
-    """Read lines `{"image": "a.jpg", "caption": "a dog"}`, or `captions` with a list; `split` is optional."""
+    """Read lines such as `{"image": "a.jpg", "caption": "a dog"}`; or `captions` with a list, and `split`."""
     lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
     entries = (check_layout(parse_json(line, place), CaptionRecord, place).entry(place) for place, line in lines)
     return collect("JSON lines", entries, path)
@@ -261,7 +275,7 @@ class CocoCaptions:
 
 
 def read_coco_captions(path: Path) -> CaptionFile:
-    """Read COCO's reference captions: an image is named by its file, with its number as alias."""
+    """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
     content = read_json(path, CocoCaptions, "COCO's")
     names = {image.id: image.file_name or image.id for image in content.images}
     _refuse_twice((image.id for image in content.images), path)
@@ -298,7 +312,7 @@ class KarpathyFile:
 
 
 def read_karpathy(path: Path) -> CaptionFile:
-    """Read Karpathy's JSON, with its splits and folders; an image's COCO number, or else the file's, is its alias."""
+    """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
     images = read_json(path, KarpathyFile, "Karpathy's").images
     _refuse_twice((image.filename for image in images), path)
     splits: dict[str, list[str]] = {}
@@ -332,7 +346,7 @@ def _refuse_twice(names: Iterable[str], path: Path) -> None:
 
 
 def _aliases(names: Mapping[str, str]) -> dict[str, str]:
-    """Remove aliases that are names of images themselves."""
+    """Return the aliases that are not also names of images."""
     own = set(names.values())
     return {alias: name for alias, name in names.items() if alias not in own}
 
@@ -344,9 +358,10 @@ def read_caption_folder(folder: Path, lists: Path | None = None) -> CaptionFile:
     """Read a folder tree of images, each with a `.txt` file of the same name, one caption per line.
 
     Args:
-        lists: folder of other texts, which may be inside this folder.
+        lists: a folder of other texts, which may be inside this one.
 
-    Raises `UserError` for an image without text, a text without image, and two images of one name.
+    Raises:
+        UserError: an image has no text, a text has no image, or two images have the same name.
     """
     images: defaultdict[PurePath, list[str]] = defaultdict(list)
     texts: set[PurePath] = set()
@@ -388,9 +403,10 @@ def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[Pur
 
 
 def find_caption_files(given: str | Sequence[str]) -> list[Path]:
-    """Return the matching files, each once; a pattern such as `ref*` matches several.
+    """Return the files that paths and patterns such as `ref*` match, each once.
 
-    Raises `UserError` for a pattern without a match.
+    Raises:
+        UserError: a pattern matches no file.
     """
     files: list[Path] = []
     for name in [given] if isinstance(given, str) else given:
@@ -404,7 +420,7 @@ def find_caption_files(given: str | Sequence[str]) -> list[Path]:
 
 
 def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
-    """Read every file once; a single `UserError` reports the errors of all."""
+    """Read each file once. Raise one `UserError` with the errors of all files."""
     files, faults = {}, []
     for path in dict.fromkeys(paths):
         try:
@@ -417,7 +433,11 @@ def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
 
 
 def read_captions(path: Path) -> CaptionFile:
-    """Read a caption file of any format; a `UserError` for an empty, damaged or unknown one."""
+    """Read a caption file of any supported format, which its suffix or its first line decides.
+
+    Raises:
+        UserError: the file is empty, damaged or of an unknown format.
+    """
     text, suffix = read_text(path), path.suffix.lower()
     found = re.search(r"\S.*", text)
     if not found:
@@ -435,7 +455,7 @@ def read_captions(path: Path) -> CaptionFile:
 
 
 def _find_json_reader(path: Path, text: str) -> Callable[[Path], CaptionFile]:
-    """Choose the reader of a JSON object by its keys, in any order: a large file is parsed only once."""
+    """Return the reader of a JSON file, chosen by its keys without parsing it, since a large file takes long."""
     if re.match(r"\s*\[", text):
         return read_coco_results
 

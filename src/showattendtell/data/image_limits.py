@@ -1,7 +1,7 @@
 """Limits on the work of decoding an image.
 
-A small file can take hours to decode. These checks depend on the structure of a file and on how it is read, never on
-the clock: a file is accepted or rejected alike on every machine.
+A small file can take hours to decode. The limits are on the structure of a file and on the number of reads, not on
+time, so that every machine accepts the same files.
 """
 
 import io
@@ -14,32 +14,32 @@ from typing import Any
 from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
-"""Supported image formats; MPO files are opened as JPEG. No others are opened: Pillow starts Ghostscript for EPS, and
-decodes some rare formats in Python."""
+"""Supported image formats; MPO files are opened as JPEG. Others are not: Pillow starts Ghostscript for EPS, and decodes
+some rare formats in Python."""
 
 SCANS = 100
-"""Scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
+"""Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
 
 SCAN_PIXELS = 4_000_000_000
-"""Scans x pixels of a JPEG: 22 scans at Pillow's limit of 179 million pixels, 62 at 64 million.
+"""Maximum of scans x pixels of a JPEG: 22 scans at Pillow's limit of 179 million pixels, 62 at 64 million.
 
 A scan takes 0.6 to 0.9 ms per million pixels even if it holds no data (libjpeg-turbo 3.2 on one core), so the slowest
 image within both limits takes 3 to 4 seconds."""
 
 SEGMENTS = 20_000
-"""Segments of a JPEG. Metadata of 16 MB take 250."""
+"""Maximum number of segments of a JPEG. Metadata of 16 MB take 250."""
 
 EXIF_BYTES = 1_000_000
-"""Bytes of EXIF data. A JPEG segment holds 64 kB; Pillow takes 0.3 seconds per MB to parse them."""
+"""Maximum bytes of EXIF data. A JPEG segment holds 64 kB; Pillow parses 1 MB in 0.3 seconds."""
 
 TAG_VALUES = 65_536
-"""Numbers in one tag of a TIFF, such as strip offsets. Pillow converts them one by one in Python."""
+"""Maximum number of values in a tag of a TIFF, such as strip offsets. Pillow converts them one by one in Python."""
 
 READS = 250_000
-"""Calls of `read` on a file: 500 MB of a PNG in chunks of 8 kB."""
+"""Maximum number of calls of `read` on a file: 500 MB of a PNG in chunks of 8 kB."""
 
 RUN_LENGTH_PIXELS = 4_000_000
-"""Pixels of a BMP with run-length encoding, which Pillow decodes in Python."""
+"""Maximum number of pixels of a BMP with run-length encoding, which Pillow decodes in Python."""
 
 MARKER = re.compile(rb"\xff([^\0\x01\xff\xd0-\xd7])")
 """A JPEG marker that begins a segment: neither an escaped byte of coded data, nor a restart marker, nor padding."""
@@ -53,7 +53,7 @@ BYTE_TYPES = (1, 2, 6, 7)
 
 
 class CostlyImageError(ValueError):
-    """An image that takes too long to decode; the message completes the sentence 'image NAME ...'."""
+    """An image takes too long to decode. The message completes the sentence 'image NAME ...'."""
 
 
 class CountingReader(io.BufferedReader):
@@ -74,11 +74,14 @@ class CountingReader(io.BufferedReader):
 def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
     """`PIL.Image.open` for binary files from untrusted sources.
 
-    JPEG scans are not counted: call `check_jpeg` first if the image is going to be decoded.
+    The scans of a JPEG are not checked: call `check_jpeg` before the image is decoded.
 
     Args:
         raw: the file, unbuffered or in memory.
         formats: Pillow's format names; those that the installed Pillow lacks are ignored.
+
+    Raises:
+        CostlyImageError: the image exceeds a limit.
     """
     reader = CountingReader(raw)
     for kind, values in _tags(reader):
@@ -92,7 +95,7 @@ def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.I
 
 
 def _check_decoder(image: Any, reader: CountingReader) -> None:
-    """Check limits that depend on the storage of the pixels."""
+    """Raise `CostlyImageError` for limits that depend on how the pixels are stored."""
     pixels, compression = image.width * image.height, image.info.get("compression")
     if len(image.info.get("exif") or b"") > EXIF_BYTES:
         raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
@@ -101,7 +104,7 @@ def _check_decoder(image: Any, reader: CountingReader) -> None:
             f"is a run-length encoded BMP of more than {RUN_LENGTH_PIXELS:,} pixels; save it again as PNG or JPEG"
         )
     if image.format == "TIFF" and compression in ("jpeg", "tiff_jpeg"):
-        # every strip may hold all scans, because strips may share data
+        # Strips may share data, so each of them may have all scans in the file.
         reader.seek(0)
         scans = reader.read().count(b"\xff\xda")
         planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
@@ -116,7 +119,10 @@ def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
     order = {b"II": "<", b"MM": ">"}.get(head[:2])
     if not order or len(head) < 16:
         return
-    big = head[2] == 43  # as Pillow decides
+    # A TIFF header is the byte order, the version (42, or 43 for BigTIFF, decided as Pillow does) and the offset of the
+    # first directory: 4 bytes at 4, or 8 bytes at 8. A directory is a count (2 or 8 bytes) and entries of 12 or 20
+    # bytes: tag (2), type (2), number of values (4 or 8), value or offset (4 or 8).
+    big = head[2] == 43
     (offset,) = struct.unpack_from(f"{order}{'Q' if big else 'L'}", head, 8 if big else 4)
     count, entry = (struct.Struct(order + form) for form in (("Q", "2xHQ8x") if big else ("H", "2xHL4x")))
     reader.seek(min(offset, 2**62))  # larger than any file
@@ -127,9 +133,9 @@ def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
 
 
 def check_jpeg(content: bytes | bytearray) -> None:
-    """Raise `CostlyImageError` for a JPEG that takes too long to decode; other formats pass.
+    """Raise `CostlyImageError` for a JPEG that takes too long to decode; accept other formats.
 
-    Every scan is a pass over all pixels, even a scan of a dozen bytes.
+    A scan of a few bytes is a pass over all pixels.
     """
     if not content.startswith(b"\xff\xd8\xff"):
         return
@@ -138,6 +144,7 @@ def check_jpeg(content: bytes | bytearray) -> None:
         if number >= SEGMENTS:
             raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
         if marker in FRAMES:
+            # a frame header: length (2 bytes), precision (1), height (2), width (2)
             height, width = struct.unpack(">HH", content[start + 3 : start + 7].ljust(4, b"\0"))
             pixels = max(pixels, width * height)
             if marker in ARITHMETIC:  # where a few bytes describe any number of coefficients

@@ -1,4 +1,4 @@
-"""Read and preprocess images for the encoder, and map its input back to pixels of the photograph."""
+"""Read images and preprocess them for the encoder, and map its input back to pixels of the photograph."""
 
 import os
 import re
@@ -25,28 +25,34 @@ from showattendtell.settings import ImageLength
 from showattendtell.types import Box
 
 PIXELS = 2
-"""Version of pixel decoding, increased when pixels change; grids stored under another number are rejected."""
+"""Version of image decoding. Increase it when pixels change: grids of another version are rejected."""
 
 LONGEST = 16
-"""Maximum aspect ratio: the ends of a longer image are cut off before any computation."""
+"""Maximum aspect ratio. The ends of a longer image are cropped before it is resized."""
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Open an image file as upright RGB, whatever its mode and EXIF rotation: the first frame of an animation, with
-    transparent parts on white.
+    """Open an image file of any mode as upright RGB, rotated by its EXIF data.
 
-    Raises `UserError` for a file that is missing, truncated, not an image in one of `FORMATS`, above Pillow's pixel
-    limit, or too costly to decode.
+    Of an animation this is the first frame; transparent parts become white.
+
+    Raises:
+        UserError: the file is missing, truncated, in none of `FORMATS`, above Pillow's pixel limit, or too costly to
+            decode.
     """
     with _opened(path, decoded=True) as image:
         return upright_rgb(image)
 
 
 def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> Image.Image:
-    """Decode the content of a file as `open_image` does; a `UserError` calls it `name`.
+    """Decode the content of a file as `open_image` does.
 
     Args:
-        most_pixels: maximum number of pixels in its header; larger images are rejected before decoding.
+        name: its name in error messages.
+        most_pixels: maximum number of pixels, checked before decoding.
+
+    Raises:
+        UserError: as `open_image`, or the image has more pixels.
     """
     with _reported(name, content), open_content(content) as image:
         if most_pixels and image.width * image.height > most_pixels:
@@ -56,18 +62,27 @@ def decode_image(content: bytes, name: str, most_pixels: int | None = None) -> I
 
 @contextmanager
 def open_content(content: bytes, formats: Sequence[str] = FORMATS) -> Iterator[Image.Image]:
-    """Open a file's content with Pillow, safe to decode; raises `CostlyImageError` if it takes too long."""
+    """Open the content of a file with Pillow, after a check that it can be decoded in seconds.
+
+    Raises:
+        CostlyImageError: decoding would take too long.
+    """
     check_jpeg(content)
     with bounded_open(BytesIO(content), formats) as image:
         yield image
 
 
 def read_pixels(path: str | Path) -> Tensor:
-    """Return the pixels of `open_image`, (3, height, width), uint8; torchvision decodes most JPEGs, which is faster."""
+    """Return the pixels of `open_image`, (3, height, width) in uint8.
+
+    Raises:
+        UserError: as `open_image`.
+    """
+    # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some colour spaces
     with _opened(path, decoded=True) as image:
         if image.format == "JPEG" and image.mode in ("RGB", "L") and _orientation(image) == 1:
             content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
-            # torchvision announced a later release without decoders; Pillow decides whether the file is broken
+            # torchvision announced a release without decoders. Pillow decides whether a file is broken.
             with suppress(AttributeError, RuntimeError):
                 return io.decode_jpeg(content, io.ImageReadMode.RGB)
         return transforms.pil_to_tensor(upright_rgb(image))
@@ -75,16 +90,20 @@ def read_pixels(path: str | Path) -> Tensor:
 
 @cache
 def image_size(path: str) -> tuple[int, int]:
-    """Return (width, height) of the upright image, read from the header only; raises like `open_image`."""
+    """Return (width, height) of the upright image, read from the header.
+
+    Raises:
+        UserError: as `open_image`.
+    """
     with _opened(path) as image:
-        is_upright = image.format == "TIFF"  # Pillow's TIFF reader already rotated the size
+        is_upright = image.format == "TIFF"  # Pillow's TIFF reader has rotated the size
+        # orientations 5 to 8 are rotations by 90 degrees, which exchange the sides
         return (image.height, image.width) if _orientation(image) >= 5 and not is_upright else image.size
 
 
 @contextmanager
 def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
-    """Open a file with Pillow and read only its header, unless it will be `decoded`; any failure becomes a
-    `UserError`."""
+    """Open a file with Pillow, as a header only unless it will be `decoded`. Any failure becomes a `UserError`."""
     with _reported(path):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):  # reading a pipe would block
@@ -100,7 +119,10 @@ def _opened(path: str | Path, decoded: bool = False) -> Iterator[Image.Image]:
 
 @contextmanager
 def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
-    """Convert any failure of an image to a `UserError`; `content`, or else the file, says what it is instead."""
+    """Convert any failure of reading an image to a `UserError`.
+
+    The message describes a file that is no image, by its content or the file `name`.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -136,12 +158,12 @@ def _orientation(image: Image.Image) -> int:
 def upright_rgb(image: Image.Image) -> Image.Image:
     """Convert any Pillow image to upright RGB, as `open_image` does.
 
-    Grey of 16 or 32 bits is scaled to 8 bits, where Pillow would clip it: white is 65535, for floats 1 or 255, or the
-    image's own maximum if that is larger.
+    Grey of 16 or 32 bits is scaled to 8 bits. White is 65535, for floats 1 or 255; the maximum of the image if it is
+    larger.
     """
     image.load()  # before its EXIF data are read, which may follow the pixels
     turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
-    if turned.mode.startswith(("I", "F")):
+    if turned.mode.startswith(("I", "F")):  # Pillow would clip the values at 255
         values = np.nan_to_num(np.asarray(turned, dtype=np.float64), posinf=0).clip(0)
         largest = values.max()
         whites = (1, 255, 65535) if turned.mode == "F" else (65535,)
@@ -154,7 +176,11 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def find_images(places: Sequence[str]) -> list[Path]:
-    """Return the given files and the image files of the given folders; a `UserError` if there are none."""
+    """Return the given files, and the image files in the given folders.
+
+    Raises:
+        UserError: a folder has no image files.
+    """
     known, files = Image.registered_extensions(), []
     for place in map(Path, places):
         inside = sorted(place.iterdir()) if place.is_dir() else []
@@ -170,13 +196,16 @@ Mean = Annotated[float, Field(ge=-1000, le=1000)]
 Deviation = Annotated[float, Field(ge=0.001, le=1000)]
 
 CropMode = Literal["center", "squash"]
-"""As in timm: scale an image's shortest side to a length, or both sides."""
+"""Scale the shortest side of an image (`center`) or both sides (`squash`), as in timm."""
 
 
 class Preprocessing(NamedTuple):
-    """Image preprocessing of the encoder: resize the shortest side to `resize` with the aspect ratio kept (both sides
-    if `crop_mode` is `squash`), crop the central `crop` pixels, then compute (value - mean) / std per channel
-    for whole batches. Stored in the checkpoint."""
+    """Image preprocessing of the encoder, which is stored in the checkpoint.
+
+    1. Resize the shortest side to `resize` with the aspect ratio kept; both sides if `crop_mode` is `squash`.
+    2. Crop the central `crop` x `crop` pixels.
+    3. Compute (value - mean) / std per channel, with values from 0 to 1 (`normalise`).
+    """
 
     resize: ImageLength
     crop: ImageLength
@@ -186,7 +215,7 @@ class Preprocessing(NamedTuple):
     crop_mode: CropMode = "center"
 
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
-        """Convert RGB, or pixels (3, height, width) in uint8, to (3, crop, crop), uint8."""
+        """Resize and crop an RGB image, or pixels (3, height, width) in uint8, to (3, crop, crop) in uint8."""
         pixels = transforms.pil_to_tensor(image) if isinstance(image, Image.Image) else image
         size = [self.resize] * 2
         if self.crop_mode == "center":
@@ -196,24 +225,26 @@ class Preprocessing(NamedTuple):
         return transforms.center_crop(resized, [self.crop, self.crop])
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Normalise (..., 3, height, width), uint8, to float32 of the same shape."""
+        """Normalise pixels (..., 3, height, width) in uint8; return float32 of the same shape."""
         return transforms.normalize(transforms.to_dtype(pixels, torch.float32, scale=True), self.mean, self.std)
 
     def crop_box(self, width: int, height: int) -> Box:
-        """Return the part of a width x height image that the encoder sees, in that image's pixels."""
+        """Return the part of a width x height image that the encoder sees, in pixels of this image."""
+        # one pixel after resizing is across / resize pixels of the image wide, and down / resize high
         across, down = (width, height) if self.crop_mode == "squash" else [min(width, height)] * 2
         wide, high = self.crop * across / self.resize, self.crop * down / self.resize
         left, top = (width - wide) / 2, (height - high) / 2
         return Box(left, top, left + wide, top + high)
 
     def describe(self) -> dict[str, Any]:
-        """Return plain data for `Preprocessing(**...)`; `center` is omitted as the default."""
+        """Return the arguments as plain data."""
+        # without the default crop mode, as in checkpoints from before there was another
         plain = {**self._asdict(), "mean": list(self.mean), "std": list(self.std)}
         return {name: value for name, value in plain.items() if (name, value) != ("crop_mode", "center")}
 
 
 class ImageFiles(torch.utils.data.Dataset):
-    """Pairs (position, preprocessed pixels); an unreadable image yields its `UserError` instead of pixels."""
+    """Data set of pairs (position, preprocessed pixels), with a `UserError` instead of pixels for unreadable images."""
 
     def __init__(self, paths: Sequence[str], preprocessing: Preprocessing):
         self.paths = list(paths)
@@ -230,13 +261,18 @@ class ImageFiles(torch.utils.data.Dataset):
 
 
 Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor
-"""A file's path, its content, an open file, a Pillow image, or pixels: an array (H, W), (H, W, 1), (H, W, 3) or
-(H, W, 4), a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W); either uint8 from 0 to 255 or floats from 0 to 1. Four
-channels are RGB and opacity."""
+"""A photograph: the path of a file, its content, an open file, a Pillow image, or pixels.
+
+Pixels are an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W), in
+uint8 from 0 to 255 or in floats from 0 to 1. Four channels are RGB and opacity."""
 
 
 def as_image(photograph: Photograph) -> Image.Image:
-    """Return the photograph as upright RGB; a `UserError` for an unreadable one, and for pixels of another shape."""
+    """Return a photograph as upright RGB.
+
+    Raises:
+        UserError: it is unreadable, of another type, or pixels of another shape or range.
+    """
     match photograph:
         case str() | Path():
             return open_image(photograph)
@@ -254,14 +290,13 @@ def as_image(photograph: Photograph) -> Image.Image:
     if not isinstance(content, bytes):
         raise UserError(
             f"a {type(photograph).__name__} is not a photograph; give a path, bytes, an open file, a PIL image, an "
-            f"array "
-            "or a tensor"
+            "array or a tensor"
         )
     return decode_image(content, name_of(photograph))
 
 
 def name_of(photograph: Photograph) -> str:
-    """Return the name of a photograph: its file, if it has one, else its type."""
+    """Return the name of a photograph for messages: its file, or else its type."""
     if isinstance(photograph, str | Path):
         return str(photograph)
     name = getattr(photograph, "filename", None) or getattr(photograph, "name", None)

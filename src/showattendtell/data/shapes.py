@@ -31,9 +31,9 @@ SHAPES = ("circle", "square", "triangle", "star", "diamond", "cross")
 BACKGROUNDS = ("plain", "striped", "checkered", "spotted", "cloudy")
 SIDE = 128
 DIAMETERS = ((45.0, 52.0), (34.0, 39.0), (25.0, 29.0))
-"""Range of each object's diameter in pixels; the first is the largest, which captions name first."""
+"""Ranges of the diameters of a scene's objects in pixels. The largest is the first, which captions name first."""
 FINENESS = 3
-"""Supersampling factor of scenes, for smooth edges."""
+"""Supersampling factor of drawings, for smooth edges."""
 CONVERSE = {
     "left of": "to its right",
     "right of": "to its left",
@@ -41,7 +41,7 @@ CONVERSE = {
     "below": "above it",
     "near": "near it",
 }
-"""Position of the second of two objects, by the relation of the first to it."""
+"""Position of the second of two objects, given the relation of the first to it."""
 
 
 class SceneObject(NamedTuple):
@@ -54,7 +54,7 @@ class SceneObject(NamedTuple):
     diameter: float
 
     def corners(self) -> list[tuple[float, float]]:
-        """Return the corners of its outline in pixels."""
+        """Return the corners of the outline in pixels."""
         radius = self.diameter / 2
         return [(self.x + radius * x, self.y + radius * y) for x, y in outline(self.shape)]
 
@@ -66,6 +66,8 @@ class SceneObject(NamedTuple):
 
 
 class Scene(NamedTuple):
+    """A background from `BACKGROUNDS`, and two or three objects, the largest first."""
+
     background: str
     things: tuple[SceneObject, ...]
 
@@ -73,11 +75,14 @@ class Scene(NamedTuple):
 def read_shapes(
     root: str, train: PositiveInt = 2000, val: PositiveInt = 200, test: PositiveInt = 200, seed: NonNegativeInt = 0
 ) -> Dataset:
-    """Read the built-in data set; it is drawn into a folder of `root` at the first use.
+    """Read the built-in data set, which is drawn at the first use.
 
     Args:
         root: folder of the drawings.
         train, val, test: images per split; an image depends only on `seed`, its split and its number.
+
+    Raises:
+        UserError: the folder cannot be written.
     """
     sizes = {"train": train, "val": val, "test": test}
     recipe = json.dumps({"version": 2, "seed": seed, **sizes})
@@ -99,7 +104,7 @@ def read_shapes(
 
 
 def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
-    """Draw all images into a temporary folder first, so that a killed run leaves no incomplete one."""
+    """Draw all images into a temporary folder, then rename it: an interrupted run leaves no partial data set."""
     unfinished = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -126,7 +131,7 @@ def _rng(seed: int, split: str, number: int) -> np.random.Generator:
 
 
 def compose_scene(rng: np.random.Generator) -> Scene:
-    """Compose two or three non-touching objects of different looks and sizes, largest first, on a random background."""
+    """Draw a scene at random: two or three objects of different shape or colour that do not touch, largest first."""
     count = int(rng.integers(2, 4))
     things: list[SceneObject] = []
     while len(things) < count:
@@ -136,13 +141,13 @@ def compose_scene(rng: np.random.Generator) -> Scene:
         apart = all(math.hypot(x - other.x, y - other.y) > 0.75 * (diameter + other.diameter) for other in things)
         if apart and all(thing[:2] != other[:2] for other in things):
             things.append(thing)
-        elif rng.random() < 0.02:  # there may be no room left
+        elif rng.random() < 0.02:  # start again, since there may be no space left
             things.clear()
     return Scene(str(rng.choice(BACKGROUNDS)), tuple(things))
 
 
 def relation(first: SceneObject, second: SceneObject) -> str | None:
-    """Return the relation of `first` to `second`; None if neither direction prevails."""
+    """Return the relation of `first` to `second`; None on a diagonal."""
     dx, dy = first.x - second.x, first.y - second.y
     if abs(dx) > 1.5 * abs(dy):
         return "left of" if dx < 0 else "right of"
@@ -152,7 +157,7 @@ def relation(first: SceneObject, second: SceneObject) -> str | None:
 
 
 def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
-    """Return five different captions of the grammar, drawn at random; objects are named in order of size."""
+    """Return five different captions at random, each with phrases for its objects, which are named by size."""
     first, second, *others = scene.things
     where = relation(first, second) or "near"
     place, ground = CONVERSE[where], f"on a {scene.background} background"
@@ -173,7 +178,7 @@ def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...
 
 
 def _mark(sentence: list[str | SceneObject]) -> Caption:
-    """Return the words of a caption, and for each object the index of its noun and its box."""
+    """Return a caption with a phrase for each object."""
     words: list[str] = []
     phrases: list[Phrase] = []
     for part in sentence:
@@ -186,7 +191,7 @@ def _mark(sentence: list[str | SceneObject]) -> Caption:
 
 
 def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
-    """Draw the scene as an RGB image, SIDE pixels square."""
+    """Draw a scene as an RGB image of SIDE x SIDE pixels."""
     image = _background(scene.background, rng)
     pen = ImageDraw.Draw(image)
     for thing in scene.things:
@@ -196,7 +201,7 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
 
 
 def outline(shape: str) -> list[tuple[float, float]]:
-    """Return the corners of a shape, from -1 to 1 to the right and downwards."""
+    """Return the corners of a shape, x to the right and y downwards, from -1 to 1."""
     if shape == "square":
         return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
     if shape == "triangle":
@@ -207,13 +212,13 @@ def outline(shape: str) -> list[tuple[float, float]]:
         quarter = [(0.33, -1), (0.33, -0.33), (1, -0.33)]
         turns = [(1, 0), (0, 1), (-1, 0), (0, -1)]  # cosine and sine of each quarter turn
         return [(x * cos - y * sin, x * sin + y * cos) for cos, sin in turns for x, y in quarter]
-    radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72
+    radii = [1.0, 0.45] * 5 if shape == "star" else [1.0] * 72  # a circle is a polygon of 72 corners
     angles = [2 * math.pi * k / len(radii) - math.pi / 2 for k in range(len(radii))]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for radius, angle in zip(radii, angles, strict=True)]
 
 
 def _background(kind: str, rng: np.random.Generator) -> Image.Image:
-    """Draw a pale texture of two related tones."""
+    """Draw a pale texture of two similar tones, SIDE * FINENESS pixels square."""
     side = SIDE * FINENESS
     tone = rng.integers(150, 215, size=3)
     other = np.clip(tone + rng.choice([-1, 1]) * rng.integers(14, 26), 0, 255)

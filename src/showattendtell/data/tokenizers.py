@@ -1,4 +1,4 @@
-"""Tokenization of captions as in Karpathy's published splits."""
+"""Tokenization of captions as in Karpathy's files, n-grams, and word classes."""
 
 import string
 from collections import Counter
@@ -22,15 +22,16 @@ def tokenize(sentence: str) -> tuple[str, ...]:
 
 @cache
 def _word(token: str) -> str:
-    """Return a token without its punctuation and control characters; equal words are the same object."""
+    """Return a token without punctuation and control characters. Equal words are one object, which saves memory."""
     return token.translate(_DROPPED)
 
 
 ORDERS = 4
+"""Maximum length of n-grams."""
 
 Item = TypeVar("Item", bound=Hashable)
 Counts = list[Counter[tuple[Item, ...]]]
-"""Counts of a caption's n-grams of 1 to 4 words, by length."""
+"""Counts of the n-grams of a caption, for lengths from 1 to `ORDERS`."""
 
 
 def count_ngrams(words: Sequence[Item]) -> Counts[Item]:
@@ -61,7 +62,7 @@ _CLASS = {word: name for name, words in _CLOSED.items() for word in words.split(
 
 CONTENT = "content"
 WORD_CLASSES = (*_CLOSED, CONTENT)
-"""All word classes; words that are in no list (nouns, verbs, adjectives) are content."""
+"""Word classes. Words that are in no list (nouns, verbs, adjectives) are content words."""
 
 
 def word_class(word: str) -> str:

@@ -13,9 +13,13 @@ PAD, START, EOS, UNK = range(4)
 
 
 class Vocabulary:
-    """The words of a model. Ids 0 to 3 are `<pad> <start> <eos> <unk>`, the rest follow in the given order.
+    """The words of a model and their ids, which are their positions. `len(vocabulary)` is V.
 
-    `len(vocabulary)` is the number of ids, V.
+    Args:
+        words: different words; the first four are `<pad> <start> <eos> <unk>`.
+
+    Raises:
+        ValueError: a word is repeated, or the first four are others.
     """
 
     def __init__(self, words: Sequence[str]):
@@ -28,14 +32,14 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[Sequence[str]], size: Annotated[int, Field(gt=4)]) -> "Vocabulary":
-        """Build a vocabulary of the most frequent words; words of one frequency are taken in alphabetical order.
+        """Build a vocabulary of the most frequent words of captions; of equally frequent ones in alphabetical order.
 
         Args:
             captions: the words of each training caption.
-            size: the largest number of words, the special words included.
+            size: V, special words included.
 
         Raises:
-            UserError: if `size` leaves no room for other words than the special ones.
+            UserError: `size` has no room for a word.
         """
         if size <= len(SPECIAL):
             raise UserError(f"vocabulary.size must be above {len(SPECIAL)}, got {size}")
@@ -47,11 +51,11 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, words: Sequence[str]) -> list[int]:
-        """Return the ids of the words, followed by `<eos>`; unknown words become `<unk>`."""
+        """Return the ids of a caption's words, `<unk>` for unknown ones, followed by `<eos>`."""
         return [self._ids.get(word, UNK) for word in words] + [EOS]
 
     def decode(self, tokens: Iterable[int]) -> list[str]:
-        """Return the words up to `<eos>`."""
+        """Return the words of a caption's ids, up to `<eos>`."""
         words = []
         for token in tokens:
             if token == EOS:
@@ -60,6 +64,6 @@ class Vocabulary:
         return words
 
     def coverage(self, captions: Iterable[Sequence[str]]) -> float:
-        """Return the fraction of running words that are in the vocabulary, 0 to 1."""
+        """Return the fraction of the words of captions that are in the vocabulary, 0 to 1."""
         known = [word in self._ids for caption in captions for word in caption]
         return sum(known) / max(len(known), 1)

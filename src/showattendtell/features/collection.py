@@ -29,8 +29,13 @@ from showattendtell.features.writer import seal
 
 
 class FoundStore(NamedTuple):
-    """A store by its folder, with the number of its written shards. `store` is None if it is incomplete, or unreadable
-    for the reason in `fault`."""
+    """A folder with a store, complete or not.
+
+    num_bytes        size of its files
+    shards, written  numbers of its shards, and of the complete ones
+    store            None if it is incomplete or unreadable
+    fault            why it is unreadable
+    """
 
     path: Path
     num_bytes: int
@@ -54,15 +59,15 @@ def find_stores(folder: Path) -> list[FoundStore]:
 
 
 def find_former(folder: Path) -> list[Path]:
-    """Return stores of the former format, which are single files."""
+    """Return the stores of format 1, which were single files."""
     return sorted(folder.rglob("*.safetensors"))
 
 
 def merge(sources: Sequence[Path], output: Path) -> None:
-    """Merge stores with the same encoder and settings into one. Shards are hard-linked on the same disk, and copied
-    otherwise.
+    """Merge stores with the same encoder and settings into one. Shards are hard links, or copies on another disk.
 
-    Raises `UserError` if encoders differ, an image is in two stores, or `output` exists.
+    Raises:
+        UserError: the settings differ, an image is in two stores, or `output` exists.
     """
     if output.exists():
         raise UserError(f"{output} exists already; set output to another folder")
@@ -95,7 +100,7 @@ def merge(sources: Sequence[Path], output: Path) -> None:
 
 
 def print_stores(folder: Path, found: Sequence[FoundStore], former: Sequence[Path]) -> None:
-    """Print a row for each store below the folder, and the files of the former format, which are no longer read."""
+    """Print a table of the stores below a folder, and the files of format 1, which are no longer read."""
     if found:
         print(f"in {folder}")
         headers = ["store", "images", "grid", "size", "shards", "state"]
@@ -124,7 +129,7 @@ def _row(folder: Path, found: FoundStore) -> list[str]:
 
 
 def verify_stores(found: Sequence[FoundStore]) -> None:
-    """Verify all complete stores; a `UserError` lists all damaged ones."""
+    """Verify all complete stores. Raise one `UserError` that lists all damaged ones."""
     faults = [one.fault for one in found if one.fault]
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for path, store in ((one.path, one.store) for one in found if one.store):

@@ -1,4 +1,4 @@
-"""Run the frozen encoder once over every image of a data set: engines, views, and processes that encode."""
+"""Run the frozen encoder once over every image of a data set: inference engines, views, and parallel processes."""
 
 import multiprocessing
 import os
@@ -47,7 +47,7 @@ from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 
 Engine = Callable[[Tensor], Tensor]
-"""Maps pixels (I, 3, S, S), uint8, to grids (I, L, D), float32, both in CPU memory."""
+"""Maps pixels (I, 3, S, S) in uint8 to grids (I, L, D) in float32, both in CPU memory."""
 
 EngineName = Literal["torch", "onnxruntime"]
 Computed = Literal["float32", "bfloat16", "float16"]
@@ -105,10 +105,15 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
 def open_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction | None = None
 ) -> tuple[FeatureStore, Dataset]:
-    """Open the feature store, or create it if it is missing; also return the data set without skipped images.
+    """Open a feature store; compute and write it first if it is missing.
 
-    Raises `UserError` if the grids are not what was written, or a photograph has changed since. Shards are
-    verified at their first use, and again after a change.
+    Shards are verified at their first use, and again when their file has changed.
+
+    Returns:
+        The store, and the data set without the images that were skipped as unreadable.
+
+    Raises:
+        UserError: the store has other settings or is damaged, or a photograph has changed since it was encoded.
     """
     extraction = extraction or Extraction()
     settings = store_settings(encoder, extraction)
@@ -137,7 +142,7 @@ def _has_changed(example: Example, store: FeatureStore) -> bool:
 
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
-    """Return all settings that decide the grids' values; the default precision is omitted."""
+    """Return all settings that determine the grids; the default precision is omitted."""
     lower = {} if extraction.precision == USUAL["precision"] else {"precision": extraction.precision}
     return {**encoder.describe(), "dtype": extraction.dtype, "views": extraction.views, **lower}
 
@@ -145,7 +150,7 @@ def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
 def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
 ) -> None:
-    """Compute and write all grids, or the remaining ones of an interrupted run."""
+    """Compute and write all grids, or the remaining ones of an interrupted run, on the GPU if there is one."""
     settings, num_workers = store_settings(encoder, extraction), extraction.workers
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
@@ -183,7 +188,7 @@ def write_features(
 
 
 def _announce(console: Console, path: Path, plan: StorePlan) -> None:
-    """Print the store's content, its path and the free disk space."""
+    """Print what the store will contain, its path and the free disk space."""
     rows, columns = plan.settings["grid"]
     views = f" x {plan.settings['views']} views" if plan.settings["views"] > 1 else ""
     console.print(
@@ -204,11 +209,11 @@ class _ImagesPerSecond(ProgressColumn):
 
 
 READERS = 2
-"""Reader processes if a single process encodes."""
+"""Number of processes that read images, if a single process encodes."""
 
 TOGETHER = 4
-"""Images per forward pass on a CPU: a layer's output is then still in cache when the next layer reads it. For
-EfficientNet-lite0 this takes half the time of 32 images per pass."""
+"""Images per forward pass on a CPU. The output of a layer then fits into the cache until the next layer reads it:
+EfficientNet-lite0 takes half the time per image that it takes with 32."""
 
 
 def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
@@ -226,7 +231,11 @@ def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
 
 
 def start_engine(encoder: Encoder, name: EngineName, precision: Computed) -> Engine:
-    """Return the engine; raises `UserError` if it is not installed or cannot run the encoder."""
+    """Return an inference engine.
+
+    Raises:
+        UserError: the engine is not installed, or cannot run the encoder with this precision.
+    """
     if name == "torch":
         return _run_by_torch(encoder, precision)
     if precision != "float32":
@@ -260,10 +269,11 @@ def _open_session(encoder: Encoder, example: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class ImageEncoding:
-    """Encodes batches of images; an `Encode` that can be sent to another process.
+    """An `Encode` that reads and encodes images, and can be sent to another process.
 
     paths: image files by name.
-    engine, precision: inference engine and number format.
+    views: number of grids per image.
+    engine, precision: inference engine and its number format.
     readers: number of processes that read files; 0 reads them in this process.
     """
 
@@ -276,7 +286,11 @@ class ImageEncoding:
     readers: int = 0
 
     def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
-        """Yield encoded batches. Raises `UserError` for an unreadable image, unless such images are skipped."""
+        """Yield the encoded batches of images, given by their names.
+
+        Raises:
+            UserError: an image is unreadable, unless such images are skipped.
+        """
         files = ImageFiles([self.paths[image] for images in batches for image in images], self.encoder.preprocessing)
         positions = iter(range(len(files)))
         loader = DataLoader(
@@ -306,7 +320,7 @@ class ImageEncoding:
 
 
 def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, list[int], dict[int, UserError]]:
-    """Return the pixels of the readable images, their positions in the batch, and the errors of the others."""
+    """Collate the items of a batch: pixels of the readable images, their positions, and the errors of the others."""
     faults = {place: item for place, (_, item) in enumerate(items) if isinstance(item, UserError)}
     read = {place: item for place, (_, item) in enumerate(items) if isinstance(item, Tensor)}
     return torch.stack(list(read.values())) if read else torch.zeros(0, 3, 1, 1), list(read), faults
@@ -318,12 +332,17 @@ def in_processes(
     encode: Encode,
     report: Callable[[int], None],
 ) -> None:
-    """Run `write` in several processes, and call `report` here with the images of each batch that one has written.
+    """Run `write(encode, ...)` in several processes.
 
-    Raises the error of a process, or a `UserError` if one was killed; the others are then stopped. If this process is
-    killed, they stop at their next batch.
+    Processes end with this one: they stop at their next batch if it is killed.
+
+    Args:
+        report: called in this process with the number of images of each batch that is written.
+
+    Raises:
+        UserError: a process raised it or was killed. The others are stopped.
     """
-    context = multiprocessing.get_context("spawn")  # a forked process could use neither the GPU nor torch's threads
+    context = multiprocessing.get_context("spawn")  # neither CUDA nor torch's threads work in a forked process
     threads = max(1, torch.get_num_threads() // number)
     ends = [context.Pipe(duplex=False) for _ in range(number)]
     processes = {
@@ -359,10 +378,10 @@ def in_processes(
 
 
 def _work(write: Callable[..., None], encode: Encode, parent: Connection, threads: int) -> None:
-    """Run in each process; its next message fails if the parent was killed."""
+    """Entry point of the processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     torch.set_num_threads(threads)
-    with suppress(BrokenPipeError):
+    with suppress(BrokenPipeError):  # the parent was killed
         try:
             write(encode, parent.send)
         except UserError as fault:
@@ -370,14 +389,14 @@ def _work(write: Callable[..., None], encode: Encode, parent: Connection, thread
 
 
 MIRRORED = 1
-"""The view that is the mirror image."""
+"""Number of the view that is the mirror image; 0 is the image itself."""
 
 SMALLEST = 0.7
-"""Minimum side of a part, as a fraction of the whole side."""
+"""Minimum side of an enlarged part, as a fraction of the whole side."""
 
 
 def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
-    """Return a view of the named images' pixels (I, 3, S, S), same shape."""
+    """Return a view (I, 3, S, S) of the pixels of the named images, whose names seed the enlarged parts."""
     parts, whole = [], pixels.shape[-1]
     for image, own in zip(images, pixels, strict=True) if view >= 2 else ():
         random = Random(f"{view} {image}")
@@ -394,11 +413,17 @@ def is_mirrored(view: Any) -> Any:
 
 
 def draw_views(number: int, sided: NDArray[np.bool_], seed: int, draw: tuple[int, int]) -> Tensor:
-    """Draw one of `number` views for each of N images, (N,), in the batch that `draw` names by its epoch and number.
+    """Draw one of `number` views for each of the N images of a split.
 
-    All images of a split are drawn at once: a process that has a part of the batch then finds the same views.
+    Views are drawn for all images and not only for those of the batch, so that processes with different parts of a
+    batch draw the same.
 
-    sided: (N,) whether the image's captions distinguish left from right, so that no mirrored view is drawn.
+    Args:
+        sided: (N,) whether the captions of an image distinguish left from right; no mirrored view is drawn then.
+        seed, draw: random seed, with the epoch and the number of the batch in it.
+
+    Returns:
+        Numbers of views (N,).
     """
     drawn = np.random.default_rng([seed, *draw]).integers(number, size=len(sided))
     return torch.from_numpy(np.where(sided & is_mirrored(drawn), drawn - 1, drawn))

@@ -1,4 +1,13 @@
-"""Storage format of grids, and the store that reads them: shards in float16, or int8 with one step per region."""
+"""Storage format of grids, and the store that reads them.
+
+A store is a folder:
+
+    store.json     `Manifest`: settings and number of shards; written last, when the store is complete
+    00000.npy ...  shards: grids (images, views, L, D) in float16, or for int8 records of steps (L,) and values (L, D)
+    00000.json     `ShardRecord`: image names, checksums, unreadable images
+    verified.json  size and time of each shard when it was last verified
+    plan.json, 00000.progress  of a store that is being written; see `features.writer`
+"""
 
 import fcntl
 import hashlib
@@ -28,7 +37,7 @@ Precision = Literal["float16", "int8"]
 
 
 class Float16:
-    """Grids stored and read as float16."""
+    """Storage of grids in float16, which is also what is read."""
 
     def record(self, regions: int, dim: int) -> np.dtype:
         """Return the data type of one grid."""
@@ -43,12 +52,16 @@ class Float16:
         return torch.from_numpy(packed)
 
     def are_finite(self, packed: NDArray) -> bool:
-        exponent = np.uint16(0x7C00)  # all ones for infinity and NaN
+        """Return whether stored grids have neither NaN nor infinity."""
+        exponent = np.uint16(0x7C00)  # the bits of the exponent, which are all 1 in infinity and NaN
         return not ((packed.view(np.uint16) & exponent) == exponent).any()
 
 
 class Int8(Float16):
-    """value = q * step with q from -127 to 127 and step = max |value| / 127 per region. Read as float32."""
+    """Storage of grids in int8: value = q * step, with q from -127 to 127 and step = max |value| / 127 per region.
+
+    They are read as float32.
+    """
 
     def record(self, regions: int, dim: int) -> np.dtype:
         return np.dtype([("step", np.float32, (regions,)), ("q", np.int8, (regions, dim))])
@@ -58,7 +71,7 @@ class Int8(Float16):
         packed = np.empty(len(values), self.record(*values.shape[1:]))
         packed["step"] = np.abs(values).max(axis=2) / 127
         step = packed["step"][..., np.newaxis]
-        with np.errstate(invalid="ignore"):  # the step marks infinity
+        with np.errstate(invalid="ignore"):  # `are_finite` finds infinity and NaN by the step
             packed["q"] = np.rint(np.divide(values, step, out=np.zeros_like(values), where=step > 0))
         return packed
 
@@ -78,20 +91,20 @@ FORMAT = 2
 """Version of the storage format; 1 was a single safetensors file."""
 
 BATCH_SIZE = 32
-"""Images per batch of encoding, writing and checksums."""
+"""Images per batch, the unit of encoding, writing and checksums."""
 
 MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
 
 Settings = Mapping[str, Any]
-"""Everything that decides the values of the grids: the content of `Encoder.describe`, `dtype`, `views`, and settings
+"""Everything that determines the values of the grids: the content of `Encoder.describe`, `dtype`, `views`, and settings
 that differ from `USUAL`."""
 
 USUAL: Settings = {"precision": "float32", "crop_mode": "center"}
-"""Settings that a store records only if they differ from these."""
+"""Defaults of settings that a store records only if they differ."""
 
 
 class FileStamp(NamedTuple):
-    """What identifies the content of a photograph: size in bytes, time of the last change in ns, and CRC-32."""
+    """Identification of the content of a photograph: size in bytes, time of the last change in ns, and CRC-32."""
 
     size: int
     changed: int
@@ -99,6 +112,7 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> "FileStamp":
+        """Return the stamp of a file, which is read for it."""
         about = os.stat(path)
         return cls(about.st_size, about.st_mtime_ns, zlib.crc32(Path(path).read_bytes()))
 
@@ -113,7 +127,7 @@ class FileStamp(NamedTuple):
 class Manifest(BaseModel):
     """Content of `store.json`.
 
-    relative_error: |stored - computed| / |computed|, over all grids.
+    relative_error: |stored - computed| / |computed|, Euclidean norms over all grids.
     """
 
     format: int
@@ -124,9 +138,9 @@ class Manifest(BaseModel):
 
 
 class ShardRecord(BaseModel):
-    """Content of a shard.
+    """Record of a shard.
 
-    images: names by position, including unreadable images.
+    images: names by position, unreadable images included.
     skipped: unreadable images with the reason; their grids are 0.
     checksums: CRC-32 of each batch's bytes.
     lost, whole: sums of squares over all values of (stored - computed) and of computed.
@@ -145,18 +159,22 @@ Content = TypeVar("Content", Manifest, ShardRecord)
 
 
 def shard_file(path: Path, number: int) -> Path:
+    """Return the file with the grids of a shard."""
     return path / f"{number:05}.npy"
 
 
 def record_file(path: Path, number: int) -> Path:
+    """Return the file with the record of a shard, which exists if the shard is complete."""
     return path / f"{number:05}.json"
 
 
 def journal_file(path: Path, number: int) -> Path:
+    """Return the file with the journal of a shard that is being written."""
     return path / f"{number:05}.progress"
 
 
 def is_finished(path: Path) -> bool:
+    """Return whether a folder has a complete store."""
     return (path / MANIFEST).is_file()
 
 
@@ -167,7 +185,7 @@ def grid_type(settings: Settings) -> np.dtype:
 
 
 def shard_header(settings: Settings, images: int) -> bytes:
-    """Return the header of a `.npy` file for that many images."""
+    """Return the header of a shard, a `.npy` file, with that many images. Its length is a multiple of 64 bytes."""
     grid, head = grid_type(settings), io.BytesIO()
     descr, shape = np.lib.format.dtype_to_descr(grid.base), (images, settings["views"], *grid.shape)
     np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
@@ -180,11 +198,16 @@ def image_bytes(settings: Settings) -> int:
 
 
 def shard_bytes(settings: Settings, images: int) -> int:
+    """Return the size of a shard in bytes."""
     return len(shard_header(settings, images)) + images * image_bytes(settings)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a store's manifest. Raises `UserError` for a missing, damaged or incompatible one."""
+    """Read the manifest of a store.
+
+    Raises:
+        UserError: it is missing, damaged or of another format.
+    """
     if path.is_dir() and not is_finished(path):
         raise UserError(f"{path} is not a complete feature store; run prepare again, or remove the folder")
     manifest = _read(path / MANIFEST, Manifest)
@@ -197,7 +220,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_record(path: Path, number: int) -> ShardRecord:
-    """Read a shard's record. Raises `UserError` if it is missing or damaged."""
+    """Read the record of a shard. Raise `UserError` if it is missing or damaged."""
     return _read(record_file(path, number), ShardRecord)
 
 
@@ -211,6 +234,7 @@ def _read(file: Path, kind: type[Content]) -> Content:
 
 
 def damaged(path: Path, reason: str) -> UserError:
+    """Return the error for a damaged store."""
     return UserError(f"{path} is damaged ({reason}); remove the folder and it will be made again, by prepare or train")
 
 
@@ -222,7 +246,7 @@ def write_whole(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
 
 
 def check_same_settings(path: Path, made_with: Settings, expected: Settings) -> None:
-    """Raise a `UserError` that names the first setting that differs."""
+    """Raise `UserError` if settings differ; the message names the first difference."""
     for key in {**made_with, **expected}:
         ours, theirs = (settings.get(key, USUAL.get(key)) for settings in (expected, made_with))
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
@@ -235,11 +259,11 @@ def check_same_settings(path: Path, made_with: Settings, expected: Settings) -> 
 
 
 SHARD_SIZE = 1024
-"""Images per shard."""
+"""Maximum number of images per shard."""
 
 
 class StorePlan(NamedTuple):
-    """Planned content of a store: the grids of the images, in this order."""
+    """Planned content of a store: the grids of `images` in this order."""
 
     dataset: str
     settings: Settings
@@ -253,18 +277,24 @@ class StorePlan(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
+        """Size of all shards in bytes."""
         return sum(shard_bytes(self.settings, len(images)) for images in self.shards)
 
     def describe(self) -> dict[str, Any]:
-        """Return JSON data that must be equal for an unfinished store to be continued."""
+        """Return the content of `plan.json`. An unfinished store is continued if it is equal."""
         names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
         own = {"settings": self.settings, "shard_size": self.shard_size, "images_sha256": names}
         return json.loads(json.dumps({"format": FORMAT, "dataset": self.dataset, **own}))
 
 
 class EncodedBatch(NamedTuple):
-    """A batch of images: names of the readable ones and their grids (N, views, L, D), the errors of the others, and the
-    stamps of their files."""
+    """An encoded batch.
+
+    images   names of the readable images
+    grids    (N, views, L, D) their grids, in float32
+    skipped  errors of the unreadable images, by name
+    stamps   of the files of the readable images
+    """
 
     images: Sequence[str]
     grids: Tensor
@@ -273,11 +303,12 @@ class EncodedBatch(NamedTuple):
 
 
 Encode = Callable[[Sequence[Sequence[str]]], Iterator[EncodedBatch]]
-"""Maps the batches of a shard, as names, to their grids."""
+"""Encodes batches of images, which are given by their names."""
 
 
 @contextmanager
 def report_errors(path: Path, plan: StorePlan) -> Iterator[None]:
+    """Convert an error of writing, such as a full disk, to `UserError`."""
     try:
         yield
     except OSError as fault:
@@ -290,10 +321,18 @@ def report_errors(path: Path, plan: StorePlan) -> Iterator[None]:
 class FeatureStore:
     """Grids by row, read from disk on request.
 
-    Files are opened at their first use and read by `pread`, so a store works in other processes, forked or not, and the
-    data count as the system's page cache instead of this process's memory.
+    Files are opened at their first use and read with `pread`, which has no file position. A store therefore works in
+    other processes, forked or not, and its data are in the page cache instead of this process's memory.
 
-    Raises `UserError` if the store's settings differ from `expected`, naming the first difference.
+    Attributes:
+        settings: with which the grids were computed.
+        views: grids per image.
+        relative_error: of storage, see `Manifest`.
+        skipped: unreadable images, with the reason.
+        stamps: of the photographs when they were encoded.
+
+    Raises:
+        UserError: the store is incomplete or damaged, or its settings differ from `expected`.
     """
 
     def __init__(self, path: Path, expected: Settings | None = None):
@@ -322,7 +361,7 @@ class FeatureStore:
             self.stamps |= record.stamps
 
     def rows(self, images: Sequence[str]) -> Tensor:
-        """Return the rows of the named images; a `UserError` if the store lacks one."""
+        """Return the rows (I,) of the named images. Raise `UserError` if the store lacks one."""
         unknown = [image for image in images if image not in self._rows]
         if unknown:
             raise UserError(
@@ -339,23 +378,28 @@ class FeatureStore:
         return len(self._rows)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return grids (I, L, D) of the unchanged images at rows (I,); float16, or float32 for int8 stores."""
+        """Return the grids (I, L, D) of view 0 at rows (I,), in float16, or in float32 if the store has int8."""
         return self.read(rows, torch.zeros_like(rows))
 
     def read(self, rows: Tensor, views: Tensor) -> Tensor:
-        """Like `store[rows]`, with the view of each image from `views` (I,).
+        """Return the grids (I, L, D) at rows (I,), of the views (I,).
 
-        Raises `IndexError` for a view that is not in the store.
+        Raises:
+            IndexError: the store does not have a view.
+            UserError: a shard is missing or too short.
         """
         if (views >= self.views).any():
             raise IndexError(f"{self.path} has {self.views} views of each image, and no view {int(views.max())}")
+        # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a header of
+        # _starts[k] bytes, the views of an image follow each other. View v of row r has the offset
+        # _starts[k] + (r - _firsts[k]) * image_bytes + v * grid_bytes.
         numbers = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
         images = self._starts[numbers] + (rows.numpy() - self._firsts[numbers]) * image_bytes(self.settings)
         offsets = (images + views.numpy() * self._grid.itemsize).tolist()
         content = np.empty((len(rows), self._grid.itemsize), np.uint8)
         try:
             files = [self._open(number) for number in numbers.tolist()]
-            for file, offset in zip(files, offsets, strict=True):  # let the disk read ahead for all grids
+            for file, offset in zip(files, offsets, strict=True):  # the disk can then read all grids at once
                 fadvise(file, "WILLNEED", offset, self._grid.itemsize)
             for file, offset, number, own in zip(files, offsets, numbers, content, strict=True):
                 if os.preadv(file, [own.data], offset) != len(own):
@@ -381,12 +425,13 @@ class FeatureStore:
 
 
 def verify(path: Path, shards: Iterable[int] | None = None) -> Iterator[int]:
-    """Read a store, and yield the number of images of each batch with valid checksum and finite values.
+    """Verify checksums, and that all values are finite. Yield the number of images of each verified batch.
 
     Args:
         shards: by default all.
 
-    Raises `UserError` for the first invalid batch.
+    Raises:
+        UserError: at the first invalid batch.
     """
     manifest = read_manifest(path)
     numbers, grid = NUMBERS[manifest.settings["dtype"]], grid_type(manifest.settings)

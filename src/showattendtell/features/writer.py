@@ -1,4 +1,8 @@
-"""Write feature shards, with a journal from which interrupted work resumes."""
+"""Write feature stores in several processes, with journals from which interrupted work resumes.
+
+Every process that writes holds a shared lock on the folder, and an exclusive one on its shard. Laying out and
+completing a store need an exclusive lock on the folder. The locks are those of `flock`, which end with their process.
+"""
 
 import fcntl
 import json
@@ -43,7 +47,7 @@ from showattendtell.settings import NonNegativeInt
 
 
 class JournalLine(BaseModel):
-    """Journal entry of a batch."""
+    """Journal entry of a batch; for the fields see `ShardRecord`."""
 
     batch: NonNegativeInt
     checksum: int
@@ -54,7 +58,11 @@ class JournalLine(BaseModel):
 
 
 class Shard:
-    """Part of a store that one process writes in batches; a journal records the completed ones."""
+    """A shard that this process writes in batches; its journal has a line for each complete batch.
+
+    Args:
+        file: descriptor of the shard's file.
+    """
 
     def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: int):
         self._path, self._plan, self._number, self._images, self._file = path, plan, number, images, file
@@ -75,7 +83,11 @@ class Shard:
         return [batch for batch in range(-(-len(self._images) // BATCH_SIZE)) if batch not in self._lines]
 
     def write(self, batch: int, encoded: EncodedBatch) -> None:
-        """Write a batch at its positions in the file, and record it in the journal."""
+        """Write a batch to its place in the file, and record it in the journal.
+
+        Raises:
+            UserError: values are too large for the number format, or the disk is full.
+        """
         images = self.batch(batch)
         packed = np.zeros((len(images), self._plan.settings["views"]), grid_type(self._plan.settings))
         lost = whole = 0.0
@@ -108,7 +120,7 @@ class Shard:
         self._lines[batch] = line
 
     def finish(self) -> None:
-        """Write the shard's record, which replaces its journal."""
+        """Write the record of the complete shard, which replaces the journal."""
         lines = [self._lines[batch] for batch in sorted(self._lines)]
         record = ShardRecord(
             images=list(self._images),
@@ -128,7 +140,7 @@ class Shard:
             line = line[self.journal.write(line) :]
 
     def _read_journal(self) -> None:
-        """Read the journal of an interrupted process: complete lines that match the shard."""
+        """Read the journal of an interrupted process. Lines count only if the file has the batch that they describe."""
         self.journal.seek(0)
         content = self.journal.read()
         for line in content.split(b"\n"):
@@ -144,10 +156,13 @@ class Shard:
 
 
 def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
-    """Call `work`, which must call `write_shards`, until the store is complete.
+    """Call `work`, which calls `write_shards`, until the store is complete.
 
-    Waits for shards of other processes, and takes them over if those are killed. Raises `UserError` if they write
-    another store, or the disk is full: space for all images is reserved at the start.
+    Shards of other processes are waited for, and written here if those processes are killed. Space for all images is
+    reserved at the start.
+
+    Raises:
+        UserError: another process writes a store with other settings there, or the disk is full.
     """
     with report_errors(path, plan):
         path.mkdir(parents=True, exist_ok=True)
@@ -166,7 +181,11 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
 def write_shards(
     path: Path, plan: StorePlan, encode: Encode, report: Callable[[int], None] = lambda number: None
 ) -> None:
-    """Write every shard that no other process writes or has written; `report` gets the images of each batch."""
+    """Write all shards that no other process writes or has written.
+
+    Args:
+        report: gets the number of images of each batch that is written.
+    """
     with open_folder(path) as folder:
         fcntl.flock(folder, fcntl.LOCK_SH)
         for number, images in enumerate(plan.shards):
@@ -192,7 +211,7 @@ def _write_shard(shard: Shard, encode: Encode, report: Callable[[int], None]) ->
 
 
 def count_written(path: Path, plan: StorePlan) -> int:
-    """Return the number of images that unfinished work has written."""
+    """Return the number of images in the complete batches of an unfinished store."""
     written = 0
     for number, images in enumerate(plan.shards):
         if record_file(path, number).exists():
@@ -203,7 +222,7 @@ def count_written(path: Path, plan: StorePlan) -> int:
 
 
 def _join(folder: int, path: Path, plan: StorePlan) -> bool:
-    """Take the shared lock on a folder that is laid out for the plan; return whether work is left."""
+    """Take a shared lock on the folder, which the first process lays out. Return whether work is left."""
     with report_errors(path, plan):
         with suppress(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -226,7 +245,7 @@ def _read_plan(path: Path) -> Any:
 
 
 def _lay_out(path: Path, plan: StorePlan) -> None:
-    """Remove files of other settings, and reserve space for all images."""
+    """Remove the shards of another plan, and reserve space for all images."""
     _remove_shards(path, path / PLAN)
     try:
         for number, images in enumerate(plan.shards):
@@ -247,7 +266,7 @@ def _remove_shards(path: Path, *others: Path) -> None:
 
 
 def seal(path: Path, dataset: str, settings: Settings, records: Sequence[ShardRecord]) -> None:
-    """Write the manifest of a complete set of shards."""
+    """Complete a store by writing its manifest."""
     lost, whole = sum(record.lost for record in records), sum(record.whole for record in records)
     manifest = Manifest(
         format=FORMAT,

@@ -1,6 +1,7 @@
-"""Checkpoints and model folders: find, read and write them, and restore the models in them.
+"""Checkpoints and model folders: find, read and write them, and restore their models.
 
-A checkpoint describes itself. A model folder is one to share or publish: configuration, weights and a model card.
+A checkpoint is a file of torch with metadata from which the model is rebuilt, and its weights. A model folder is for
+publishing: `config.json`, `model.safetensors` and a model card. No code in either is executed.
 """
 
 import json
@@ -42,7 +43,7 @@ from showattendtell.types import Dataset, fingerprint
 FORMAT = 3
 
 UPGRADED = 2
-"""The older format that can also be read; its settings have other names."""
+"""The older format that can also be read. Its settings have other names."""
 
 CARD = "showattendtell"
 """Key of the metadata in a checkpoint."""
@@ -50,13 +51,13 @@ CARD = "showattendtell"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 ENCODER = "encoder."
-"""Prefix of the names of the encoder's weights."""
+"""Prefix of the encoder's weights in a state dict."""
 
 CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
-"""Folder of feature caches, resolved on the machine that uses the model."""
+"""The setting `cache` of a published model, resolved on the machine that uses it."""
 
 SHIPPED = "flickr8k_soft"
-"""The bundled model."""
+"""Name of the default bundled model."""
 
 
 class _EncoderCard(TypedDict):
@@ -66,7 +67,7 @@ class _EncoderCard(TypedDict):
 
 
 class _Card(TypedDict):
-    """The fields of a checkpoint's metadata that are read, for pydantic."""
+    """Metadata of a checkpoint: the fields that are read, for pydantic."""
 
     version: str
     config: dict[str, Any]
@@ -77,7 +78,7 @@ class _Card(TypedDict):
 
 
 class LoadedModel(NamedTuple):
-    """A trained model, the configuration it was trained with, and the metadata of its checkpoint."""
+    """A trained model, the configuration that it was trained with, and the metadata of its checkpoint."""
 
     module: ImageCaptioner
     config: Config
@@ -112,15 +113,17 @@ def write_card(
 
 
 def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None) -> LoadedModel:
-    """Load a trained model from a checkpoint. Nothing in the file is executed.
+    """Load a trained model from a checkpoint. No code in the file is executed.
 
     Args:
-        path: a checkpoint, a folder that `write_model_folder` wrote, or a name that `find_model` knows.
-        device: `cpu`, `cuda`, or `auto` for the process's own GPU if there is one.
+        path: a checkpoint, a model folder, or a name that `find_model` accepts.
+        device: `cpu`, `cuda`, or `auto` for the GPU of this process if there is one.
         decoding: how captions are generated.
-        attention: settings of the attention; those that are not null override the settings of training.
+        attention: settings of the attention. Those that are not null override the settings of training.
 
-    Raises `UserError` for a file that is missing, damaged, not from this project, or of another format.
+    Raises:
+        UserError: the file is missing, damaged, not from this project, or of another format; it names a class that is
+            not trusted; or there is no such device.
     """
     file = find_model(path)
     card, state = read_checkpoint(file)
@@ -146,7 +149,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
         own = config.encoder if published else with_overrides(config.encoder, weights="random")
         vocabulary = Vocabulary(card["vocabulary"])
-        with torch.device("meta"):  # without memory: an altered network or size may need any amount
+        with torch.device("meta"):  # allocates no memory: in an altered file a size may be any number
             if not published:
                 _check_shapes(build(own), "encoder", state, path)
         encoder = build(own)
@@ -158,7 +161,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except UserError:
         raise
-    except Exception as fault:  # a library of another version may raise any type
+    except Exception as fault:  # another version of a library may raise any type
         raise UserError(
             f"{path} cannot be loaded ({sentence(fault)}): either the file was altered, or showattendtell or a package "
             f"of its encoder changed since version {card.get('version')} wrote it; --debug shows the traceback"
@@ -207,7 +210,7 @@ def _device(name: str) -> torch.device:
 
 
 def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], path: str) -> None:
-    """Raise `UserError` unless the weights of a part in `state` have its shapes and its kinds of numbers."""
+    """Raise `UserError` if the weights of a part in `state` have other shapes, or integers in place of floats."""
     for name, planned in module.state_dict().items():
         stored = state.get(f"{part}.{name}", torch.empty(0))
         if stored.shape != planned.shape or stored.dtype.is_floating_point != planned.dtype.is_floating_point:
@@ -218,8 +221,8 @@ def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], pat
 
 
 def save_model_folder(restored: LoadedModel, folder: Path) -> None:
-    """Write the model as `write_model_folder` does; leave out the encoder's weights if they equal the published weights
-    that its configuration names."""
+    """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
+    names."""
     is_published = False
     if restored.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         with suppress(UserError):
@@ -231,7 +234,11 @@ def save_model_folder(restored: LoadedModel, folder: Path) -> None:
 def load_models(
     paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
 ) -> list[LoadedModel]:
-    """Load several checkpoints as an ensemble; raise `UserError` if their vocabularies differ."""
+    """Load several checkpoints for an ensemble.
+
+    Raises:
+        UserError: as `load_model`, or the vocabularies differ.
+    """
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
         if model.module.vocabulary.words != models[0].module.vocabulary.words:
@@ -243,8 +250,10 @@ def load_models(
 
 
 def find_damage(file: Path) -> str:
-    """Return what is wrong with a checkpoint, by the CRC-32 that torch stores with each part but does not verify;
-    empty if it is intact."""
+    """Return what is wrong with the file of a checkpoint; an empty text if it is intact.
+
+    torch stores a CRC-32 with each part of the file, but does not verify it.
+    """
     try:
         with zipfile.ZipFile(file) as parts:
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
@@ -258,9 +267,13 @@ def find_damage(file: Path) -> str:
 
 
 def load(file: Path, mmap: bool = False) -> dict[str, Any]:
-    """Read a checkpoint; with `mmap` tensors are read from the file when they are used. Nothing in it is executed.
+    """Read a checkpoint. No code in it is executed.
 
-    Raises `UserError` for a file that is not from this project.
+    Args:
+        mmap: read tensors from the file when they are used.
+
+    Raises:
+        UserError: the file is damaged, or not from this project.
     """
     try:
         checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
@@ -295,7 +308,11 @@ def _upgrade(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(content: Mapping[str, Any], file: Path, keep: Path | None = None) -> None:
-    """Write a checkpoint atomically; raise an OSError if that fails. `keep` is a new name for the previous file."""
+    """Write a checkpoint atomically. See `atomic_write`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     try:
         with atomic_write(file, keep) as stream:
             torch.save(content, stream)
@@ -308,9 +325,10 @@ def _damaged(file: Path, reason: str) -> UserError:
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the metadata and the weights by name of a checkpoint or a model folder.
+    """Return the metadata and the state dict of a checkpoint or a model folder.
 
-    Raises `UserError` for one that is damaged, not from this project, or of another format.
+    Raises:
+        UserError: it is damaged, not from this project, or of another format.
     """
     if file.is_dir() and not (file / CONFIG).is_file():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
@@ -335,11 +353,11 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _check_weights(state: Any, file: Path) -> None:
-    """Raise `UserError` unless these are tensors by name, stored in full, of finite numbers."""
+    """Raise `UserError` unless a state dict has tensors that are stored completely, with finite values."""
     if not isinstance(state, dict) or not all(isinstance(weights, Tensor) for weights in state.values()):
         raise _damaged(file, "its state_dict is not one of tensors")
     for name, weights in state.items():
-        # A tensor with a stride of 0 claims more numbers than the file holds.
+        # a tensor with a stride of 0 has more values than the file
         is_plain = weights.layout == torch.strided and weights.device.type == "cpu" and not weights.is_quantized
         if not isinstance(name, str) or not is_plain or weights.untyped_storage().nbytes() < weights.nbytes:
             raise _damaged(file, f"{name} is not stored in full")
@@ -348,9 +366,12 @@ def _check_weights(state: Any, file: Path) -> None:
 
 
 def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str, Tensor], with_encoder: bool) -> None:
-    """Write `config.json` and `model.safetensors`, matrices in half precision; the encoder only `with_encoder`.
+    """Write `config.json` and `model.safetensors`, with matrices in half precision.
 
-    Absolute paths in the configuration are cut to their last part, since they have no meaning on other machines.
+    Of absolute paths in the configuration only the last part is kept.
+
+    Args:
+        with_encoder: include the encoder's weights.
     """
     config = {**without_places(card["config"]), "cache": CACHE}
     if with_encoder:
@@ -370,7 +391,7 @@ def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str
 
 
 def without_places(settings: Any) -> Any:
-    """Return a configuration as plain data, with absolute paths cut to their last part."""
+    """Return settings with the last part of each absolute path in its place: on other machines it has no meaning."""
     if isinstance(settings, Mapping):
         return {name: without_places(value) for name, value in settings.items()}
     if isinstance(settings, list):
@@ -380,9 +401,10 @@ def without_places(settings: Any) -> Any:
 
 
 def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the metadata and weights in a model folder; nothing in it is executed.
+    """Return the metadata and the state dict in a model folder. No code in it is executed.
 
-    Raises `UserError` if it is damaged or not from this project.
+    Raises:
+        UserError: it is damaged or not from this project.
     """
     missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
     if missing:
@@ -400,16 +422,19 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def bundled_models() -> dict[str, Path]:
-    """Return the folders of the bundled models by their names."""
+    """Return the folder of each bundled model by its name."""
     root = Path(str(files("showattendtell") / "shipped"))
     return {folder.parent.name: folder.parent for folder in sorted(root.glob(f"*/{CONFIG}"))}
 
 
 def find_model(name: str) -> Path:
-    """Return the file or folder of a model: a path on this machine, a bundled model, or one on the hub, as
-    `owner/name` or `owner/name@revision`.
+    """Return the file or folder of a model, which is downloaded if it is on the hub.
 
-    Raises `UserError` if it is not found.
+    Args:
+        name: a path, the name of a bundled model, or `owner/name` or `owner/name@revision` on the hub.
+
+    Raises:
+        UserError: it is not found, or cannot be downloaded.
     """
     path, shipped = Path(name).expanduser(), bundled_models()
     if path.exists():
@@ -436,12 +461,13 @@ def find_model(name: str) -> Path:
 
 
 def weights_file(model: Path) -> Path:
-    """Return the file with the weights of a checkpoint or a model folder, which identifies the model."""
+    """Return the file with the weights of a checkpoint or a model folder, whose hash identifies the model."""
     return model / WEIGHTS if model.is_dir() else model
 
 
 def next_to(checkpoint: str, name: str) -> Path:
-    """Return a file in the folder of a checkpoint; in the working directory for a bundled model or one on the hub."""
+    """Return the path of a file next to a checkpoint; in the working directory for a bundled model or one on the
+    hub."""
     path = Path(checkpoint).expanduser()
     return path.with_name(name) if path.exists() else Path(name)
 

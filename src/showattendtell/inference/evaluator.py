@@ -1,4 +1,4 @@
-"""Evaluation of trained models on a split: the part that the evaluation commands share."""
+"""Evaluation of trained models on a split, for the commands."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,14 +36,15 @@ from showattendtell.visualization.tables import (
 )
 
 ATTENTION = "attention"
-"""The metric of attention maps, which needs boxes and no captions."""
+"""Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
 
 
 class EvaluationRun(NamedTuple):
-    """Restored models, several of them as an ensemble, and the images of a split as each model takes them.
+    """Models, several of them as an ensemble, with the images of a split as each of them reads them.
 
     hashes: SHA-256 of the files with their weights.
-    mirrors: the same models with mirrored images; empty if the decoding does not use them.
+    writers: each model with its images.
+    mirrors: each model with mirror images; empty if the decoding does not use them.
     """
 
     checkpoints: Sequence[str]
@@ -56,13 +57,15 @@ class EvaluationRun(NamedTuple):
 
     @property
     def examples(self) -> tuple[Example, ...]:
+        """The examples of the split."""
         return self.dataset.split(self.split)
 
     def title(self) -> str:
+        """Return the name of the data set and the split, with the number of images."""
         return f"{self.dataset.name}, {len(self.examples)} images of {self.split}"
 
     def origin(self) -> dict[str, Any]:
-        """Return the provenance that a result file records; values are lists for an ensemble."""
+        """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
         return {
             "dataset": self.dataset.name,
             "split": self.split,
@@ -80,16 +83,20 @@ class EvaluationRun(NamedTuple):
         return values[0] if len(values) == 1 else list(values)
 
     def result_file(self, kind: str) -> Path:
-        """Return `KIND-SPLIT.json` in the first checkpoint's folder; for an ensemble `KIND-SPLIT-ensemble.json`."""
+        """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, for an ensemble
+        `KIND-SPLIT-ensemble.json`."""
         together = "" if len(self.checkpoints) == 1 else "-ensemble"
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
 def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
-    """Open what a command's `checkpoint`, `split`, `dataset`, `attention`, `device` and `cache` name.
+    """Load the checkpoints and the split that the configuration of a command names.
 
-    Data set and attention default to those of training, the data set to that of the first checkpoint. Settings that are
-    not null override them.
+    Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
+    the first checkpoint.
+
+    Raises:
+        UserError: a checkpoint, a setting or the data set is wrong.
     """
     torch.manual_seed(config.seed)
     checkpoints = [config.checkpoint] if isinstance(config.checkpoint, str) else list(config.checkpoint)
@@ -111,83 +118,95 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
 
 
 class Scores(NamedTuple):
-    """The scores of captions by their names in result files, and the reason for each missing metric."""
+    """Scores of captions by their names in result files, and the reason for each missing metric."""
 
     figures: dict[str, float]
     missing: dict[str, str]
 
 
 def score(
-    trial: EvaluationRun,
+    run: EvaluationRun,
     written: Mapping[str, Sequence[Sequence[str]]],
-    people: Mapping[str, list[str]],
+    references: Mapping[str, list[str]],
     config: Config,
     clip: Clip | None = None,
 ) -> Scores:
-    """Score the best caption of each image against the reference captions, with the metrics and the tokenizer of the
-    command. A metric that fails is reported as missing; the others are still computed."""
+    """Score the best caption of each image.
+
+    A metric that fails is missing and does not prevent the others.
+
+    Args:
+        written: captions of each image in words, best first.
+        references: reference captions of each image.
+        config: of the command, with `metrics` and `tokenizer`.
+        clip: the model for CLIPScore, if it is computed.
+    """
     from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
 
     said = [captions[0] for captions in written.values()]
-    learned = [caption.words for example in trial.dataset.split("train") for caption in example.captions]
-    sentences = {Path(trial.checkpoints[0]): [" ".join(words) for words in said]}
-    corpus = in_words(MatchedCaptions(list(written), list(people.values()), sentences), config.tokenizer)
+    learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
+    sentences = {Path(run.checkpoints[0]): [" ".join(words) for words in said]}
+    corpus = in_words(MatchedCaptions(list(written), list(references.values()), sentences), config.tokenizer)
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
     panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name != ATTENTION])
-    if ATTENTION in config.metrics and (reason := _lacks_attention(trial)):
+    if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)
     diversity.update(said)
     figures = {**corpus_figures(panel.measured.values()), **{name: x.item() for name, x in diversity.compute().items()}}
     if clip:
-        clip_score = CLIPScore(clip).to(trial.writers[0].module.device)
+        clip_score = CLIPScore(clip).to(run.writers[0].module.device)
         try:
-            clip_score.update([" ".join(words) for words in said], [example.path for example in trial.examples])
+            clip_score.update([" ".join(words) for words in said], [example.path for example in run.examples])
             figures["clip_score"] = clip_score.compute().item()
         except UserError as fault:
             panel.missing["clip_score"] = str(fault)
     return Scores(figures, panel.missing)
 
 
-def evaluate_attention(trial: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
-    """Print and return the scores of attention maps (printed `with_kinds` of objects, too) and of relations; empty for
-    an ensemble."""
-    if len(trial.writers) > 1:
+def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
+    """Print and return the scores of attention maps and relation words; none for an ensemble.
+
+    Args:
+        with_kinds: also print the scores by kind of object.
+    """
+    if len(run.writers) > 1:
         return {}
-    watched = measure_maps(*trial.writers[0], trial.examples)
+    watched = measure_maps(*run.writers[0], run.examples)
     maps = {f"attention_{name}": float(figure.mean) for name, figure in watched.items()}
     print_maps(maps)
-    relations = measure_relations(*trial.writers[0], trial.examples)
+    relations = measure_relations(*run.writers[0], run.examples)
     print_relations(relations)
     figures = {**maps, **relation_figures(relations)}
-    if attention_scores := measure_attention(*trial.writers[0], trial.examples):
+    if attention_scores := measure_attention(*run.writers[0], run.examples):
         print_attention_scores(attention_scores, "attention at the ground-truth boxes", with_kinds)
         figures |= attention_score_figures(attention_scores)
     return figures
 
 
-def score_attention(trial: EvaluationRun) -> dict[str, Any]:
+def score_attention(run: EvaluationRun) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object.
 
-    Raises `UserError` for a data set without ground-truth boxes, and for an ensemble.
+    Raises:
+        UserError: the data set has no ground-truth boxes, or there are several models.
     """
-    if reason := _lacks_attention(trial):
+    if reason := _lacks_attention(run):
         raise UserError(reason)
-    attention_scores = measure_attention(*trial.writers[0], trial.examples)
+    attention_scores = measure_attention(*run.writers[0], run.examples)
     assert attention_scores
-    print_attention_scores(attention_scores, trial.title(), with_kinds=True)
-    print_notes(trial.dataset.notes)
+    print_attention_scores(attention_scores, run.title(), with_kinds=True)
+    print_notes(run.dataset.notes)
     return attention_score_figures(attention_scores)
 
 
-def _lacks_attention(trial: EvaluationRun) -> str:
-    """Return why the attention of the models cannot be scored; empty if it can."""
-    if len(trial.writers) > 1:
+def _lacks_attention(run: EvaluationRun) -> str:
+    """Return why attention cannot be scored; an empty text if it can."""
+    if len(run.writers) > 1:
         return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
-    if any(caption.phrases for example in trial.examples for caption in example.captions):
+    if any(caption.phrases for example in run.examples for caption in example.captions):
         return ""
     return (
-        f"the data set {trial.dataset.name} has no ground-truth boxes of what its captions name; give them as "
+        f"the data set {run.dataset.name} has no ground-truth boxes of what its captions name; give them as "
         "dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
     )

@@ -1,4 +1,4 @@
-"""Matching of caption files of any origin with the reference captions of the same images."""
+"""Matching of generated captions in files with the reference captions of the same images."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
@@ -12,7 +12,7 @@ from showattendtell.metrics.tokenizers import split_sentences
 from showattendtell.runtime.files import sha256
 
 TRAINED_ON = ("train", "restval")
-"""The splits of Karpathy's files that captioners are trained on."""
+"""The splits of Karpathy's files that models are trained on."""
 
 Files = Mapping[Path, CaptionFile]
 Said = TypeVar("Said", str, list[str])
@@ -21,9 +21,9 @@ Said = TypeVar("Said", str, list[str])
 class MatchedCaptions(NamedTuple, Generic[Said]):
     """Hypotheses and reference captions of N images, as sentences or as lists of words.
 
-    images      their names
-    references  the reference captions of each image
-    hypotheses  by file, the caption of each image
+    images      N names
+    references  N lists of reference captions
+    hypotheses  by file, N generated captions
     notes       a sentence for each kind of skipped entry
     """
 
@@ -34,10 +34,11 @@ class MatchedCaptions(NamedTuple, Generic[Said]):
 
     @property
     def num_references(self) -> int:
+        """The number of reference captions."""
         return sum(map(len, self.references))
 
     def title(self) -> str:
-        """Return the size of the corpus and the hypothesis files; several files are numbered."""
+        """Return the hypothesis files, numbered if there are several, and the size of the corpus."""
         size = f"{len(self.images):,} images with {self.num_references:,} references"
         if len(self.hypotheses) == 1:
             return f"{next(iter(self.hypotheses))}: {size}"
@@ -45,12 +46,17 @@ class MatchedCaptions(NamedTuple, Generic[Said]):
 
 
 def match(hypotheses: Files, references: Files, split: str | None, partial: bool) -> MatchedCaptions[str]:
-    """Return the images of the references, each with its caption from every hypothesis file.
+    """Match the captions of every hypothesis file with the reference captions of the same images.
 
-    Different names of an image in the files are unified. Without reference files, the hypotheses are result files of
-    `evaluate`, which hold the references. `split` selects images of references that have splits. With `partial`, images
-    that some file does not caption are left out; otherwise they are an error.
-    Raises one `UserError` for all mismatches.
+    Different names of an image, such as its number in COCO, are unified.
+
+    Args:
+        references: reference files. Without any, the hypotheses are results of `evaluate`, which have the references.
+        split: the split to score, of references that have splits.
+        partial: leave out images that a file does not caption; otherwise they are an error.
+
+    Raises:
+        UserError: files do not match; the message lists all mismatches.
     """
     plain = {path: file for path, file in {**references, **hypotheses}.items() if file.form == PLAIN}
     if len({len(file.captions) for file in plain.values()}) > 1:
@@ -58,25 +64,25 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
     files = [*hypotheses.values(), *references.values()]
     aliases = {alias: image for file in files for alias, image in file.aliases.items()}
-    people = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
+    known = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
     written = {path: _named(file.captions.items(), aliases) for path, file in hypotheses.items()}
-    faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, people, partial)]
+    faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, known, partial)]
     if faults:
         raise UserError("; ".join(faults))
-    images = [image for image in people if all(captions.get(image) for captions in written.values())]
+    images = [image for image in known if all(captions.get(image) for captions in written.values())]
     if not images:
         raise UserError(f"the references have no image that is captioned in {' and in '.join(map(str, hypotheses))}")
-    left_out = f"{len(people) - len(images):,} of {len(people):,} images are left out: not every file captions them"
+    left_out = f"{len(known) - len(images):,} of {len(known):,} images are left out: not every file captions them"
     return MatchedCaptions(
         images,
-        [people[image] for image in images],
+        [known[image] for image in images],
         {path: [captions[image][0] for image in images] for path, captions in written.items()},
-        (left_out,) if len(images) < len(people) else (),
+        (left_out,) if len(images) < len(known) else (),
     )
 
 
 def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield each image of the split with its captions from the files."""
+    """Yield each image of the split with its captions, file by file."""
     known = {name for file in references.values() for name in file.splits}
     if split is not None and split not in known:
         hint = did_you_mean(split, known) if known else "; no reference file has splits"
@@ -88,7 +94,7 @@ def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[
 
 
 def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield each image with the reference captions stored in the hypothesis files, which must agree on them."""
+    """Yield each image with the reference captions in the hypothesis files, which must be equal in all of them."""
     first = next(iter(hypotheses))
     held = hypotheses[first].references
     for path, file in hypotheses.items():
@@ -102,19 +108,19 @@ def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, lis
 
 
 def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) -> Sentences:
-    """Return captions by image, with aliases of an image replaced by its name."""
+    """Collect captions by the name of the image, which replaces its aliases."""
     sentences: Sentences = {}
     for image, captions in said:
         sentences.setdefault(aliases.get(image, image), []).extend(captions)
     return sentences
 
 
-def _find_faults(path: Path, captions: Sentences, people: Sentences, partial: bool) -> Iterator[str]:
+def _find_faults(path: Path, captions: Sentences, known: Sentences, partial: bool) -> Iterator[str]:
     if several := [image for image, said in captions.items() if len(said) > 1]:
         yield f"{path} has a duplicate id: more than one caption for {some(several)}; one an image is scored"
-    if strange := [image for image in captions if image not in people]:
+    if strange := [image for image in captions if image not in known]:
         yield f"{path} captions {some(strange)} that the references do not have"
-    lacking = [image for image in people if not captions.get(image)]
+    lacking = [image for image in known if not captions.get(image)]
     if lacking and not partial:
         remedy = "partial=true scores the captioned images alone"
         yield f"{path} has no caption for {some(lacking)} of the references; {remedy}"
@@ -126,18 +132,19 @@ def some(images: Sequence[str]) -> str:
 
 
 def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[list[str]]:
-    """Tokenize the corpus; a reference without words is skipped with a note.
+    """Tokenize a corpus. References without words are skipped, with a note.
 
-    Raises `UserError` for an image that has no other reference, and if the tokenizer cannot be run.
+    Raises:
+        UserError: an image has no reference with words, or the tokenizer cannot be run.
     """
     sentences = [*chain.from_iterable(corpus.references), *chain.from_iterable(corpus.hypotheses.values())]
     words = iter(split_words(sentences, tokenizer))
-    references = [list(islice(words, len(people))) for people in corpus.references]
+    references = [list(islice(words, len(captions))) for captions in corpus.references]
     hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
-    spoken = [[caption for caption in people if caption] for people in references]
-    if unsaid := list(compress(corpus.images, (not people for people in spoken))):
+    spoken = [[caption for caption in captions if caption] for captions in references]
+    if unsaid := list(compress(corpus.images, (not captions for captions in spoken))):
         raise UserError(f"{some(unsaid)} without a reference that has words; add one or leave the images out")
-    skipped = compress(corpus.images, ([] in people for people in references))
+    skipped = compress(corpus.images, ([] in captions for captions in references))
     notes = {"references without words are skipped": list(skipped)}
     for path, captions in hypotheses.items():
         silent = compress(corpus.images, (not caption for caption in captions))
@@ -147,7 +154,7 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
 
 
 def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Tokenize all sentences at once; raise `UserError` if the tokenizer cannot be run."""
+    """Tokenize sentences. Raise `UserError` if the tokenizer cannot be run."""
     try:
         return split_sentences(sentences, tokenizer)
     except MetricError as fault:
@@ -155,7 +162,7 @@ def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
 
 
 def training_captions(files: Files) -> list[str]:
-    """Return the captions of the training splits; of files without splits, all captions."""
+    """Return the captions of the training splits, and all captions of files without splits."""
     return [
         sentence
         for file in files.values()
@@ -165,5 +172,5 @@ def training_captions(files: Files) -> list[str]:
 
 
 def describe(files: Files) -> dict[str, dict[str, str]]:
-    """Return the form and the SHA-256 of each file, by its path."""
+    """Return the format and the SHA-256 of each file, by its path."""
     return {str(path): {"form": file.form, "sha256": sha256(path)} for path, file in files.items()}

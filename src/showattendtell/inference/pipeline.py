@@ -1,4 +1,4 @@
-"""Captioning pipeline: a photograph in, its captions and attention maps out; several for the commands that compare."""
+"""Captioning pipeline: from photographs to captions and attention maps."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,23 +29,23 @@ TOGETHER = 8
 
 
 class CaptioningPipeline(ModelHubMixin):
-    """A trained model that captions photographs, or an ensemble with one vocabulary; attention maps are the first's.
+    """A trained model that captions photographs, or an ensemble of models with one vocabulary.
 
-    `save_pretrained(folder)` writes a folder that `load`, `from_pretrained` and every command's `checkpoint=` accept;
-    `push_to_hub(owner/name)` publishes it.
+    The attention maps of an ensemble are those of its first model. `save_pretrained(folder)` writes a folder that
+    `load`, `from_pretrained` and the setting `checkpoint` of commands accept; `push_to_hub(owner/name)` publishes it.
 
     Args:
-        name: shown where several pipelines are compared.
-        seed: random seed of each batch; None leaves torch's generator as it is.
+        name: heading in comparisons of several pipelines.
+        seed: random seed of each batch; None does not change torch's generator.
     """
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._choir = CaptionerEnsemble([model.module for model in models])
+        self._ensemble = CaptionerEnsemble([model.module for model in models])
 
     @property
     def config(self) -> Config:
-        """The configuration that the first of the models was trained with."""
+        """The configuration that the first model was trained with."""
         return self.models[0].config
 
     @property
@@ -53,9 +53,16 @@ class CaptioningPipeline(ModelHubMixin):
         return self.models[0].module
 
     def __call__(self, photographs: Photograph | Sequence[Photograph]) -> Any:
-        """Return an `ImageCaptions` for one photograph, or a list of them for a list or a folder of image files.
+        """Caption photographs.
 
-        Raises `UserError` for a photograph that cannot be read.
+        Args:
+            photographs: one photograph, a list of them, or a folder of image files.
+
+        Returns:
+            An `ImageCaptions` for one photograph, otherwise a list of them.
+
+        Raises:
+            UserError: a photograph cannot be read.
         """
         several = photographs if isinstance(photographs, list | tuple) else _folder(photographs)
         if several is not None:
@@ -65,10 +72,13 @@ class CaptioningPipeline(ModelHubMixin):
     def stream(
         self, photographs: Iterable[Photograph], batch_size: int = TOGETHER, faults: list[str] | None = None
     ) -> Iterator[ImageCaptions]:
-        """Yield the captions of any number of photographs in turn; only one batch of them is held in memory.
+        """Yield the captions of photographs in order. Only one batch of photographs is in memory at a time.
 
         Args:
-            faults: if given, photographs that cannot be read are skipped and their errors are added to this list.
+            faults: if given, photographs that cannot be read are skipped, and their errors are added to this list.
+
+        Raises:
+            UserError: a photograph cannot be read, and no `faults` are given.
         """
         each = chain.from_iterable(_folder(one) or [one] for one in photographs)
         while batch := list(islice(each, batch_size)):
@@ -93,7 +103,7 @@ class CaptioningPipeline(ModelHubMixin):
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            written = self._choir.generate([*seen, *mirrors])
+            written = self._ensemble.generate([*seen, *mirrors])
         first, vocabulary = self._first.encoder, self._first.vocabulary
         for (name, image), captions in zip(pictures, written, strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
@@ -120,19 +130,24 @@ class CaptioningPipeline(ModelHubMixin):
         save_model_folder(self.models[0], save_directory)
 
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
-        """Return the model card; `model_card_kwargs` of `save_pretrained` are arguments of `model_card`."""
+        """Return the model card. The arguments are those of `rendering.model_card`; `save_pretrained` takes them as
+        `model_card_kwargs`."""
         return ModelCard(model_card(self.models[0].card, **about))
 
     @classmethod
     def from_module(cls, module: ImageCaptioner, name: str = "model", seed: int | None = 1) -> "CaptioningPipeline":
-        """Caption with a model in memory, such as a `CaptioningModule` that has been trained."""
+        """Return the pipeline of a model in memory, such as a trained `CaptioningModule`."""
         return cls(name, [LoadedModel(module.eval(), Config({}), {})], seed)
 
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, revision: str | None = None, **settings: Any
     ) -> "CaptioningPipeline":
-        """Load from a folder or the hub, as `load` does; `revision` is the name of a branch, tag or commit."""
+        """Load a model from a folder or the hub. The other arguments are those of `load`.
+
+        Args:
+            revision: branch, tag or commit on the hub.
+        """
         name = str(pretrained_model_name_or_path)
         return load(f"{name}@{revision}" if revision else name, **settings)
 
@@ -165,12 +180,13 @@ def load(
             model, or of one on the hub, `owner/name`; several form an ensemble.
         device: `cpu`, `cuda`, `cuda:1`, ..., or `auto` for the GPU if there is one.
         decoding: how captions are generated; beam search by default.
-        attention_mode: where hard attention looks: a sample, the likeliest region, or the expectation; as in
-            training by default. It sets `attention.inference_mode`.
-        seed: random seed; None leaves torch's generator as it is.
+        attention_mode: how hard attention selects regions: a sample, the most probable region, or the expectation; by
+            default as in training.
+        seed: random seed; None does not change torch's generator.
         search: settings of `BeamSearch` such as `beam_size=5`, if no decoding is given.
 
-    Raises `UserError` for a checkpoint that is missing, damaged or not from this project, and for unknown settings.
+    Raises:
+        UserError: a checkpoint is missing, damaged or not from this project, or a setting is unknown.
     """
     paths = [str(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)]
     if decoding and search:
@@ -190,9 +206,11 @@ def _folder(photograph: Any) -> list[Photograph] | None:
 
 
 def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return a pipeline for a command's `checkpoint`, an ensemble if it is a list, and one for each of `compare`.
+    """Return the pipelines that the configuration of a command names: that of `checkpoint`, an ensemble if it is a
+    list, and one for each of `compare`.
 
-    Raises `UserError` if `names` does not have a different name for each.
+    Raises:
+        UserError: `names` does not have a different name for each.
     """
     checkpoint, compare = (
         [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
@@ -210,13 +228,13 @@ def load_captioners(config: Config) -> list[CaptioningPipeline]:
 
 
 def evenly_spaced(examples: Sequence[Example], number: int | None) -> list[Example]:
-    """Return `number` of the examples at equal distances; all of them if there are fewer or `number` is None."""
+    """Return `number` examples at equal distances; all of them if there are fewer, or if `number` is None."""
     number = min(number or len(examples), len(examples))
     return [examples[place * len(examples) // number] for place in range(number)]
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the shortest ends of the paths, with a folder at least, that differ from each other."""
+    """Return the shortest ends of paths, of two parts or more, that are different for different paths."""
     parts = [Path(path).parts for path in paths]
     for length in range(2, max(map(len, parts))):
         ends = [str(Path(*path[-length:])) for path in parts]
@@ -228,7 +246,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def caption_all(
     captioners: Sequence[CaptioningPipeline], files: Sequence[Path], faults: list[str]
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
-    """Yield the number of each photograph's file with the captions of every model.
+    """Caption files with each pipeline. Yield the position of a file, and its captions by every pipeline.
 
     Files that cannot be read are skipped; their errors are added to `faults`.
     """
@@ -245,7 +263,7 @@ def caption_all(
 
 
 def warn_of_size(photographs: int, how: str) -> None:
-    """Print the size of a page that will be large, and how to get a smaller one."""
+    """Print a note if a page of that many photographs will be large; `how` says how to get a smaller one."""
     megabytes = photographs * KILOBYTES_EACH / 1000
     if megabytes > 20:
         note = f"note: a page of {photographs:,} photographs has about {megabytes:.0f} MB; {how}"

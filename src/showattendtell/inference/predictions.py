@@ -1,4 +1,4 @@
-"""Captions and attention of a trained model over the images of a split."""
+"""Captions and attention maps of trained models for the images of a split."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ CAPTIONS_AT_A_TIME = 64
 
 
 class Predictor(NamedTuple):
-    """A model, and the images of a split preprocessed for it."""
+    """A model, and the source of its images."""
 
     module: ImageCaptioner
     images: ImageSource
@@ -35,20 +35,25 @@ class Predictor(NamedTuple):
 def generate_captions(
     writers: Sequence[Predictor], examples: Sequence[Example], seed: int, mirrors: Sequence[Predictor] = ()
 ) -> dict[str, list[list[str]]]:
-    """Return captions in words by image name, best first; several models form an ensemble. `mirrors` are the same
-    models with mirrored images, if the decoding uses them.
+    """Caption images with a model, or with several as an ensemble.
 
-    With several processes each captions a shard of the images, and all get all captions in the order of the examples.
-    Random draws depend on the seed and the batch, not on the number of processes.
+    With several processes each one captions a part of the images. Random numbers depend on the seed and the batch, not
+    on the number of processes.
+
+    Args:
+        mirrors: the same models with mirror images, if the decoding uses them.
+
+    Returns:
+        By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
     sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
-    choir, written = CaptionerEnsemble([writer.module for writer in writers]), {}
+    ensemble, written = CaptionerEnsemble([writer.module for writer in writers]), {}
     device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
     console = Console(stderr=True, quiet=rank() > 0)
     for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):
         torch.manual_seed(seed + index)
         scenes = [source[index] for source in sources]
-        captioned = choir.generate([scene.images.to(device) for scene in scenes])
+        captioned = ensemble.generate([scene.images.to(device) for scene in scenes])
         for name, captions in zip(scenes[0].names, captioned, strict=True):
             written[name] = [vocabulary.decode(caption.tokens) for caption in captions]
     together = gather(written)
@@ -56,7 +61,7 @@ def generate_captions(
 
 
 def references_of(examples: Sequence[Example]) -> dict[str, list[str]]:
-    """Return the reference captions of each image, as originally written where the data set has kept that."""
+    """Return the reference captions of each image as sentences, before tokenization if the data set has them."""
     return {
         example.image: [caption.written or " ".join(caption.words) for caption in example.captions]
         for example in examples
@@ -66,7 +71,10 @@ def references_of(examples: Sequence[Example]) -> dict[str, list[str]]:
 def measure_attention(
     module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
 ) -> AttentionScores | None:
-    """Score how well attention finds the objects that the nouns of the reference captions name; None without boxes."""
+    """Score the attention maps at the nouns of the reference captions against the boxes of the named objects.
+
+    Returns None for examples without ground-truth boxes.
+    """
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
     from showattendtell.metrics import PointingGame  # torchmetrics takes seconds to import
@@ -77,8 +85,8 @@ def measure_attention(
 
 
 def maps_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[GroundedWord]:
-    """Yield the attention map at each noun that has ground-truth boxes, given the reference caption's words before it;
-    with several processes, for this process's shard."""
+    """Yield the attention map at each noun that has ground-truth boxes, given the words before it in the reference
+    caption. With several processes each one yields a part."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
@@ -91,7 +99,7 @@ def maps_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequenc
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
-    """Return the `attention_figures` of the model's maps over all words of the reference captions."""
+    """Return the `attention_figures` of the maps at all words of the reference captions."""
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
@@ -101,14 +109,17 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
 
 
 def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Relations:
-    """Score how well the model chooses between the relation words (left, above, ...) of the reference captions."""
+    """Score the prediction of the relation words (left, above, ...) in the reference captions.
+
+    The prediction is the relation word with the largest logit, given the words before it.
+    """
     from showattendtell.metrics import RelationAccuracy
 
     captions = CaptionDataset(examples, module.vocabulary, images)
     words = module.vocabulary.words
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
-    said = []  # each relation word of the reference captions with the one that is likeliest in its place
+    said = []  # pairs of a relation word in a reference caption and the predicted one
     for together, trace in _trace(module, captions, selected, "relating"):
         for number, logits in zip(together, trace.at_steps(trace.logits), strict=True):  # (T, V)
             pairs = zip(captions.tokens[number], logits[:, known].argmax(dim=1).tolist(), strict=False)
@@ -122,7 +133,7 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 def _trace(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str
 ) -> Iterator[tuple[list[int], CaptionerOutput]]:
-    """Yield batches: the indices of the captions and the model's output for them, computed with teacher forcing."""
+    """Yield batches: the indices of captions, and the output of the model for them with teacher forcing."""
     console = Console(stderr=True)
     silent = not console.is_terminal or rank() > 0
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)

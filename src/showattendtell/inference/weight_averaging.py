@@ -1,4 +1,4 @@
-"""Weight averaging: one model with the mean weights of several trained models."""
+"""Weight averaging: a model with the mean weights of several trained models."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,20 +14,22 @@ from showattendtell.inference.checkpoints import CARD, LoadedModel, find_model, 
 from showattendtell.runtime.files import sha256
 
 IN_COMMON = 0.5
-"""Cosine of two models' weights above which they count as trained from common weights, or one from the other."""
+"""Cosine of two models' weights above which one was probably trained from the other, or both from the same weights."""
 
 
 def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
-    """Average the weights of models of one kind and size (Wortsman et al. 2022, Model soups).
+    """Average the weights of models of one kind and size (model soups, Wortsman et al. 2022).
 
         theta = 1/N sum_k theta_k
 
-    Return the content of the averaged checkpoint, and the least cosine between the weights of consecutive models.
-    Configuration and vocabulary are those of the first model. Weights that are equal in all models, such as those of an
-    encoder that was not trained, stay the same bit for bit.
+    Configuration and vocabulary are those of the first model. Weights that are equal in all models, such as those of a
+    frozen encoder, stay the same bit for bit.
 
-    Raises `UserError` for a checkpoint that is missing or damaged, and for models with different vocabularies, model
-    settings or preprocessing.
+    Returns:
+        The content of the averaged checkpoint, and the smallest cosine between the weights of consecutive models.
+
+    Raises:
+        UserError: a checkpoint is missing or damaged, or vocabularies, model settings or preprocessing differ.
     """
     models = [load_model(path, "cpu", BeamSearch()) for path in paths]
     first = models[0]
@@ -58,12 +60,13 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
 
 
 def _regions(model: LoadedModel) -> dict[str, Any]:
-    """Return what defines the regions, apart from the encoder's weights."""
+    """Return the settings that determine the regions, without the hash of the encoder's weights."""
     description = model.module.encoder.describe()
     return {name: description[name] for name in description.keys() - {"weights_sha256", "tuned"}}
 
 
 def _mean(weights: Sequence[Tensor]) -> Tensor:
+    """Return the mean in double precision, or the first tensor if all are equal or integers."""
     first = weights[0]
     if not first.is_floating_point() or all(torch.equal(first, others) for others in weights):
         return first

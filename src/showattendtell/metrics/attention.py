@@ -1,5 +1,7 @@
-"""Attention metrics: maps against the ground-truth boxes of a word's object, spatial relations, and statistics of maps
-during training."""
+"""Attention metrics: maps against the ground-truth boxes of objects, accuracy of spatial relations, statistics of maps.
+
+A map has `rows` x `columns` weights, whose sum is 1. Baselines have the same size.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,13 @@ class AttentionHit(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """Scores at one word: of the model's map, and of two baselines, equal weights and `centre_prior`."""
+    """Scores at one word: of the model's map, and of two baselines that ignore the image.
+
+    kind     type of the object
+    model    the model's map
+    uniform  equal weights
+    centre   `centre_prior`
+    """
 
     kind: str
     model: AttentionHit
@@ -69,30 +77,34 @@ class AttentionScores(NamedTuple):
     by_kind: Mapping[str, MapScore]
 
 
-def score_attention(glances: Sequence[WordHits]) -> AttentionScores:
-    """Return the mean scores over all words. An object outside the visible part counts, with score 0 for every map."""
+def score_attention(words: Sequence[WordHits]) -> AttentionScores:
+    """Return the mean scores over all words, 0 without words.
 
-    def mean(finds: Sequence[AttentionHit]) -> MapScore:  # 0 without words
-        hits, correctness = sum(find.hit for find in finds), sum(find.correctness for find in finds)
-        return MapScore(hits / max(len(finds), 1), correctness / max(len(finds), 1), len(finds))
+    A word whose object is outside the visible part counts; every map scores 0 there.
+    """
 
-    kinds = Counter(glance.kind for glance in glances if glance.kind).most_common()
-    by_kind = {kind: mean([glance.model for glance in glances if glance.kind == kind]) for kind, _ in kinds}
-    model, uniform, centre = (
-        mean([getattr(glance, name) for glance in glances]) for name in ("model", "uniform", "centre")
-    )
+    def mean(scores: Sequence[AttentionHit]) -> MapScore:
+        hits, correctness = sum(score.hit for score in scores), sum(score.correctness for score in scores)
+        return MapScore(hits / max(len(scores), 1), correctness / max(len(scores), 1), len(scores))
+
+    kinds = Counter(word.kind for word in words if word.kind).most_common()
+    by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
+    model, uniform, centre = (mean([getattr(word, name) for word in words]) for name in ("model", "uniform", "centre"))
     return AttentionScores(model, uniform, centre, by_kind)
 
 
-def compare_maps(look: GroundedWord) -> WordHits:
-    rows, columns = look.weights.shape
-    inside, covered = centres_inside(look), coverage(look)
+def compare_maps(word: GroundedWord) -> WordHits:
+    """Score the attention map at a word, and the two baselines on the same grid."""
+    rows, columns = word.weights.shape
+    inside, covered = centres_inside(word), coverage(word)
 
-    def find(weights: np.ndarray) -> AttentionHit:
+    def score(weights: np.ndarray) -> AttentionHit:
+        # The pointing game takes one maximum. Several equal maxima count by the fraction that hits, which is the
+        # expectation of a random choice among them: a uniform map hits as often as its cells lie in the boxes.
         return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
 
     uniform = np.full((rows, columns), 1 / (rows * columns))
-    return WordHits(look.kind, find(look.weights), find(uniform), find(centre_prior(rows, columns)))
+    return WordHits(word.kind, score(word.weights), score(uniform), score(centre_prior(rows, columns)))
 
 
 def centre_prior(rows: int, columns: int) -> np.ndarray:
@@ -107,22 +119,20 @@ def centre_prior(rows: int, columns: int) -> np.ndarray:
     return weights / weights.sum()
 
 
-def centres_inside(look: GroundedWord) -> np.ndarray:
+def centres_inside(word: GroundedWord) -> np.ndarray:
     """Return a mask (rows, columns): whether the centre of each cell lies in one of the boxes."""
-    rows, columns = look.weights.shape
+    rows, columns = word.weights.shape
     y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
-    boxes = _on_grid(look)
+    boxes = _on_grid(word)
     return np.any([(b.left <= x) & (x <= b.right) & (b.top <= y) & (y <= b.bottom) for b in boxes], axis=0)
 
 
-def coverage(look: GroundedWord) -> np.ndarray:
-    """Return the exact fraction (rows, columns) of each cell's area that the union of the boxes covers.
-
-    All edges of boxes and cells cut the visible part into rectangles that lie entirely inside or outside a box; their
-    areas are summed per cell.
-    """
-    rows, columns = look.weights.shape
-    boxes = [box.clipped(Box(0, 0, columns, rows)) for box in _on_grid(look)]
+def coverage(word: GroundedWord) -> np.ndarray:
+    """Return the exact fraction (rows, columns) of each cell's area that the union of the boxes covers."""
+    rows, columns = word.weights.shape
+    boxes = [box.clipped(Box(0, 0, columns, rows)) for box in _on_grid(word)]
+    # All edges of boxes and cells cut the grid into rectangles. Each lies entirely inside or outside of every box, and
+    # in one cell; the areas of those inside are summed per cell. A cell has area 1, so the sum is a fraction.
     xs = np.union1d(np.arange(columns + 1), [edge for box in boxes for edge in (box.left, box.right)])
     ys = np.union1d(np.arange(rows + 1), [edge for box in boxes for edge in (box.top, box.bottom)])
     covered = np.zeros((len(ys) - 1, len(xs) - 1))
@@ -134,11 +144,11 @@ def coverage(look: GroundedWord) -> np.ndarray:
     return np.add.reduceat(by_row, np.searchsorted(xs, np.arange(columns)), axis=1)
 
 
-def _on_grid(look: GroundedWord) -> Sequence[Box]:
+def _on_grid(word: GroundedWord) -> Sequence[Box]:
     """Return the boxes in units of grid cells, relative to the grid's corner."""
-    (rows, columns), seen = look.weights.shape, look.seen
+    (rows, columns), seen = word.weights.shape, word.seen
     across, down = columns / (seen.right - seen.left), rows / (seen.bottom - seen.top)
-    moved = [Box(b.left - seen.left, b.top - seen.top, b.right - seen.left, b.bottom - seen.top) for b in look.boxes]
+    moved = [Box(b.left - seen.left, b.top - seen.top, b.right - seen.left, b.bottom - seen.top) for b in word.boxes]
     return [box.scaled(across, down) for box in moved]
 
 
@@ -147,8 +157,11 @@ RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "betw
 
 
 class Relations(NamedTuple):
-    """accuracy   fraction of relation words in the reference captions that the model would choose, too, 0 to 1
-    commonest  the same for always choosing the most frequent word
+    """Accuracy on the relation words of the reference captions.
+
+    accuracy   fraction of them that the model predicts, 0 to 1
+    commonest  accuracy of always predicting the most frequent one
+    num_words  their number
     """
 
     accuracy: float
@@ -157,7 +170,7 @@ class Relations(NamedTuple):
 
 
 def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
-    """Score pairs of a reference word and the model's word, both from `RELATIONS`."""
+    """Score pairs of a reference word and the predicted word, both from `RELATIONS`."""
     pairs = list(choices)
     commonest = max(Counter(said for said, _ in pairs).values(), default=0)
     right, number = sum(said == chosen for said, chosen in pairs), max(len(pairs), 1)
@@ -165,7 +178,7 @@ def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
 
 
 STILL = 0.01
-"""Maps of which less than this fraction of alpha moves from word to word are standing still."""
+"""Movement (see `attention_figures`) below which maps are reported as constant."""
 
 
 class RunningMean(NamedTuple):
@@ -179,10 +192,10 @@ def attention_figures(trace: CaptionerOutput, tokens: Tensor) -> dict[str, Runni
     """Compute three statistics of alpha (B, T, L), over the steps at which `tokens` (B, T) has a word.
 
     entropy   -sum_i alpha_i log alpha_i, mean over words, in nats: 0 for one region, log L for uniform weights
-    movement  sum_i |alpha_ti - alpha_(t-1)i| / 2 between words, mean: 0 for a constant map, 1 for maps without a
-              common region
-    coverage  sum_i min(1, sum_t alpha_ti) / min(L, T), mean over captions: 1 if no region gets a total weight above 1
-              while others get less
+    movement  sum_i |alpha_ti - alpha_(t-1)i| / 2, mean over pairs of consecutive words: 0 for a constant map, 1 for
+              maps without a common region
+    coverage  sum_i min(1, sum_t alpha_ti) / min(L, T), mean over captions: 1 if the total weight of every region is at
+              most 1 (or, of captions longer than L, at least 1)
     """
     mask = tokens != PAD
     words, captions = int(mask.sum()), len(tokens)
@@ -205,7 +218,7 @@ def entropies(trace: CaptionerOutput) -> Tensor:
 
 
 class WordClasses:
-    """beta by word class: is attention stronger at content words?"""
+    """Means of the gate beta by word class (`word_class`), such as content words and determiners."""
 
     def __init__(self, vocabulary: Vocabulary):
         import torch

@@ -1,4 +1,11 @@
-"""Corpus BLEU of captions (Papineni et al. 2002) by pycocoevalcap's scorer, with the closest reference length."""
+"""Corpus BLEU of captions (Papineni et al. 2002) by pycocoevalcap's scorer, with the closest reference length.
+
+With c words in the captions, r in the closest references, and p_k the fraction of k-grams that match a reference:
+
+    BLEU-n = min(1, exp(1 - r / c)) (p_1 ... p_n)^(1/n)
+
+The first factor is the brevity penalty. All these are ratios of sums over images, so the sums determine the score.
+"""
 
 import math
 from collections.abc import Sequence
@@ -23,22 +30,23 @@ class BleuCounts(SufficientStatistics):
     def figures(self, copies: Array) -> dict[str, Array]:
         """Return BLEU-1 to BLEU-4 in percent, with and without brevity penalty, the penalty, and the lengths.
 
-        The paper's scores are without, most later ones with it; they differ if the captions are shorter than the
-        closest reference: with = without * exp(1 - reference_words / words).
+        Xu et al. report scores without brevity penalty, most later papers with it.
         """
         corpora = [_score(counts) for counts in copies @ self.by_image]
         return {name: np.array([figures[name] for figures in corpora]) for name in corpora[0]}
 
 
 def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
+    """Count matching n-grams and lengths of every image."""
     cooked = [cook_test(pair.hypothesis, cook_refs(pair.references), eff="closest") for pair in pairs]
     counts = [[*image["correct"], *image["guess"], image["testlen"], image["reflen"]] for image in cooked]
     return BleuCounts(np.array(counts, dtype=np.float64).reshape(-1, 10))
 
 
 def _score(counts: Array) -> dict[str, float]:
-    """Compute BLEU from a corpus's sums (10,), passed to the scorer as one image."""
+    """Compute BLEU from a corpus's sums (10,)."""
     *ngrams, length, reference_length = counts.tolist()
+    # The scorer sums over its list `ctest`, one entry per image. The sums of the corpus are passed as a single entry.
     scorer = BleuScorer(n=4, special_reflen=reference_length)
     scorer.ctest = [{"correct": ngrams[:4], "guess": ngrams[4:], "testlen": length}]
     scores, _ = scorer.compute_score()

@@ -1,7 +1,8 @@
-"""Sufficient statistics of metrics, from which the scores of every resample of the images follow, and the paired
-bootstrap test of the difference between two sets of captions (Koehn 2004).
+"""Sufficient statistics of metrics, and the paired bootstrap test of two sets of captions (Koehn 2004).
 
-N is the number of images, R the number of resamples: corpora of N images, drawn with replacement.
+N is the number of images, R the number of resamples: corpora of N images, drawn with replacement. A resample is given
+by the count of each image in it. Its scores are computed from sums of per-image statistics, weighted by these counts,
+so captions are read only once.
 """
 
 from abc import ABC, abstractmethod
@@ -98,14 +99,18 @@ class Comparison(NamedTuple):
 
 
 def draw_copies(num_images: int, num_resamples: int, seed: int) -> Array:
-    """Draw (R, N): the count of each image in each resample."""
+    """Return random counts (R, N) of each image in each resample."""
     generator = np.random.default_rng(seed)
+    # N draws with replacement from N images: their counts have a multinomial distribution
     drawn = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
     return drawn.astype(np.float64)
 
 
 def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Resampled:
-    """Return the scores of the corpora given by `copies` (R, N); systems that get the same copies are paired."""
+    """Return the scores of the corpora given by the counts `copies` (R, N).
+
+    Pass the same counts for every system that is compared: the test is paired.
+    """
     resampled = Resampled({}, {}, {})
     for metric, seen in measured.items():
         try:
@@ -119,7 +124,11 @@ def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Res
 def compare_with_first(
     systems: Sequence[Mapping[str, SufficientStatistics]], num_images: int, num_resamples: int, seed: int
 ) -> list[Comparison]:
-    """Compare each further system, b, with the first, a, on the same resamples."""
+    """Compare every further system (b) with the first (a) on the same resamples.
+
+    Args:
+        systems: statistics of each system by metric.
+    """
     if len(systems) < 2:
         return []
     copies = draw_copies(num_images, num_resamples, seed)
@@ -128,7 +137,7 @@ def compare_with_first(
 
 
 def average(systems: Sequence[Resampled]) -> Resampled:
-    """Average the scores of several systems, such as one model's seeds; only scores that all have."""
+    """Return the mean scores of several systems, such as one model with several seeds; only scores that all have."""
     shared = [name for name in systems[0].corpus if all(name in system.corpus for system in systems)]
     return Resampled(
         {name: float(np.mean([system.corpus[name] for system in systems])) for name in shared},
@@ -138,7 +147,7 @@ def average(systems: Sequence[Resampled]) -> Resampled:
 
 
 def compare(a: Resampled, b: Resampled) -> Comparison:
-    """Compare all scores that both have."""
+    """Return the differences, b minus a, of all scores that both have."""
     differences = {}
     for name in (name for name in a.corpus if name in b.corpus):
         resamples = b.resamples[name] - a.resamples[name]

@@ -1,7 +1,17 @@
-"""CIDEr-D and BLEU-4 of single captions, fast enough for every training step.
+"""CIDEr-D (Vedantam et al. 2015) of a corpus by pycocoevalcap, and CIDEr-D and BLEU-4 of single captions for rewards.
 
-Scores equal those of pycocoevalcap's scorers, but its CIDEr-D counts document frequencies in the scored captions;
-here they are given.
+With the count h_k(s) of n-gram k in caption s, the number N of images, and the document frequency f_k, the number of
+images with k in a reference, the TF-IDF weights are
+
+    g_k(s) = h_k(s) (log N - log max(1, f_k))
+
+and the score of a caption c with references s_1, ..., s_M, mean over the n-gram lengths n = 1, ..., 4, is
+
+    CIDEr-D(c) = 10/4 sum_n 1/M sum_j exp(-(l(c) - l(s_j))^2 / (2 sigma^2)) *
+                 sum_k min(g_k(c), g_k(s_j)) g_k(s_j) / (|g(c)| |g(s_j)|)
+
+The functions for single captions equal pycocoevalcap's scorers, but take document frequencies of other captions (the
+training captions), and are fast enough for every training step.
 """
 
 import hashlib
@@ -17,6 +27,7 @@ from showattendtell.metrics.bootstrap import ImageMeans
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, split_captions
 
 SIGMA = 6.0
+"""Standard deviation of the length penalty, in words."""
 
 Ngram = tuple[str, ...]
 
@@ -25,7 +36,7 @@ class DocumentFrequencies(NamedTuple):
     """Document frequencies of n-grams: in how many images' captions each occurs.
 
     images     number of images
-    recurrent  counts of n-grams in more than one image; CIDEr treats one image and none alike
+    recurrent  counts of n-grams in more than one image; for the others max(1, f) is 1
     """
 
     images: int
@@ -33,7 +44,11 @@ class DocumentFrequencies(NamedTuple):
 
     @classmethod
     def of(cls, references: Iterable[Sequence[Caption]]) -> "DocumentFrequencies":
-        """Count n-grams in the reference captions of images."""
+        """Count n-grams in the reference captions of images.
+
+        Raises:
+            ValueError: an image has a string instead of a list of captions.
+        """
         captions = [split_captions(said, "the references of an image") for said in references]
         recurrent: dict[Ngram, int] = {}
         for order in range(ORDERS):
@@ -44,7 +59,7 @@ class DocumentFrequencies(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        """Return a hash; two runs had the same reward if it is equal."""
+        """SHA-256 of the frequencies; runs with the same hash have the same reward."""
         digest = hashlib.sha256(f"{self.images}\n".encode())
         for run in sorted(self.recurrent):
             digest.update(f"{' '.join(run)}\t{self.recurrent[run]}\n".encode())
@@ -52,8 +67,12 @@ class DocumentFrequencies(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """TF-IDF vectors of a caption by n-gram length: counts times inverse document frequency; the vectors' norms; its
-    bigrams."""
+    """TF-IDF weights of a caption.
+
+    vectors  g by n-gram, for each n-gram length
+    norms    |g| for each n-gram length
+    pairs    number of bigrams, which pycocoevalcap takes for the length l
+    """
 
     vectors: list[dict[Ngram, float]]
     norms: list[float]
@@ -61,13 +80,14 @@ class Weighted(NamedTuple):
 
 
 class CiderD:
-    """CIDEr-D (Vedantam et al. 2015) of captions, 0 to 10."""
+    """CIDEr-D of single captions, 0 to 10."""
 
     def __init__(self, frequencies: DocumentFrequencies):
         self._rarest = math.log(max(1, frequencies.images))
         self._rarity = {run: self._rarest - math.log(count) for run, count in frequencies.recurrent.items()}
 
     def weigh(self, counts: Counts[str]) -> Weighted:
+        """Return the weights of a caption, given its n-grams."""
         rarity, rarest = self._rarity.get, self._rarest
         vectors = [{run: count * rarity(run, rarest) for run, count in each.items()} for each in counts]
         norms = [math.sqrt(sum(weight * weight for weight in vector.values())) for vector in vectors]
@@ -79,7 +99,7 @@ class CiderD:
 
 
 def _similarity(caption: Weighted, said: Weighted) -> float:
-    """Return the cosine with counts clipped to the reference, times a Gaussian of the length difference."""
+    """Return the mean over n-gram lengths of the clipped cosine, times the length penalty."""
     total = 0.0
     for own, other, norm, other_norm in zip(caption.vectors, said.vectors, caption.norms, said.norms, strict=True):
         if norm and other_norm:
@@ -90,7 +110,7 @@ def _similarity(caption: Weighted, said: Weighted) -> float:
 
 def bleu4(caption: Counts[str], references: Sequence[Counts[str]]) -> float:
     """Return BLEU-4 of one caption, with brevity penalty by the closest reference, 0 to 1."""
-    score = 1.0
+    score = 1.0  # 1e-15 and 1e-9 are pycocoevalcap's, which avoid log 0 and division by 0
     for own, *others in zip(caption, *references, strict=True):
         matched = sum(min(count, max(other[run] for other in others)) for run, count in own.items())
         score *= (matched + 1e-15) / (own.total() + 1e-9)
@@ -101,10 +121,7 @@ def bleu4(caption: Counts[str], references: Sequence[Counts[str]]) -> float:
 
 
 def measure_cider(pairs: Sequence[CaptionPair]) -> ImageMeans:
-    """Compute CIDEr-D (Vedantam et al. 2015), with the document frequencies of all references given here.
-
-    A published CIDEr of 0.94 is 94 here.
-    """
+    """Compute CIDEr-D with the document frequencies of these references, in percent: a published 0.94 is 94."""
     scorer = CiderScorer()
     for pair in pairs:
         scorer += tuple(pair)

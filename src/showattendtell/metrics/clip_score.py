@@ -1,4 +1,4 @@
-"""Reference-free match of captions and photographs: CLIPScore by torchmetrics."""
+"""CLIPScore (Hessel et al. 2021) of captions and photographs, without reference captions, by torchmetrics."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -51,10 +51,11 @@ def measure_clip_score(
     Hessel et al. 2021 use the factor 2.5 instead of 100.
 
     Args:
-        captions: (N) one per image.
-        paths: (N) the image files.
+        captions: N captions.
+        paths: N files of their images.
 
-    Raises `UserError` for an image that cannot be read.
+    Raises:
+        UserError: an image cannot be read.
     """
     model: Any = clip
     from torchmetrics.functional.multimodal.clip_score import clip_score  # takes seconds
@@ -68,7 +69,8 @@ def measure_clip_score(
 def load_clip(name: str) -> Clip:
     """Load a CLIP model of transformers from a folder or a hub id.
 
-    Raises `UserError` for a model that cannot be loaded, and if transformers is not installed.
+    Raises:
+        UserError: the model cannot be loaded, or transformers is not installed.
     """
     try:
         transformers: Any = import_module("transformers")

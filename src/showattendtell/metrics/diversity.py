@@ -1,4 +1,4 @@
-"""Diversity of captions, relative to each other and to the training captions."""
+"""Diversity of captions, relative to each other and to the training captions, and statistics of their endings."""
 
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -8,8 +8,19 @@ from showattendtell.metrics.tokenizers import Caption, split_captions
 
 
 def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None = None) -> dict[str, float]:
-    """Return scores by their names in results files, rates in percent: distinct-1 and -2 of Li et al. 2016, and
-    `novel`, the fraction of captions that are not among the training captions, if these are given."""
+    """Return the diversity of captions by the names of result files, rates in percent.
+
+    Args:
+        training: captions that the model was trained on.
+
+    Returns:
+        `distinct_captions` and `vocabulary_used`, numbers of different captions and words; `distinct1` and `distinct2`,
+        different words and bigrams relative to all (Li et al. 2016); `words_a_caption`; with training captions `novel`,
+        the rate of captions that are none of them.
+
+    Raises:
+        ValueError: a string is given instead of a list of captions.
+    """
     captions = [tuple(words) for words in split_captions(hypotheses)]
     words = [word for caption in captions for word in caption]
     figures = {
@@ -44,7 +55,7 @@ class EndingRates(NamedTuple):
 
 
 def judge_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> EndingRates:
-    """Compute the rates of captions without their `<eos>`, and of whether each had one."""
+    """Return the rates of captions, given without `<eos>`, and whether each had one."""
     return ending_rates(*count_endings(captions, ended))
 
 
@@ -56,5 +67,6 @@ def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[i
 
 
 def ending_rates(captions: int, unended: int, dangling: int, words: int) -> EndingRates:
+    """Return the rates, given the sums that `count_endings` returned."""
     number = max(1, captions)
     return EndingRates(100 * unended / number, 100 * dangling / number, words / number)

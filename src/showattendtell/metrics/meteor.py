@@ -1,7 +1,9 @@
 """METEOR 1.5 (Denkowski and Lavie 2014) of captions, by the jar in pycocoevalcap.
 
-The jar answers `SCORE ||| reference ||| ... ||| caption` with 23 statistics, and `EVAL ||| statistics ||| ...` with
-one score for each and one for all together.
+The jar is a server that reads lines. It answers
+
+    SCORE ||| reference ||| ... ||| caption     with 23 statistics of the best reference, separated by spaces
+    EVAL ||| statistics ||| statistics ...      with one line per statistics, their score, and one for their sum
 """
 
 from collections.abc import Sequence
@@ -17,16 +19,18 @@ from showattendtell.metrics.tokenizers import CaptionPair
 
 JAR = Path(package.__file__).with_name(package.METEOR_JAR)
 TIME_LIMIT = 120.0
-"""Seconds; the tables of paraphrases take some ten before the first answer."""
+"""Seconds between two answers; before the first one the jar reads its paraphrase tables, which takes about 10."""
 
 NUM_STATISTICS = 23
 MATCHES = slice(4, 20)
 CHUNKS = 20
-"""Positions of the statistics, caption and reference alternating: lengths, function words, four kinds of matches for
-two word classes; then the chunks, and the matching words."""
+"""Positions of statistics. Those before `CHUNKS` alternate between caption and reference: 0 and 1 are the lengths, 2
+and 3 the numbers of function words, 4 to 19 the matching words by matcher (exact, stem, synonym, paraphrase), content
+and function words apart. 20 is the number of chunks, 21 and 22 are the numbers of matching words in all."""
 
 
 def meteor_command() -> list[str]:
+    """Return the command line of the server, with the options of pycocoevalcap."""
     return java_command("-Xmx2G", "-jar", str(JAR), "-", "-", "-stdio", "-l", "en", "-norm")
 
 
@@ -35,20 +39,32 @@ SERVER = LineServer("METEOR", meteor_command, TIME_LIMIT)
 
 @dataclass(frozen=True, eq=False)
 class MeteorCounts(SufficientStatistics):
-    """Statistics of the jar for each image (N, 23)."""
+    """Statistics of the jar.
+
+    by_image  (N, 23)
+    """
 
     by_image: Array
 
     def figures(self, copies: Array) -> dict[str, Array]:
-        """Return METEOR in percent, computed by the jar from summed statistics; a `MetricError` if it fails."""
+        """Return METEOR in percent, which the jar computes from the sums of the statistics.
+
+        Raises:
+            MetricError: the jar fails.
+        """
         *scores, _ = evaluate(copies @ summable(self.by_image))
         return {"meteor": 100 * np.array(scores)}
 
 
 def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
-    """Measure METEOR; a `MetricError` if the jar cannot be run."""
+    """Return the statistics of every image.
+
+    Raises:
+        MetricError: the jar cannot be run.
+    """
     requests = []
-    for pair in pairs:  # without the jar's separators and line breaks in the captions
+    for pair in pairs:
+        # a separator or a line break in a caption would shift all later answers
         sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
         requests.append(" ||| ".join(["SCORE", *sentences]))
     statistics = []
@@ -61,7 +77,11 @@ def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
 
 
 def summable(statistics: Array) -> Array:
-    """Return statistics (N, 23) as the jar sums them: a caption equal to its reference (one chunk) has no chunk."""
+    """Return statistics (N, 23) as the jar sums them over images.
+
+    The fragmentation penalty grows with the chunks, runs of adjacent matching words. The jar counts 0 chunks instead of
+    1 for a caption that matches its reference completely, so that a perfect caption has no penalty.
+    """
     matches = statistics[:, MATCHES].reshape(len(statistics), -1, 2).sum(axis=1)
     perfect = (matches == statistics[:, :2]).all(axis=1) & (statistics[:, CHUNKS] == 1)
     added = statistics.copy()
@@ -70,6 +90,6 @@ def summable(statistics: Array) -> Array:
 
 
 def evaluate(statistics: Array) -> list[float]:
-    """Return each row's score, 0 to 1, and that of all rows together."""
+    """Return the score of each row of statistics (R, 23), 0 to 1, and as the last that of their sum."""
     rows = [" ".join(map(str, row)) for row in statistics.tolist()]
     return [float(answer) for answer in SERVER.ask([" ||| ".join(["EVAL", *rows])], len(rows) + 1)]

@@ -1,6 +1,7 @@
 """Caption and attention metrics as `torchmetrics.Metric` classes, and the table of those that commands name.
 
-Captions are given as words, `["a", "dog"]`, or as a string of words with spaces between. Rates are in percent.
+A caption is a list of words, `["a", "dog"]`, or a string that is split at white space. Rates are in percent. In
+distributed training `compute` returns the score of the captions of all processes.
 """
 
 import json
@@ -39,7 +40,11 @@ from showattendtell.runtime.distributed import gather, rank
 
 
 class _Gathered(Metric):
-    """A score of all items at once; they are stored as JSON lines in bytes, which processes can exchange."""
+    """A score that needs all items at once.
+
+    torchmetrics exchanges tensors between processes, and no texts. The items are therefore stored as JSON lines, whose
+    bytes are the state.
+    """
 
     is_differentiable = False
     higher_is_better = True
@@ -51,8 +56,8 @@ class _Gathered(Metric):
         self.add_state("lines", [], dist_reduce_fx="cat")
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Exchange the lines; a process without lines sends bytes too, where torchmetrics would send floats."""
-        if not len(self.lines):
+        """Gather the lines of all processes."""
+        if not len(self.lines):  # torchmetrics would send an empty tensor of floats, and the others bytes
             self._keep([])
         super().sync(*args, **kwargs)
 
@@ -66,11 +71,11 @@ class _Gathered(Metric):
 
 
 class CaptionScore(_Gathered):
-    """A score of captions against reference captions. Subclasses implement `measure`."""
+    """Base class of scores of captions against reference captions. Subclasses implement `measure`."""
 
     @abstractmethod
     def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
-        """Return the statistics of a corpus from which its scores follow."""
+        """Return the statistics of a corpus, from which its scores are computed."""
 
     def update(self, hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> None:
         """Add the captions of a batch.
@@ -78,11 +83,14 @@ class CaptionScore(_Gathered):
         Args:
             hypotheses: one caption per image.
             references: the reference captions of each image, at least one.
+
+        Raises:
+            ValueError: the numbers of images differ, an image has no reference, or a string stands for a list.
         """
         self._keep(pair_up(hypotheses, references))
 
     def statistics(self) -> SufficientStatistics:
-        """Return the statistics of all captions so far, which the bootstrap resamples."""
+        """Return the statistics of all captions so far, for `bootstrap.resample`."""
         return self.measure([CaptionPair(*pair) for pair in self._kept()])
 
     def compute(self) -> Any:
@@ -94,11 +102,11 @@ class CorpusBLEU(CaptionScore):
     """BLEU-1 to BLEU-4 of a corpus (Papineni et al. 2002), with and without brevity penalty.
 
     `compute` returns `bleu1` to `bleu4` and `bleu1_with_penalty` to `bleu4_with_penalty` in percent, `brevity_penalty`,
-    and the numbers `words` and `reference_words`. Reference length is that of the closest reference.
+    and the lengths `words` and `reference_words`. The reference length of a caption is that of the reference whose
+    length is closest.
     """
 
-    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
-        return measure_bleu(pairs)
+    measure = staticmethod(measure_bleu)
 
     def compute(self) -> dict[str, Tensor]:
         return _scalars(corpus_figures([self.statistics()]))
@@ -111,8 +119,7 @@ class METEOR(CaptionScore):
         MetricError: Java is missing, or the program fails.
     """
 
-    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
-        return measure_meteor(pairs)
+    measure = staticmethod(measure_meteor)
 
 
 class ROUGEL(CaptionScore):
@@ -133,8 +140,7 @@ class CIDErD(CaptionScore):
     The document frequencies are those of all given references.
     """
 
-    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
-        return measure_cider(pairs)
+    measure = staticmethod(measure_cider)
 
 
 class SPICE(CaptionScore):
@@ -144,8 +150,7 @@ class SPICE(CaptionScore):
         MetricError: a file is missing (the message names it and its folder), or the program fails.
     """
 
-    def measure(self, pairs: Sequence[CaptionPair]) -> SufficientStatistics:
-        return measure_spice(pairs)
+    measure = staticmethod(measure_spice)
 
 
 MetricName = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
@@ -171,14 +176,15 @@ class CaptionMetrics(NamedTuple):
 def measure(
     hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]], metrics: Sequence[str]
 ) -> CaptionMetrics:
-    """Measure a corpus with several metrics; one that fails is missing, the others are still computed.
+    """Return the statistics of a corpus for several metrics. A metric that fails does not prevent the others.
 
     Args:
         hypotheses, references: as for `CaptionScore.update`.
         metrics: names from `METRICS`.
 
     Raises:
-        UserError: unknown metric.
+        UserError: a metric is unknown.
+        ValueError: as `CaptionScore.update`.
     """
     for name in metrics:
         if name not in CLASSES:
@@ -190,7 +196,7 @@ def measure(
             metric = CLASSES[name]()
             metric.update(hypotheses, references)
             measured = metric.statistics()
-            corpus_figures([measured])  # a metric that can be measured but not scored is missing, too
+            corpus_figures([measured])  # may fail, too
             panel.measured[name] = measured
         except MetricError as fault:
             panel.missing[name] = str(fault)
@@ -227,11 +233,13 @@ class CLIPScore(_Gathered):
 class Diversity(_Gathered):
     """Diversity of captions, relative to each other and to the training captions.
 
-    `compute` returns `distinct_captions`, `vocabulary_used`, `words_a_caption`, and in percent `distinct1`, `distinct2`
-    (Li et al. 2016) and, with training captions, `novel`.
+    `compute` returns what the function `diversity.diversity` returns.
 
     Args:
         training: captions that the model was trained on.
+
+    Raises:
+        ValueError: a string is given instead of a list of captions.
     """
 
     def __init__(self, training: Sequence[Caption] | None = None, **kwargs: Any):
@@ -273,20 +281,20 @@ class Endings(Metric):
 
 
 class _AttentionScore(_Gathered):
-    """Score of attention maps at words whose objects have boxes, in percent.
+    """Mean score of attention maps at words whose objects have ground-truth boxes, in percent.
 
-    `compute` returns it for the `model`, and for two baselines that ignore the image: `uniform`, and `centre`, a
-    Gaussian around the centre.
+    `compute` returns the score of the `model`, and of two baselines that ignore the image: `uniform` weights, and a
+    Gaussian around the `centre`.
     """
 
     _rate: str  # the field of `MapScore`
 
     def update(self, words: Iterable[GroundedWord]) -> None:
-        """Add maps: weights on the grid, the part of the image that the grid covers, and boxes."""
+        """Add attention maps at words, with the boxes of the words' objects."""
         self._keep(map(compare_maps, words))
 
     def scores(self) -> AttentionScores:
-        """Return the means of all words so far with the kinds of objects, as fractions."""
+        """Return the means over all words so far, also by kind of object, as fractions."""
         with self.sync_context():
             return self._score()
 
@@ -301,25 +309,28 @@ class _AttentionScore(_Gathered):
 
 
 class PointingGame(_AttentionScore):
-    """Rate of maps whose peak lies in a box (Zhang et al. 2016); tied peaks count by their fraction."""
+    """Pointing game (Zhang et al. 2016): rate of maps whose maximum lies in a box of the object.
+
+    Of several equal maxima, the fraction that lies in a box counts.
+    """
 
     _rate = "hit_rate"
 
 
 class AttentionCorrectness(_AttentionScore):
-    """Fraction of attention inside the boxes (Liu et al. 2017)."""
+    """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
 
     _rate = "correctness"
 
 
 class RelationAccuracy(_Gathered):
-    """Rate of spatial relation words (left, above, ...) that the model would choose, too.
+    """Rate of spatial relation words (left, above, ...) of the reference captions that the model predicts.
 
-    `compute` returns the `accuracy`, and the accuracy of always choosing the `commonest` word, in percent.
+    `compute` returns the `accuracy`, and that of always predicting the `commonest` word, in percent.
     """
 
     def update(self, choices: Iterable[tuple[str, str]]) -> None:
-        """Add pairs of a reference's word and the model's, both from `RELATIONS`."""
+        """Add pairs of a reference's word and the predicted word, both from `RELATIONS`."""
         self._keep(choices)
 
     def scores(self) -> Relations:
@@ -334,10 +345,10 @@ class RelationAccuracy(_Gathered):
 
 
 class Means(Metric):
-    """Means of named values over steps, each weighted by the number of its items, in double precision.
+    """Means of named values over steps, weighted by numbers of items, in double precision.
 
-    The sums stay on the device of the values, and `update` never waits for it. A name is added when its first value is
-    given; processes may have different names.
+    The sums stay on the device of the values; `update` does not synchronize with it. Names need not be declared, and
+    processes may have different names.
     """
 
     full_state_update = False
@@ -349,7 +360,7 @@ class Means(Metric):
         self.add_state("sums", torch.zeros(0, 2), dist_reduce_fx="sum")
 
     def update(self, figures: Mapping[str, tuple[Tensor, Tensor | int]]) -> None:
-        """Add values by name: the mean of some items, and their number."""
+        """Add values by name: pairs of the mean of some items, and their number."""
         self._arrange(list(dict.fromkeys([*self.names, *figures])))
         if self.sums.is_inference():  # reset by `Trainer.validate`: cannot be updated in place elsewhere
             self.sums = self.sums.clone()
@@ -357,29 +368,30 @@ class Means(Metric):
             self._add(self.sums[self.names.index(name)], mean.detach(), items)
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the means so far, of names that have items."""
+        """Return the means so far of all names that have items."""
         rows = zip(self.names, self._means(), self.sums, strict=True)
         return {name: mean for name, mean, (_, items) in rows if items}
 
     def merged_means(self) -> dict[str, Tensor]:
-        """Return the means and numbers of items over all processes, (2,) each, for `load_means`."""
+        """Return by name a tensor (2,): the mean over all processes, and the number of items. See `load_means`."""
         with self.sync_context():
             rows = torch.stack([self._means(), self.sums[:, 1]], dim=1)
             return dict(zip(self.names, rows.cpu(), strict=True))
 
     def load_means(self, means: Mapping[str, Tensor]) -> None:
-        """Continue from what `merged_means` returned, as when a run resumes."""
+        """Continue from what `merged_means` returned, when a run resumes."""
         self.update({})  # marks the metric as updated for torchmetrics
         self._arrange(list(dict.fromkeys([*self.names, *means])))
         for name, (mean, items) in means.items():
             self._add(self.sums[self.names.index(name)], mean, items)
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Give all processes the same names in the same order, and sum."""
+        """Sum over processes."""
         self._share_names()
         super().sync(*args, **kwargs)
 
     def _share_names(self) -> None:
+        """Arrange the rows of `sums` alike in all processes."""
         by_process = gather({str(rank()): self.names}).values()
         self._arrange(list(dict.fromkeys(name for names in by_process for name in names)))
 
@@ -406,21 +418,23 @@ class Means(Metric):
 
 
 class RunningMeans(Means):
-    """Means that are updated in single precision, m += (x - m) * k / n for k further items of n in all.
+    """Means that are updated in single precision, m += (x - m) k / n for k further items of n in all.
 
-    The losses of training are logged by it, as in every version so far; the means of several processes are averaged in
-    double precision. Column 0 of `sums` is the mean while the metric is not synchronized.
+    Training losses are logged with this metric, so that logs of different versions are comparable. Means of several
+    processes are averaged in double precision.
     """
 
+    # Column 0 of `sums` holds means, and only while the metric is synchronized their sums, which torchmetrics adds.
+
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """As `Means`."""
+        """Average over processes."""
         self._share_names()
         means = self.sums
         self.sums = torch.stack([means[:, 0] * means[:, 1], means[:, 1]], dim=1)
         Metric.sync(self, *args, **kwargs)
-        if self._cache is None:  # one process
+        if self._cache is None:  # there is one process, and torchmetrics has not synchronized
             self.sums = means
-        else:
+        else:  # torchmetrics restores this when it ends the synchronization
             self._cache["sums"] = means
 
     def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> None:

@@ -1,4 +1,4 @@
-"""SPICE (Anderson et al. 2016) of captions, by the jar in pycocoevalcap, if its files are available."""
+"""SPICE (Anderson et al. 2016) of captions, by the jar in pycocoevalcap. The files that it needs are not installed."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from showattendtell.metrics.tokenizers import CaptionPair
 
 PACKAGE = Path(pycocoevalcap.spice.__file__).parent
 FOLDER = "SHOWATTENDTELL_SPICE"
-"""The environment variable that names a folder of jars."""
+"""Environment variable with a folder of jars."""
 
 NEEDED = (
     "stanford-corenlp-3.6.0.jar",
@@ -23,15 +23,19 @@ NEEDED = (
     "nashorn-core-*.jar",
     *(f"asm{part}-[0-9]*.jar" for part in ("", "-analysis", "-commons", "-tree", "-util")),
 )
-"""Stanford CoreNLP parses the captions; the jar writes its scores by JavaScript, which Java removed in version 15 and
-Nashorn (which depends on ASM) restores."""
+"""Files that the jar needs. Stanford CoreNLP parses the captions. The jar writes its scores with a JavaScript engine,
+which Java 15 removed; Nashorn replaces it, and depends on ASM."""
 
 TIME_LIMIT = 4 * 3600.0
-"""Time limit in seconds; all references are parsed."""
+"""Seconds; parsing all reference captions of a split can take hours."""
 
 
 def measure_spice(pairs: Sequence[CaptionPair]) -> ImageMeans:
-    """Measure SPICE; a `MetricError` names missing files and their folder, or why the jar fails."""
+    """Return SPICE of every image.
+
+    Raises:
+        MetricError: a file is missing (the message names it and its folder), or the jar fails.
+    """
     folders = [PACKAGE / "lib", *(Path(name) for name in [os.environ.get(FOLDER)] if name)]
     missing = [jar for jar in NEEDED if not any(any(folder.glob(jar)) for folder in folders)]
     if missing:

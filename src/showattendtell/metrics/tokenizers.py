@@ -1,6 +1,6 @@
-"""Captions as the scorers read them: tokenizers, and pairs of a caption and its references.
+"""Tokenizers for scoring, and pairs of a caption and its references as the scorers read them.
 
-Only scores from the same tokenizer are comparable.
+Compare only scores of captions from the same tokenizer.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,19 @@ TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
 
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
 TIME_LIMIT = 600.0
-"""Seconds; 30,000 sentences take about one."""
+"""Seconds; 30,000 sentences take about 1."""
 
 
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
-    """Split sentences into words; a `MetricError` if Stanford's tokenizer cannot be run.
+    """Split sentences into words.
 
     Args:
-        tokenizer: `plain` lower case without punctuation, as the model reads captions; `whitespace` unchanged;
-            `ptb` Stanford's, lower case without punctuation, as the COCO server scores captions.
+        tokenizer: `plain`: lower case without punctuation, as for training; `whitespace`: unchanged; `ptb`: Stanford's
+            Penn Treebank tokenizer, lower case without punctuation, as used by the COCO evaluation.
+
+    Raises:
+        MetricError: Stanford's tokenizer cannot be run.
+        UserError: the tokenizer is unknown.
     """
     if tokenizer not in TOKENIZERS:
         raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
@@ -38,7 +42,7 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         return [list(tokenize(sentence)) for sentence in sentences]
     if tokenizer == "whitespace":
         return [sentence.split() for sentence in sentences]
-    # ptb: all sentences in one run of the program, one sentence per line
+    # ptb: one run of the program for all sentences, one per line
     program = ["-cp", str(JAR), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     text = "".join(" ".join(sentence.split()) + "\n" for sentence in sentences)
     lines = run_java("the PTB tokenizer", program, TIME_LIMIT, text).split("\n")[:-1]

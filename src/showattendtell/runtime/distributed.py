@@ -1,4 +1,4 @@
-"""Helpers for work that is distributed over the processes of a run; also valid for a single process."""
+"""Work that is distributed over the processes of a run. All functions also work in a single process."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from showattendtell.errors import UserError
 Item = TypeVar("Item")
 
 TIMEOUT = timedelta(minutes=10)
-"""Time after which a process that does not respond is an error in the others."""
+"""Timeout of messages between processes."""
 
 
 class ReportedElsewhere(Exception):  # noqa: N818
-    """Raised in the other processes when the first one raises `fault`, so that it is reported once."""
+    """Raised in all processes but the first instead of `fault`, so that only the first one reports it."""
 
     def __init__(self, fault: Exception):
         super().__init__(fault)
@@ -28,7 +28,7 @@ class ReportedElsewhere(Exception):  # noqa: N818
 
 
 def rank() -> int:
-    """Return the number of this process; process 0 prints and writes."""
+    """Return the number of this process. Process 0 prints and writes files."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
@@ -38,28 +38,28 @@ def world_size() -> int:
 
 
 def local_device() -> str:
-    """Return the GPU of this process by torchrun's `LOCAL_RANK`, or `cpu` on a machine without a GPU."""
+    """Return the GPU of this process, given by torchrun's `LOCAL_RANK`, or `cpu` on a machine without a GPU."""
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
 
 
 def shard_indices(number: int) -> range:
-    """Return every `world_size()`-th of `number` indices, from this process's rank on."""
+    """Return this process's part of the indices below `number`: every `world_size()`-th, beginning with its rank."""
     return range(rank(), number, world_size())
 
 
 def shard(items: list[Item]) -> list[Item]:
-    """Return a contiguous part of the items for this process.
+    """Return this process's part of the items, which are contiguous.
 
-    The lengths of the parts differ by one at most. With fewer items than processes some parts are empty.
+    The lengths of the parts differ by at most one. With fewer items than processes some parts are empty.
     """
     start, stop = (len(items) * number // world_size() for number in (rank(), rank() + 1))
     return items[start:stop]
 
 
 def gather(items: dict[str, Item]) -> dict[str, Item]:
-    """Return the union of the processes' dictionaries, in every process."""
+    """Return the union of the dictionaries of all processes, in each of them."""
     if not dist.is_initialized():
         return items
     parts: list[Any] = [None] * dist.get_world_size()
@@ -68,7 +68,7 @@ def gather(items: dict[str, Item]) -> dict[str, Item]:
 
 
 def any_rank(flag: bool) -> bool:
-    """Return whether `flag` is true in any process, without waiting for the GPU."""
+    """Return whether `flag` is true in any process. Does not synchronize with the GPU."""
     if not dist.is_initialized():
         return flag
     flags = torch.tensor(int(flag))
@@ -77,7 +77,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def mean_over_processes(value: Tensor) -> Tensor:
-    """Return the mean of the processes' values."""
+    """Return the mean of a tensor over all processes."""
     if not dist.is_initialized():
         return value
     total = value.clone()
@@ -89,7 +89,7 @@ def decide_on_first(decide: Callable[[], Item]) -> Item:
     """Call `decide` in the first process and return its result in all of them.
 
     Raises:
-        UserError, OSError: from the first process; the others raise `ReportedElsewhere`.
+        UserError, OSError: from `decide`. The other processes raise `ReportedElsewhere`.
     """
     decided: dict[str, Item] = {}
     with raise_together():
@@ -100,7 +100,7 @@ def decide_on_first(decide: Callable[[], Item]) -> Item:
 
 @contextmanager
 def raise_together() -> Iterator[None]:
-    """Raise a process's `UserError` or `OSError` in all of them: as `ReportedElsewhere` in all but the first."""
+    """Raise the `UserError` or `OSError` of any process in all of them; in all but the first as `ReportedElsewhere`."""
     if not dist.is_initialized():
         yield
         return
@@ -116,7 +116,7 @@ def raise_together() -> Iterator[None]:
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the process group of torchrun; do nothing without torchrun."""
+    """Join the process group of torchrun for a `with` block; do nothing without torchrun."""
     if "WORLD_SIZE" not in os.environ or dist.is_initialized():
         yield
         return
@@ -129,5 +129,5 @@ def process_group() -> Iterator[None]:
 
 @cache
 def _cpu_group(world: Any) -> Any:
-    """Return a group of all processes for messages between CPUs."""
+    """Return a process group for tensors and objects in CPU memory, which NCCL does not support."""
     return world if dist.get_backend(world) == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)

@@ -16,26 +16,29 @@ LOCK = ".lock"
 """Name of the lock file of a folder."""
 
 BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
-"""The checkpoints in a run's folder: `best` is evaluated, the other two are resumed from."""
+"""Names of the checkpoints in a run's folder: the best one, and the last two, from which training resumes."""
 
 TIMES = "times.csv"
-"""The seconds of every epoch, in a run's folder."""
+"""Name of the file with the seconds of every epoch, in a run's folder."""
 
 
 def sha256(file: Path) -> str:
-    """Return the SHA-256 of the file's content in hexadecimal."""
+    """Return the SHA-256 of a file's content in hexadecimal."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def lock_file(path: Path, wait: bool = False) -> TextIO | None:
-    """Lock a file for this process until the returned stream is closed; return None if another process has the lock.
+    """Lock a file for this process until the returned stream is closed.
 
-    The kernel releases the lock when the process ends, however it ends. Forked processes do not inherit it. A process
-    must not open the file a second time: closing any stream of it releases the lock.
+    The system releases the lock when the process ends or is killed. Forked processes do not inherit it. A process must
+    not open the file a second time, since closing any stream of the file releases the lock.
 
     Args:
-        wait: wait for another process to release the lock.
+        wait: wait until no other process has the lock.
+
+    Returns:
+        The stream; None if another process has the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a")
@@ -49,7 +52,7 @@ def lock_file(path: Path, wait: bool = False) -> TextIO | None:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file in a `with` block; wait for it first."""
+    """Wait for the lock of a file, and hold it in a `with` block."""
     file = lock_file(path, wait=True)
     assert file
     with file:
@@ -71,7 +74,7 @@ def open_folder(path: Path) -> Iterator[int]:
 
 
 def preallocate(descriptor: int, size: int) -> None:
-    """Set the size of a file, and reserve its disk space where the system can."""
+    """Set the size of a file in bytes, and reserve its disk space if the system supports it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
     else:
@@ -81,23 +84,26 @@ def preallocate(descriptor: int, size: int) -> None:
 def fadvise(
     descriptor: int, reading: Literal["RANDOM", "SEQUENTIAL", "WILLNEED"], start: int = 0, size: int = 0
 ) -> None:
-    """Announce how `size` bytes from `start` will be read (0: to the end), where the system has `posix_fadvise`."""
+    """Advise the system how `size` bytes from `start` will be read, if it has `posix_fadvise`; 0 means to the end."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, size, getattr(os, f"POSIX_FADV_{reading}"))
 
 
 @contextmanager
 def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a stream whose content replaces the file once all of it is on the disk.
+    """Open a stream whose content replaces a file when all of it is on disk.
 
     If writing fails, the previous file stays. A process that is killed leaves `NAME.tmp` behind.
 
     Args:
-        keep: new name for the previous file.
+        keep: new name of the previous file, which is otherwise deleted.
+
+    Raises:
+        OSError: the file cannot be written; `filename` is its path.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
-        unfinished.unlink(missing_ok=True)  # it may be a link to another file
+        unfinished.unlink(missing_ok=True)  # a link of this name would be followed
         with unfinished.open("wb") as stream:
             yield stream
             stream.flush()
@@ -108,9 +114,9 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
     except BaseException as fault:
         unfinished.unlink(missing_ok=True)
         if isinstance(fault, OSError):
-            fault.filename = str(path)  # errors of write() have no name
+            fault.filename = str(path)  # errors of write() have none
         raise
-    with suppress(OSError):  # the folder's list of names, too, where the file system can
+    with suppress(OSError):  # synchronize the folder, too, since it has the new name; some file systems cannot
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -119,7 +125,7 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def write_times(seconds: Sequence[float], folder: Path) -> None:
-    """Write a line for each epoch, counted from 1.
+    """Write the seconds of every epoch as CSV.
 
     Raises:
         OSError: the file cannot be written.

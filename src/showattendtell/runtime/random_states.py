@@ -1,4 +1,4 @@
-"""The random states of a process as plain data."""
+"""States of the random number generators of a process as plain data."""
 
 import random
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of Python, NumPy, torch and its GPU, in types that a checkpoint may hold."""
+    """Return the states of Python, NumPy, torch and its GPU, in types that weights-only unpickling accepts."""
     numpy = np.random.get_state(legacy=False)
     key = numpy["state"]["key"].tolist()
     return {
@@ -20,7 +20,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Restore the states that `random_states` returned; the GPU's only if there was one."""
+    """Restore the states that `random_states` returned; that of the GPU only if both processes have one."""
     numpy = states["numpy"]
     key = np.array(numpy["state"]["key"], dtype=np.uint32)
     random.setstate(states["python"])

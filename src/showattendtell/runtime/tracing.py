@@ -1,4 +1,4 @@
-"""Tracing of modules with torch.export, and conversion to ONNX."""
+"""Tracing of modules with torch.export, and their conversion to ONNX."""
 
 import logging
 import warnings
@@ -17,7 +17,7 @@ from showattendtell.errors import first_line
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence the log messages and warnings of exporters."""
+    """Suppress the log messages and warnings of exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -33,7 +33,7 @@ def traced(module: nn.Module, example: Sequence[Tensor], axes: Sequence[str]) ->
 
     Args:
         example: the module's input tensors.
-        axes: for each tensor the name of its first dimension, which is dynamic and equal for equal names.
+        axes: for each tensor the name of its first dimension. It is dynamic; dimensions of one name are equal.
     """
     sizes = {name: Dim(name) for name in axes}
     shapes = tuple({0: sizes[name]} for name in axes)
@@ -42,19 +42,19 @@ def traced(module: nn.Module, example: Sequence[Tensor], axes: Sequence[str]) ->
 
 
 def to_onnx(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """Return torch's ONNXProgram."""
+    """Convert a traced module to a `torch.onnx.ONNXProgram` with these names of inputs and outputs."""
     with quietly():
         return torch.onnx.export(program, dynamo=True, input_names=inputs, output_names=outputs, verbose=False)
 
 
 def lacks_onnx() -> str:
-    """Return the first package that ONNX needs and is missing, and its install command; empty if none."""
+    """Return which package ONNX lacks, and the command that installs it; an empty text if none is missing."""
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     return f"the package {missing[0]}; run pip install 'showattendtell[onnx]'" if missing else ""
 
 
 def open_session(model: bytes | Path) -> Any:
-    """Return a session of onnxruntime on the CPU, with torch's number of threads."""
+    """Return a session of onnxruntime on the CPU with torch's number of threads, for a file or its content."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -65,5 +65,5 @@ def open_session(model: bytes | Path) -> Any:
 
 
 def reason_of(fault: Exception) -> str:
-    """Return the type and first line of an error; exporters and runtimes raise many types."""
+    """Return the type and the first line of an error, for exporters and runtimes, which raise many types."""
     return f"{type(fault).__name__}: {first_line(fault)}"
