@@ -1,8 +1,6 @@
 """`--help` and typos are answered at once: from any folder, and without the libraries that take seconds to import."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +12,32 @@ from showattendtell.config.compose import OF_SEARCHES, compose
 from showattendtell.config.entry_point import help_page
 
 ANSWER = """
-import atexit, runpy, sys
 heavy = {"torch", "pytorch_lightning", "timm", "matplotlib", "torchvision", "wandb"}
 atexit.register(lambda: print("IMPORTED", sorted(heavy & sys.modules.keys())))
-sys.argv = sys.argv[1:]
 runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys=True)
 """
 
+Answer = Callable[..., Any]
 
 COMMANDS = ["download", "prepare", "train", "evaluate", "score", "report", "caption", "reproduce"]
 
 
-def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a command prints in `folder`; at the end of its output, the heavy libraries that it has imported."""
-    line = [sys.executable, "-c", ANSWER, *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=20)
+@pytest.fixture
+def answer(run_light: Callable[..., Any], tmp_path: Path) -> Answer:
+    """Runs a command in `tmp_path`. At the end of its output are the heavy libraries that it has imported."""
+    return lambda *arguments: run_light(ANSWER, *arguments, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     "command",
     [*COMMANDS, "demo", "features"],
 )
-def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
-    done = answer(tmp_path, command, "--help")
-    assert done.returncode == 0
-    assert f"python -m showattendtell.{command}" in done.stdout
-    assert "IMPORTED []" in done.stdout
-    assert done.stderr == ""
+def test_help_is_answered_anywhere_and_imports_nothing_heavy(answer: Answer, command: str, tmp_path: Path):
+    done = answer(command, "--help")
+    assert done.status == 0
+    assert f"python -m showattendtell.{command}" in done.out
+    assert "IMPORTED []" in done.out
+    assert done.err == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -58,20 +55,20 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
     ],
     ids=lambda line: line[0],
 )
-def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(line: list[str], tmp_path: Path):
-    done = answer(tmp_path, *line)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no setting sed")
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == "IMPORTED []\n"
+def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(answer: Answer, line: list[str], tmp_path: Path):
+    done = answer(*line)
+    assert done.status == 2
+    assert done.err.startswith("error: there is no setting sed")
+    assert len(done.err.splitlines()) == 1
+    assert done.out == "IMPORTED []\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(tmp_path: Path):
-    done = answer(tmp_path, "train", "decoder.dropot=0.3", "attention=hrad")
-    assert done.returncode == 2
-    assert done.stdout == "IMPORTED []\n"
-    assert "Traceback" not in done.stderr
+def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(answer: Answer):
+    done = answer("train", "decoder.dropot=0.3", "attention=hrad")
+    assert done.status == 2
+    assert done.out == "IMPORTED []\n"
+    assert "Traceback" not in done.err
 
 
 def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
@@ -137,7 +134,7 @@ def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
         assert page[number + 1].startswith("      "), setting
 
 
-def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets(tmp_path: Path):
-    done = answer(tmp_path, "train", "--help", "decoder.output=[word,hidden]")
-    assert done.returncode == 0
-    assert "decoder.output=[word,hidden]" in done.stdout
+def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets(answer: Answer):
+    done = answer("train", "--help", "decoder.output=[word,hidden]")
+    assert done.status == 0
+    assert "decoder.output=[word,hidden]" in done.out
