@@ -159,20 +159,21 @@ def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[.
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_takes_debug(command: str, tmp_path: Path):
-    line = [sys.executable, "-m", f"showattendtell.{command}", "--debug", "nonsense_setting=3"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "Traceback" in done.stderr
-    assert "debug" not in done.stderr.splitlines()[-1]
+def test_every_command_takes_debug(run_light: Callable[..., Any], command: str, tmp_path: Path):
+    run = "runpy.run_module(f'showattendtell.{sys.argv[0]}', run_name='__main__', alter_sys=True)"
+    done = run_light(run, command, "--debug", "nonsense_setting=3", folder=tmp_path)
+    assert done.status == 2
+    assert "Traceback" in done.err
+    assert "debug" not in done.err.splitlines()[-1]
 
 
-def test_a_command_that_another_one_starts_shows_no_traceback_unless_asked():
-    code = "import os; from showattendtell.config.entry_point import take_debug as take; take([]); take([]); "
+def test_a_command_that_another_one_starts_shows_no_traceback_unless_asked(
+    run_light: Callable[..., Any], tmp_path: Path
+):
+    code = f"for name in ('HYDRA_FULL_ERROR', '{DEBUG}'): os.environ.pop(name, None)\n"
+    code += "from showattendtell.config.entry_point import take_debug as take; take([]); take([]); "
     code += f"print(os.environ['{DEBUG}'])"
-    environment = {name: value for name, value in os.environ.items() if name not in ("HYDRA_FULL_ERROR", DEBUG)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout == "0\n"
+    assert run_light(code, folder=tmp_path).out == "0\n"
 
 
 LIGHT = Path(__file__).parents[1] / "fixtures/light.py"

@@ -1,9 +1,7 @@
 """`--help` and typos are answered at once: from any folder, and without the libraries that take seconds to import."""
 
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +14,32 @@ from showattendtell.config.compose import OF_SEARCHES, compose, purpose
 from showattendtell.config.help import COMMON, GROUPS, OF_LIBRARIES, explain, help_page
 
 ANSWER = """
-import atexit, runpy, sys
 heavy = {"torch", "pytorch_lightning", "timm", "matplotlib", "torchvision", "wandb"}
 atexit.register(lambda: print("IMPORTED", sorted(heavy & sys.modules.keys())))
-sys.argv = sys.argv[1:]
 runpy.run_module(f"showattendtell.{sys.argv[0]}", run_name="__main__", alter_sys=True)
 """
 
+Answer = Callable[..., Any]
 
 COMMANDS = ["download", "prepare", "train", "evaluate", "score", "report", "caption", "reproduce"]
 
 
-def answer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a command prints in `folder`; at the end of its output, the heavy libraries that it has imported."""
-    line = [sys.executable, "-c", ANSWER, *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=20)
+@pytest.fixture
+def answer(run_light: Callable[..., Any], tmp_path: Path) -> Answer:
+    """Runs a command in `tmp_path`. At the end of its output are the heavy libraries that it has imported."""
+    return lambda *arguments: run_light(ANSWER, *arguments, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     "command",
     [*COMMANDS, "demo", "features"],
 )
-def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_path: Path):
-    done = answer(tmp_path, command, "--help")
-    assert done.returncode == 0
-    assert f"python -m showattendtell.{command}" in done.stdout
-    assert "IMPORTED []" in done.stdout
-    assert done.stderr == ""
+def test_help_is_answered_anywhere_and_imports_nothing_heavy(answer: Answer, command: str, tmp_path: Path):
+    done = answer(command, "--help")
+    assert done.status == 0
+    assert f"python -m showattendtell.{command}" in done.out
+    assert "IMPORTED []" in done.out
+    assert done.err == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,20 +57,20 @@ def test_help_is_answered_anywhere_and_imports_nothing_heavy(command: str, tmp_p
     ],
     ids=lambda line: line[0],
 )
-def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(line: list[str], tmp_path: Path):
-    done = answer(tmp_path, *line)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no setting sed")
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == "IMPORTED []\n"
+def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(answer: Answer, line: list[str], tmp_path: Path):
+    done = answer(*line)
+    assert done.status == 2
+    assert done.err.startswith("error: there is no setting sed")
+    assert len(done.err.splitlines()) == 1
+    assert done.out == "IMPORTED []\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(tmp_path: Path):
-    done = answer(tmp_path, "train", "decoder.dropot=0.3", "attention=hrad")
-    assert done.returncode == 2
-    assert done.stdout == "IMPORTED []\n"
-    assert "Traceback" not in done.stderr
+def test_an_unknown_option_is_answered_with_status_2_and_imports_nothing_heavy(answer: Answer):
+    done = answer("train", "decoder.dropot=0.3", "attention=hrad")
+    assert done.status == 2
+    assert done.out == "IMPORTED []\n"
+    assert "Traceback" not in done.err
 
 
 def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
@@ -139,15 +136,15 @@ def test_help_explains_every_setting_that_belongs_to_no_part(command: str):
         assert page[number + 1].startswith("      "), setting
 
 
-def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets(tmp_path: Path):
-    done = answer(tmp_path, "train", "--help", "decoder.output=[word,hidden]")
-    assert done.returncode == 0
-    assert "decoder.output=[word,hidden]" in done.stdout
+def test_help_takes_a_setting_that_only_the_signature_has_and_keeps_its_brackets(answer: Answer):
+    done = answer("train", "--help", "decoder.output=[word,hidden]")
+    assert done.status == 0
+    assert "decoder.output=[word,hidden]" in done.out
 
 
-def test_help_of_training_describes_the_settings_that_people_change_and_says_where_the_rest_is(tmp_path: Path):
-    done = answer(tmp_path, "train", "--help")
-    page = done.stdout.splitlines()
+def test_help_of_training_describes_the_settings_that_people_change_and_says_where_the_rest_is(answer: Answer):
+    done = answer("train", "--help")
+    page = done.out.splitlines()
     settings = [line.split("=")[0].strip() for line in page if re.match(r"  [a-z_.]+=", line)]
     assert settings == list(COMMON["train"])
     assert len(page) < 110
@@ -156,8 +153,8 @@ def test_help_of_training_describes_the_settings_that_people_change_and_says_whe
     )
 
 
-def test_all_the_help_of_training_describes_every_setting_and_the_purpose_of_every_experiment(tmp_path: Path):
-    page = answer(tmp_path, "train", "--help", "all").stdout
+def test_all_the_help_of_training_describes_every_setting_and_the_purpose_of_every_experiment(answer: Answer):
+    page = answer("train", "--help", "all").out
     words = " ".join(page.split())
     for option in compose("train", [])[1]["experiment"]:
         assert purpose("experiment", option).endswith("."), option
@@ -166,8 +163,8 @@ def test_all_the_help_of_training_describes_every_setting_and_the_purpose_of_eve
     assert "--help all" not in page
 
 
-def test_help_describes_the_settings_that_are_given_too(tmp_path: Path):
-    page = answer(tmp_path, "train", "--help", "decoder=nic", "loss.label_smoothing=0.3").stdout
+def test_help_describes_the_settings_that_are_given_too(answer: Answer):
+    page = answer("train", "--help", "decoder=nic", "loss.label_smoothing=0.3").out
     assert "[nic]" in page
     assert "  loss.label_smoothing=0.3\n      the share" in page
 
@@ -192,13 +189,13 @@ def test_only_training_lists_launchers_and_none_that_this_package_does_not_suppo
 
 
 @pytest.mark.parametrize("command", ["cli", "train", "export", "demo"])
-def test_the_version_is_printed(command: str, tmp_path: Path):
-    done = answer(tmp_path, command, "--version")
-    assert done.stdout == f"showattendtell {__version__}\nIMPORTED []\n"
-    assert done.returncode == 0
+def test_the_version_is_printed(answer: Answer, command: str):
+    done = answer(command, "--version")
+    assert done.out == f"showattendtell {__version__}\nIMPORTED []\n"
+    assert done.status == 0
 
 
-def test_a_photograph_that_is_missing_is_reported_before_anything_heavy_is_imported(tmp_path: Path):
-    done = answer(tmp_path, "caption", "missing.jpg", "images/")
-    assert done.stderr == "error: image missing.jpg does not exist; image images/ does not exist\n"
-    assert (done.returncode, done.stdout) == (2, "IMPORTED []\n")
+def test_a_photograph_that_is_missing_is_reported_before_anything_heavy_is_imported(answer: Answer):
+    done = answer("caption", "missing.jpg", "images/")
+    assert done.err == "error: image missing.jpg does not exist; image images/ does not exist\n"
+    assert (done.status, done.out) == (2, "IMPORTED []\n")
