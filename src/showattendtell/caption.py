@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, printable
 
 PAGE = "html"
 PAGE_START = "<!doctype html>"
@@ -56,7 +56,7 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
     entries, faults = [], list[str]()
     for number, descriptions in caption_all(captioners, files, faults):
         first = descriptions[0]
-        print(f"{files[number]}: {first.caption}")
+        print(printable(f"{files[number]}: {first.caption}"))
         for other in first.captions[1:]:
             print(f"  also: {other.caption}")
         for model, description in zip(models[1:], descriptions[1:], strict=True):
@@ -64,7 +64,7 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
         for suffix in pictures:
             path = output / f"{names[number]}.{suffix}"
             draw(*first.as_drawn(), path)
-            print(f"  {path}")
+            print(printable(f"  {path}"))
         if with_page:
             entries.append(make_entry(files[number].name, descriptions))
     if entries:

@@ -3,9 +3,11 @@
 import os
 import select
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 CLOSED_PIPE = 141  # exit status of a program whose reader has gone, as shells report it
 
@@ -31,6 +33,15 @@ def printable(text: str, longest: int = LONGEST) -> str:
     """Return a text as one line without control characters, cut after `longest` characters."""
     shown = text if len(text) <= longest else f"{text[:longest]}..."
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
+
+
+def has_control(content: Any) -> bool:
+    """Return whether a text in data of JSON has control characters, which are commands to a terminal."""
+    if isinstance(content, Mapping):
+        return any(map(has_control, (*content, *content.values())))
+    if isinstance(content, list | tuple):
+        return any(map(has_control, content))
+    return isinstance(content, str) and any(unicodedata.category(one) == "Cc" for one in content)
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:

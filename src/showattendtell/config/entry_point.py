@@ -22,11 +22,11 @@ from omegaconf import DictConfig
 
 from showattendtell import __version__
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import SEARCH, command_folder, compose, load_plain, to_plain
+from showattendtell.config.compose import SEARCH, command_folder, compose, to_plain
 from showattendtell.config.help import COMMON, help_page
 from showattendtell.config.hydra_internals import is_flag, name_saved_config, parse_arguments
 from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_override, is_trial, run_in_sweep
-from showattendtell.config.trust import escaped
+from showattendtell.config.trust import escaped, read_settings
 from showattendtell.config.validation import (
     DEBUG,
     FAULTS,
@@ -233,10 +233,12 @@ def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
     file = folder / "config/hydra.yaml"
     if not file.is_file():
         return None, ()
-    content = load_plain(file)
-    choices = content["hydra"]["runtime"]["choices"]
-    tags = [str(choices[group]) for group in ("dataset", "encoder", "attention", "decoder") if choices.get(group)]
-    is_sweep = content["hydra"]["mode"] == RunMode.MULTIRUN.name
+    content = read_settings(file)
+    try:
+        choices, is_sweep = content["hydra"]["runtime"]["choices"], content["hydra"]["mode"] == RunMode.MULTIRUN.name
+        tags = [str(choices[group]) for group in ("dataset", "encoder", "attention", "decoder") if choices.get(group)]
+    except (AttributeError, KeyError, TypeError):
+        raise UserError(f"{file} was altered: it has no choices of config groups; remove it") from None
     return folder.absolute().parent.name if is_sweep else None, tuple(dict.fromkeys(tags))
 
 

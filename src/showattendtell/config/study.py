@@ -49,7 +49,11 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         UserError: if it cannot be opened.
     """
     if url and "://" not in url:
-        return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
+        try:
+            return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as fault:  # it replays all entries
+            reason = f"{type(fault).__name__} in one of its entries"
+            raise UserError(f"the storage {url} cannot be opened: {reason}; restore a copy of it") from None
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
     waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}

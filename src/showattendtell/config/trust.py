@@ -2,7 +2,6 @@
 
 import os
 import re
-import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -11,17 +10,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose, config_folder, to_plain, without_hydra
+from showattendtell.config.compose import compose, config_folder, load_plain, to_plain, without_hydra
 from showattendtell.config.hydra_internals import has_resolver, parse_arguments
 from showattendtell.config.renames import rename_experiments
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.errors import UserError, printable
+from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 LIMIT = 20_000  # the largest number of characters in a stored command
@@ -74,6 +75,23 @@ def literal(settings: Mapping[str, Any]) -> DictConfig:
         return escaped(node) if isinstance(node, str) else node
 
     return DictConfig(literally(settings))
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings of a YAML file in a run's folder as plain data, without resolving any interpolation.
+
+    Raises `UserError` for one that Hydra does not write, such as one with aliases, which could hold any number of
+    values.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        if len(text) > 10 * LIMIT or any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("too long, or with aliases")
+        content = load_plain(file)
+        check_content({"config": content}, file)
+        return content
+    except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as fault:
+        raise UserError(f"{file} is damaged or was altered ({first_line(fault)}); remove the run's folder") from None
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -145,7 +163,7 @@ def _check_values(content: Any, file: str | Path, most: int) -> int:
         node, depth = nodes.pop()
         if isinstance(node, str):
             references += node.count("${")
-            if any(unicodedata.category(character) == "Cc" for character in node):
+            if has_control(node):
                 raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
         elif isinstance(node, dict | list | tuple):
             count += len(node)

@@ -11,14 +11,13 @@ from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import (
     compose,
     find_differences,
-    load_plain,
     plain_settings,
     to_plain,
     with_overrides,
     without_hydra,
 )
 from showattendtell.config.entry_point import as_value
-from showattendtell.config.trust import literal
+from showattendtell.config.trust import literal, read_settings
 from showattendtell.config.validation import raise_errors
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.reproduction.tables import (
@@ -221,7 +220,7 @@ def find_other_settings(run: TableRun) -> list[str]:
         return faults
     file = run.folder / "config/config.yaml"
     if file.is_file():
-        theirs = literal(load_plain(file))  # nothing is resolved: interpolations of a file are untrusted
+        theirs = literal(read_settings(file))  # nothing is resolved: interpolations of a file are untrusted
         beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
         ours = literal(to_plain(run.config, resolve=False))
         if differences := find_differences(ours, {**plain_settings(theirs), **beginning}):

@@ -86,11 +86,17 @@ class MetricsFile(Logger):
 
 
 def figures_in(file: Path) -> set[tuple[int, str]]:
-    """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file."""
+    """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file.
+
+    Raises `UserError` for another file.
+    """
     if not file.is_file():
         return set()
-    with file.open(encoding="utf-8", newline="") as rows:
-        return {(int(row["step"]), name) for row in csv.DictReader(rows) for name, value in row.items() if value}
+    try:
+        with file.open(encoding="utf-8", newline="") as rows:
+            return {(int(row["step"]), name) for row in csv.DictReader(rows) for name, value in row.items() if value}
+    except (csv.Error, KeyError, TypeError, ValueError) as fault:
+        raise UserError(f"{file} is damaged ({type(fault).__name__}); remove it, and the run starts another") from None
 
 
 class ImagePanel(NamedTuple):

@@ -174,13 +174,12 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     except FAULTS:
         raise
     except Exception as fault:
-        if checkpoint and last.is_restoring and not isinstance(fault, MisconfigurationException):
+        is_refused = isinstance(fault, MisconfigurationException)
+        if checkpoint and last.is_restoring and not is_refused:
             raise UserError(
-                f"{checkpoint} cannot be resumed ({sentence(fault)}): either the file was altered, or a package changed "
-                "since it was written; --debug shows the traceback, and training without resume starts again"
+                f"{checkpoint} cannot be resumed ({sentence(fault)}): it was altered, or a package changed since "
+                "it was written; --debug shows the traceback, and training without resume starts again"
             ) from fault
-        if isinstance(fault, MisconfigurationException) or (not begun and isinstance(fault, ValueError)):
-            raise UserError(
-                f"trainer: {first_line(fault)}"
-            ) from None  # Lightning refuses settings before the first step
+        if is_refused or (not begun and isinstance(fault, ValueError)):  # Lightning refuses settings before a step
+            raise UserError(f"trainer: {first_line(fault)}") from None
         raise

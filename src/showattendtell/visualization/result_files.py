@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, has_control
 from showattendtell.runtime.files import atomic_write, read_times
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
@@ -94,6 +94,8 @@ def read_result(path: Path) -> Result:
         first = fault.errors()[0]
         where = "".join(f"{name}: " for name in first["loc"][:1])
         raise UserError(f"{path} is no result file of evaluate ({where}{first['msg']}); leave it out") from None
+    if has_control(content.model_dump(exclude={"captions", "references"})):
+        raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
     if content.config is None:
         raise UserError(f"{path} is of an older version and does not say what was trained; evaluate again")
     models = [

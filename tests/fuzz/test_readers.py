@@ -1,0 +1,70 @@
+"""Whatever a file holds, its reader returns, or raises `UserError` with one line that a terminal can show.
+
+`make test` draws few files for each reader, always the same ones; `make test-all` draws others for minutes.
+`corpus/READER/CASE/` holds folders that once did something else.
+"""
+
+import os
+import resource
+import time
+import unicodedata
+import warnings
+from pathlib import Path
+
+import pytest
+from fuzzed import READERS, Files, folders, laid_out
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+CORPUS = Path(__file__).with_name("corpus")
+SECONDS, MEGABYTES = 10.0, 600
+"""CPU time and growth of memory that no reader exceeds for a file of 2 MB."""
+FEW, MANY = 15, int(os.environ.get("SHOWATTENDTELL_FUZZ_EXAMPLES", "400"))
+"""Files for each reader."""
+
+anyhow = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def assert_reads_or_refuses(name: str, files: Files) -> None:
+    reader = READERS[name]
+    begin, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with laid_out(files) as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            reader.read(folder)
+        except Exception as fault:
+            # by its name, so that an unknown type is reported with its own traceback
+            if type(fault).__name__ not in ("UserError", *(kind.__name__ for kind in reader.allowed)):
+                raise
+            message = str(fault)
+            assert message
+            assert not [one for one in message if unicodedata.category(one) in ("Cc", "Cs")], repr(message)
+    assert time.process_time() - begin < SECONDS
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000 < MEGABYTES
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_accepts_its_own_files(name: str):
+    with laid_out(READERS[name].files()) as folder:
+        READERS[name].read(folder)
+
+
+@pytest.mark.parametrize("case", sorted(CORPUS.glob("*/*")), ids=lambda case: f"{case.parent.name}-{case.name}")
+def test_what_was_found_before(case: Path):
+    files = {file.relative_to(case).as_posix(): file.read_bytes() for file in case.rglob("*") if file.is_file()}
+    assert_reads_or_refuses(case.parent.name, files)
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(anyhow, max_examples=FEW, derandomize=True)
+@given(data=st.data())
+def test_a_damaged_file_is_read_or_refused(name: str, data: st.DataObject):
+    assert_reads_or_refuses(name, data.draw(folders(name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+@settings(anyhow, max_examples=MANY)
+@given(data=st.data())
+def test_many_damaged_files_are_read_or_refused(name: str, data: st.DataObject):
+    assert_reads_or_refuses(name, data.draw(folders(name)))
