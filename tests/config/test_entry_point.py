@@ -20,6 +20,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import as_argument, expand_home, name_positional, quote_path, without_dashes
 from showattendtell.config.validation import DEBUG
 from showattendtell.errors import CLOSED_PIPE, UserError
+from showattendtell.runtime.files import LOCK, lock_file
 
 ANSWER = "the class that the user named was built"
 
@@ -186,12 +187,23 @@ def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_fails_leaves_the_folder_that_holds_something_else(tmp_path: Path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").touch()
+@pytest.mark.parametrize("own", ["notes.txt", "config/notes.txt"])
+def test_a_run_that_fails_leaves_a_folder_that_holds_something_else(tmp_path: Path, own: str):
+    (tmp_path / "mine/config").mkdir(parents=True)
+    (tmp_path / "mine" / own).touch()
     line = [sys.executable, LIGHT, "seed=2", "hydra.run.dir=mine"]
     assert subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60).returncode == 2
-    assert sorted(file.name for file in (tmp_path / "mine").iterdir()) == ["config", "notes.txt"]
+    assert (tmp_path / "mine" / own).exists()
+
+
+def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    held = lock_file(tmp_path / "mine" / LOCK)
+    line = [sys.executable, LIGHT, "seed=2", "hydra.run.dir=mine"]
+    assert subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60).returncode == 2
+    assert held
+    assert (tmp_path / "mine" / LOCK).exists()
+    held.close()
 
 
 @pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco", "coco2017"])

@@ -183,15 +183,22 @@ def discarding_empty_run() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        folder, written = run_folder(), HydraConfig.get().output_subdir
-        if written and set(os.listdir(folder)) <= {written, LOCK} and (lock := lock_file(folder / LOCK)):
-            shutil.rmtree(folder)
-            lock.close()
-            if search_root():  # the folders above it are Hydra's too, unless they hold other runs
-                with suppress(OSError):
-                    folder.parent.rmdir()
-                    folder.parent.parent.rmdir()
+        with suppress(OSError):  # the exception itself is what the user has to see
+            _discard_empty_run()
         raise
+
+
+def _discard_empty_run() -> None:
+    folder, subfolder = run_folder(), HydraConfig.get().output_subdir
+    if not subfolder or not set(os.listdir(folder)) <= {subfolder, LOCK}:
+        return
+    is_hydras = set(os.listdir(folder / subfolder)) <= {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    if is_hydras and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
+        shutil.rmtree(folder)
+        lock.close()
+        if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+            folder.parent.rmdir()
+            folder.parent.parent.rmdir()
 
 
 def search_root() -> Path | None:
