@@ -1,4 +1,4 @@
-"""What may become of a search or a sweep: a worker, its database or its cluster is gone in the middle, a trial fails."""
+"""What may become of a search or a sweep: a worker, its database or its cluster is gone, or a trial fails."""
 
 import os
 import signal
