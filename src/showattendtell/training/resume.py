@@ -118,7 +118,7 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[None]:
     """Lock the folder against other runs, and remove incomplete files of a killed run."""
     with ExitStack() as locks:
         with raise_together():
@@ -269,7 +269,7 @@ class InitialCheckpoint(NamedTuple):
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(self.card["vocabulary"])
 
-    def tune(self, encoder: Encoder) -> None:
+    def load_encoder(self, encoder: Encoder) -> None:
         """Load the checkpoint's encoder weights. Raises `UserError` if network, grid or size differ."""
         ours, theirs = encoder.describe(), self.card["encoder"]
         if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
@@ -279,7 +279,7 @@ class InitialCheckpoint(NamedTuple):
         elif ours["weights_sha256"] != theirs["weights_sha256"]:
             raise self._misfit()
 
-    def teach(self, captioner: Captioner) -> None:
+    def load_captioner(self, captioner: Captioner) -> None:
         """Load the checkpoint's captioner weights. Raises `UserError` if kind or size differ."""
         try:
             captioner.load_state_dict(self._of("captioner."))
