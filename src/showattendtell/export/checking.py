@@ -78,7 +78,8 @@ def check_formats(
 ) -> list[TimingRow]:
     """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
-    Raises `UserError` if the captions of a format differ.
+    Raises:
+        UserError: a format writes other captions than PyTorch.
     """
     expected, rows = {}, []
     for way, size in (("greedy", 1), ("beam 3", 3)):
@@ -108,7 +109,8 @@ def _greedy_caption(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
 def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], card: Card, name: str) -> Agreement:
     """Compare captions with those expected; different captions must be equally likely.
 
-    Raises `UserError` if they are not, or if log p or attention of equal captions differ.
+    Raises:
+        UserError: they are not, or log p or attention of equal captions differ.
     """
     outcomes = []
     for number, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):

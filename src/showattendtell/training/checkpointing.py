@@ -32,8 +32,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write a checkpoint; raise `UserError` if that fails, and keep the existing file. `storage_options` may have
-        `keep`, the new name of the file that was there."""
+        """Write a checkpoint.
+
+        Args:
+            storage_options: may have `keep`, the new name of the file that was there.
+
+        Raises:
+            UserError: the file cannot be written; the existing one is kept.
+        """
         file = Path(path)
         try:
             save(checkpoint, file, (storage_options or {}).get("keep"))
