@@ -18,8 +18,8 @@ Text = Annotated[str, Field(min_length=1)]
 MAY_DIFFER = {
     *("cache", "dataset.root", "data.num_workers", "features.workers", "logger", "checkpoint_interval_minutes"),
     *("callbacks.gradient_norm", "callbacks.progress_bar", "callbacks.learning_rate_monitor", "callbacks.dashboards"),
-    *("callbacks.training_figures", "callbacks.epoch_times", "callbacks.epoch_report", "callbacks.worker_shutdown"),
-    *("callbacks.trial_pruning",),
+    *("callbacks.training_figures", "callbacks.epoch_times", "callbacks.epoch_report", "callbacks.step_figures"),
+    *("callbacks.trial_pruning", "callbacks.worker_shutdown"),
     *("trainer.accelerator", "encoder.recompute"),
 }
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""

@@ -43,7 +43,7 @@ def train(config: DictConfig) -> float:
     from showattendtell.config.instantiate import build, build_source
     from showattendtell.inference.checkpoints import write_card
     from showattendtell.runtime.distributed import decide_on_first, raise_together
-    from showattendtell.training.resume import check_data, find_initial_checkpoint, find_start, held
+    from showattendtell.training.resume import check_data, find_initial_checkpoint, find_start, run_lock
     from showattendtell.training.trainer import build_module, build_trainer, fit
     from showattendtell.visualization.tables import print_dataset
 
@@ -52,12 +52,12 @@ def train(config: DictConfig) -> float:
     if start.finished:
         print(f"{start.folder} is finished")
         return report_best(start.folder, start.best)
-    with held(start.folder):
+    with run_lock(start.folder):
         with raise_together():
             dataset, encoder = build(config.dataset), build(config.encoder)
             origin = find_initial_checkpoint(config)
             if origin:
-                origin.tune(encoder)
+                origin.load_encoder(encoder)
             source, dataset = build_source(config, dataset, encoder)
             sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
             vocabulary = origin.vocabulary if origin else build(config.vocabulary, captions=sentences)
@@ -68,7 +68,7 @@ def train(config: DictConfig) -> float:
             check_data(start, card)
             module = build_module(config, encoder, vocabulary, card, dataset.split("train"))
             if origin:
-                origin.teach(module.captioner)
+                origin.load_captioner(module.captioner)
             trainer, best = build_trainer(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
     return report_best(start.folder, best.best_model_score)

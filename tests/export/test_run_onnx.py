@@ -14,7 +14,7 @@ from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_im
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.export.graphs import InitGraph, StepGraph
-from showattendtell.export.run_onnx import see, write
+from showattendtell.export.run_onnx import beam_search, preprocess
 from showattendtell.models.kernels.parallel import plain_torch
 
 SEARCH: dict[str, Any] = {
@@ -50,7 +50,7 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
             expected = decoding.generate(Ensemble([captioner]), [REGIONS], VOCABULARY)
             graphs = in_plain_torch(captioner)
             for number, [other] in enumerate(expected):
-                caption = write(graphs, SEARCH, np.array([number]), beam)
+                caption = beam_search(graphs, SEARCH, np.array([number]), beam)
                 assert caption.tokens == other.tokens
                 assert caption.log_prob == pytest.approx(other.log_prob, rel=1e-4)
                 np.testing.assert_allclose(caption.attention, other.attention, rtol=1e-3, atol=1e-5)
@@ -91,7 +91,7 @@ def test_the_script_sees_the_pixels_of_the_package(
     card = {"preprocessing": {**preprocessing._asdict(), "longest": LONGEST, "pixels": "uint8"}}
     expected = preprocessing(open_image(path)).unsqueeze(0).numpy().astype(int)
     with Image.open(path) as opened:
-        seen = see(opened, card)
+        seen = preprocess(opened, card)
     assert seen.shape == expected.shape
     difference = np.abs(seen.astype(int) - expected)
     assert difference.max() <= 2

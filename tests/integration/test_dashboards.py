@@ -66,6 +66,13 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
     assert [row for row in figures_of(records) if "epoch" in row] == [pytest.approx(row) for row in rows]
     assert {"train/loss", "val/bleu4", "val/nll_per_word", "val/attention_entropy"} <= set().union(*rows)
 
+    steps = [row for row in figures_of(records) if "train/loss_step" in row]
+    assert [row["step"] for row in steps] == list(range(6))
+    for row in steps:
+        assert row["train/learning_rate"] > 0
+        assert row["train/images_per_second"] > 0
+        assert row["train/memory_gb"] > 0
+
     tables = artifact_of(records, "run_table")
     names = sorted(example.image for example in validated(folder))[:3]
     assert len(tables) == 2
@@ -89,6 +96,7 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
     assert description["display_name"] == "boards/first"
     assert description["tags"] == ["shapes", "efficientnet_lite0_scene", "soft", "lstm"]
     assert description["config"]["update"]["trainer"]["max_epochs"] == 2
+    assert description["config"]["update"]["optimizer"]["eps"] == 1e-8  # a default of torch
     assert list((home / "tensorboard").iterdir())
     assert not (folder / "home").exists() or not list((folder / "home").rglob("artifacts"))
 

@@ -1,9 +1,11 @@
 """How the commands tell what the user can mend."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import fill, small_disk
 from PIL import Image
 from runs import TINY, Run, assert_error
 
@@ -51,6 +53,37 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
     needs_model = command[0] in ("evaluate", "caption")
     assert_error(run(*command, *(["checkpoint=model.ckpt"] if needs_model else [])), "output")
     assert {file: file.read_bytes() for file in own} == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["evaluate", "metrics=[bleu]", "output=disk/results.json"],
+        [
+            "score",
+            "references=references.json",
+            "hypotheses=captions.json",
+            "metrics=[bleu]",
+            "output=disk/scores.json",
+        ],
+        pytest.param(["caption", "images=blank.png", "output=disk/captions"], marks=pytest.mark.slow),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_full_disk_is_reported_with_the_file_that_has_no_room(
+    run: Run, checkpoint: Path, folder: Path, command: list[str]
+):
+    captions = [{"file_name": f"{name}.jpg", "caption": "a dog runs on the grass"} for name in "ab"]
+    (folder / "captions.json").write_text(json.dumps(captions))
+    references = [{"filename": f"{n}.jpg", "sentences": [{"raw": "a dog runs over the grass"}]} for n in "ab"]
+    (folder / "references.json").write_text(json.dumps({"images": references}))
+    Image.new("RGB", (40, 30)).save(folder / "blank.png")
+    needs_model = command[0] in ("evaluate", "caption")
+    with small_disk(folder / "disk", "16k") as disk:
+        fill(disk)
+        done = run(*command, *([f"checkpoint={checkpoint}"] if needs_model else []))
+        assert_error(done, "disk/", "No space left on device")
+        assert [file for file in disk.rglob("*") if file.is_file() and file.stat().st_size] == [disk / "others"]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,17 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from disks import fill, small_disk
-from runs import STEPWISE, Start, assert_done, assert_error, assert_same_end
+from runs import STEPWISE, TINY, Start, assert_done, assert_error, assert_same_end
 
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST
@@ -76,6 +80,108 @@ def test_a_process_that_reads_and_is_gone_ends_the_run(
     assert_whole(folder / name)
     assert_done(train(f"resume={name}"))
     assert_same_end(undisturbed, folder / name)
+
+
+IN_VALIDATION = """
+import os, signal
+from showattendtell.training.module import CaptioningModule
+validate, numbers = CaptioningModule.validation_step, iter(range(10**9))
+def validate_or_die(self, batch, index, dataloader_idx=0):
+    if next(numbers) == {number}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return validate(self, batch, index, dataloader_idx)
+CaptioningModule.validation_step = validate_or_die
+"""
+"""A kill when a validation batch is read, counted from 0; a validation has 2 of captions and 2 of images."""
+
+CLOCK_SET_BACK = """
+import time
+from itertools import count
+now, hours = time.time(), count()
+time.time = lambda: now - 3600 * next(hours)
+"""
+"""Every look at the clock is an hour before the last."""
+
+
+@pytest.mark.parametrize("number", [pytest.param(4, marks=pytest.mark.slow), 7])
+def test_a_run_that_is_killed_in_a_validation_ends_as_the_undisturbed_one(
+    train: Train, undisturbed: Path, folder: Path, number: int
+):
+    """In the first batch of the second validation, or in its last."""
+    name = f"runs/validation-{number}"
+    assert (
+        train(*STEPWISE, f"hydra.run.dir={name}", first=IN_VALIDATION.format(number=number)).status == -signal.SIGKILL
+    )
+    assert_done(train(f"resume={name}"))
+    assert_same_end(undisturbed, folder / name)
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_changes_nothing(train: Train, undisturbed: Path, folder: Path):
+    """Neither for a run that was killed; its command finds the run again."""
+    own = "runs/clock"
+    settings = [*STEPWISE, f"hydra.run.dir={own}"]
+    die = CLOCK_SET_BACK + IN_BATCH.format(number=9, fault="import os; os.kill(os.getpid(), 9)")
+    assert train(*settings, first=die).status == -signal.SIGKILL
+    os.utime(folder / own / LAST, (0, 0))
+    assert_done(train(*settings, "resume=true", first=CLOCK_SET_BACK))
+    assert_same_end(undisturbed, folder / own)
+
+
+STAGES = [*TINY, "trainer.limit_train_batches=3", 'stages={one: [], two: ["optimizer.lr=0.01"]}']
+AT_STAGE_CHANGE = """
+import os, signal
+from showattendtell.training import stages
+train, done = stages._train_stage, []
+def train_or_die(name, folder, arguments):
+    if name == "{name}" and {before}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(name, folder, arguments)
+    if name == "{name}":
+        os.kill(os.getpid(), signal.SIGKILL)
+stages._train_stage = train_or_die
+"""
+
+
+@pytest.fixture(scope="module")
+def staged(run: Any, prepared: Any, folder: Path) -> Path:
+    assert_done(run("train", *STAGES, "hydra.run.dir=runs/two-stages"))
+    return folder / "runs/two-stages"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "before"), [("one", True), ("one", False), ("two", True), ("two", False)], ids=lambda value: str(value)
+)
+def test_stages_that_are_killed_between_two_of_them_continue(
+    train: Train, staged: Path, folder: Path, name: str, before: bool
+):
+    """The program that starts the stages is killed before one of them begins, or after it has ended."""
+    own = f"runs/change-{name}-{before}"
+    died = train(*STAGES, f"hydra.run.dir={own}", first=AT_STAGE_CHANGE.format(name=name, before=before))
+    assert died.status == -signal.SIGKILL
+    assert_done(train(f"resume={own}"))
+    for stage in ("1-one", "2-two"):
+        whole, rest = (
+            torch.load(place / stage / LAST, weights_only=True)["state_dict"] for place in (staged, folder / own)
+        )
+        assert [part for part in whole if not torch.equal(whole[part], rest[part])] == []
+
+
+@pytest.mark.parametrize("kind", ["new folder", "folder that is there"])
+def test_a_user_who_may_not_write_in_the_place_of_a_run_is_told_so(
+    ordinary: list[str], prepared: Any, folder: Path, tmp_path: Path, kind: str
+):
+    place = tmp_path / "locked"
+    run = place / "run" if kind == "new folder" else place
+    place.mkdir()
+    place.chmod(0o500)
+    command = [*ordinary, sys.executable, "-m", "showattendtell.train", *STEPWISE, f"hydra.run.dir={run}"]
+    environment = {**os.environ, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    output = SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
+    assert_error(output, str(place), "Permission denied")
+    assert list(place.iterdir()) == []
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import random
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -108,16 +107,6 @@ def test_a_full_disk_is_reported_and_damages_nothing(run: Run, killed: Path):
     assert_error(done, "runs/killed/last.ckpt cannot be written", "the checkpoints saved before are intact")
     assert (killed / "last.ckpt").read_bytes() == before
     assert [file for file in killed.rglob("*") if ".tmp" in file.name] == []
-
-
-@pytest.fixture
-def ordinary() -> list[str]:
-    """What makes of a command one of a user who may not write where the permissions say no: root may."""
-    rights = "-dac_override,-dac_read_search"
-    drop = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"] if os.geteuid() == 0 else []
-    if drop and (not shutil.which("setpriv") or subprocess.run([*drop, "true"], capture_output=True).returncode):
-        pytest.skip("root may write everywhere")
-    return drop
 
 
 def test_a_folder_that_may_not_be_written_is_reported(ordinary: list[str], killed: Path, folder: Path):

@@ -45,7 +45,7 @@ def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
     captioner = build_captioner(
         config, 3, len(torch.load(checkpoint)["state_dict"]["captioner.decoder.embedding.weight"])
     )
-    origin.teach(captioner)
+    origin.load_captioner(captioner)
     saved = torch.load(checkpoint, weights_only=True)["state_dict"]
     for name, value in captioner.state_dict().items():
         assert torch.equal(value, saved[f"captioner.{name}"])
@@ -58,7 +58,7 @@ def test_another_captioner_is_reported_with_the_setting_that_it_had(checkpoint: 
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
     name = setting.partition("=")[0]
     with pytest.raises(UserError, match=rf"does not fit this model; it was trained with {name}="):
-        origin_of(checkpoint, setting).teach(build_captioner(config, 3, size))
+        origin_of(checkpoint, setting).load_captioner(build_captioner(config, 3, size))
 
 
 def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(checkpoint: Path):
@@ -66,9 +66,9 @@ def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(ch
     settings = ["attention=hard", "attention.inference_mode=expectation"]
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
     with pytest.raises(UserError, match=r"trained with attention\.gate=scalar: give the same$"):
-        origin_of(checkpoint, *settings).teach(build_captioner(small_config(*settings), 3, size))
+        origin_of(checkpoint, *settings).load_captioner(build_captioner(small_config(*settings), 3, size))
     settings.append("attention.gate=scalar")
-    origin_of(checkpoint, *settings).teach(build_captioner(small_config(*settings), 3, size))
+    origin_of(checkpoint, *settings).load_captioner(build_captioner(small_config(*settings), 3, size))
 
 
 def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
@@ -76,7 +76,7 @@ def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
     choices = {"dataset": "shapes", "attention": "soft", "attention/score": "additive", "decoder": "lstm"}
     origin = origin._replace(card={**origin.card, "choices": choices})
     with pytest.raises(UserError, match=r"trained with attention=soft, attention/score=additive.*lstm: give the same$"):
-        origin.teach(build_captioner(small_config("attention=adaptive"), 3, 5))
+        origin.load_captioner(build_captioner(small_config("attention=adaptive"), 3, 5))
 
 
 @pytest.mark.parametrize("settings", [["encoder.trainable=true", "encoder.frozen_stride=8"], ["decoder.dropout=0.1"]])
@@ -101,12 +101,12 @@ def from_encoder(encoder: Encoder, differences: list[str]) -> InitialCheckpoint:
 
 def test_an_encoder_is_tuned_where_the_checkpoint_has_other_weights():
     same, other = network(), network()
-    from_encoder(network(), []).tune(same)
+    from_encoder(network(), []).load_encoder(same)
     assert "tuned" not in same.describe()
     tuned = network()
     with torch.no_grad():
         next(tuned.parameters()).add_(1)
-    from_encoder(tuned, []).tune(other)
+    from_encoder(tuned, []).load_encoder(other)
     assert other.describe()["weights_sha256"] == tuned.describe()["weights_sha256"]
     assert other.describe()["tuned"] is True
     folders = [feature_path(Path(), Dataset("d", {}), encoder, Extraction()).name for encoder in (same, other)]
@@ -118,4 +118,4 @@ def test_an_encoder_is_tuned_where_the_checkpoint_has_other_weights():
 
 def test_another_grid_is_reported():
     with pytest.raises(UserError, match=r"it was trained with encoder\.stride=16: give the same"):
-        from_encoder(network(), ["encoder.stride=16"]).tune(network(stride=8))
+        from_encoder(network(), ["encoder.stride=16"]).load_encoder(network(stride=8))

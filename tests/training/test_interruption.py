@@ -126,13 +126,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGUSR1, "requeue 12\n"), (signal.SIGTERM, ""), (signal.SIGINT, "")], ids=str
 )
-def test_slurm_is_requested_to_run_the_job_again_where_it_gave_notice(
+def test_slurm_is_requested_to_run_the_job_again_where_it_gave_signals(
     slurm: Path, number: signal.Signals, expected: str
 ):
-    notice = SignalHandler()
-    notice.signal = number
+    handler = SignalHandler()
+    handler.signal = number
     with pytest.raises(SystemExit):
-        notice.obey()
+        handler.end_process()
     assert (slurm.read_text() if slurm.exists() else "") == expected
 
 

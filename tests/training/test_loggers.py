@@ -221,7 +221,8 @@ def read(tmp_path: Path) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = TensorBoardDashboard(images=2, histograms=True)
-    board.open(tmp_path, {"seed": 7}, set())
+    settings = {"seed": 7, "decoder": {"tie_embeddings": True}, "optimizer": {"betas": (0.9, 0.999)}}
+    board.open(tmp_path, settings, set())
     board.log_metrics({"val/bleu4": 12.5, "epoch": 0}, 10)
     board.log_metrics({"val/bleu4": 14.0, "epoch": 1}, 20)
     board.log_panels([ImagePanel("dog.jpg", "a dog runs", ("a dog", "it runs"), Image.new("RGB", (30, 20), "red"))], 10)
@@ -249,6 +250,26 @@ def test_tensorboard_reads_pictures_captions_and_configuration(read: Any):
     assert texts["val/captions/dog.jpg"] == "**a dog runs**\n\n- a dog\n- it runs"
     assert '"seed": 7' in texts["config"]
     assert "14.0" in texts["best"]
+
+
+def test_tensorboard_reads_the_settings_and_the_figures_that_its_table_of_runs_compares(read: Any):
+    """Its last value of each figure is the one of the chart: none is added."""
+    from tensorboard.plugins.hparams import metadata
+
+    content = read.summary_metadata
+    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG].plugin_data.content)
+    session = metadata.parse_session_start_info_plugin_data(
+        content[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    )
+    assert {name: value.WhichOneof("kind") for name, value in session.hparams.items()} == {
+        "seed": "number_value",
+        "decoder.tie_embeddings": "bool_value",
+        "optimizer.betas": "string_value",
+    }
+    assert session.hparams["seed"].number_value == 7
+    compared = {info.name.tag for info in experiment.metric_infos}
+    assert {"val/bleu4", "val/cider", "val/nll_per_word", "val/pointing_game"} <= compared
+    assert len(read.Scalars("val/bleu4")) == 2
 
 
 def test_tensorboard_reads_the_histogram(read: Any):

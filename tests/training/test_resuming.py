@@ -17,7 +17,7 @@ from small import SETTINGS, small_config, small_run
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD, find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
-from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, held, recall
+from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, recall, run_lock
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -330,7 +330,7 @@ def test_a_damaged_last_checkpoint_never_becomes_the_previous_one(trained: Path,
 
 
 def hold(folder: Path, held_now: Any, done: Any) -> None:
-    with held(folder):
+    with run_lock(folder):
         held_now.set()
         done.wait()
 
@@ -341,18 +341,18 @@ def test_one_process_trains_in_a_folder(tmp_path: Path):
     other = context.Process(target=hold, args=(tmp_path, held_now, done))
     other.start()
     held_now.wait()
-    with pytest.raises(UserError, match="is being trained by another process; wait for its end"), held(tmp_path):
+    with pytest.raises(UserError, match="is being trained by another process; wait for its end"), run_lock(tmp_path):
         pass
     other.kill()
     other.join()
-    with held(tmp_path):
+    with run_lock(tmp_path):
         pass
 
 
 def test_what_a_killed_process_had_not_written_to_its_end_is_removed(tmp_path: Path):
     for name in ("last.ckpt.tmp", "best.ckpt.tmp", "metrics.csv.tmp", "notes.tmp", "last.ckpt"):
         (tmp_path / name).write_text("")
-    with held(tmp_path):
+    with run_lock(tmp_path):
         assert {file.name for file in tmp_path.iterdir()} == {LOCK, "notes.tmp", "last.ckpt"}
 
 

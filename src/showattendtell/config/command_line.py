@@ -1,5 +1,6 @@
 """Check a command line before anything runs, and convert it to the form that Hydra accepts."""
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hyd
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
 from showattendtell.config.renames import FORMER_GROUPS, renamed_experiment, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
-from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.config.validation import TARGET, join, raise_errors, validate
 from showattendtell.errors import UserError, did_you_mean, first_line
 
 SUPPLIED = {
@@ -251,6 +252,21 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
         hint = f" and choose it as {group}=NAME" if group in groups else ""
         return f"{key} has settings of its own; give them as {key}.NAME=value{hint}"
     return ""
+
+
+def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return plain settings with the defaults of all arguments that they leave out, as a record of a run."""
+    filled: dict[str, Any] = {}
+    if target := settings.get(TARGET):
+        with suppress(SignatureError):
+            for name, parameter in read_signature(target).parameters.items():
+                if parameter.default is not None and name not in SUPPLIED.get(path, ()):
+                    filled[name] = parameter.default
+                    with suppress(ValueError):  # an expression stays as it is
+                        filled[name] = ast.literal_eval(parameter.default)
+    for key, value in settings.items():
+        filled[key] = with_defaults(value, join(path, key)) if isinstance(value, Mapping) else value
+    return filled
 
 
 def _is_stated(config: DictConfig, key: str) -> bool:

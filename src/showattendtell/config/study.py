@@ -3,11 +3,12 @@
 import json
 import math
 import socket
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 from uuid import uuid4
 
 import optuna
@@ -31,13 +32,15 @@ from showattendtell.errors import UserError, first_line, listed
 from showattendtell.runtime.files import LOCK, atomic_write, file_lock, lock_file
 from showattendtell.settings import may_differ
 
+Item = TypeVar("Item")
+
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 FILE = "study.db"  # the default storage of a study, in its sweep's folder
 CARD = "study.json"  # the name of the study and its storage, without a password, in the sweep's folder
 HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
 PRUNED, SECONDS = "pruned", "seconds"  # attributes of trials
-PATIENCE = 60  # seconds to wait while another process writes to a file of SQLite
+PATIENCE = 60  # seconds to wait while another process writes to a file of SQLite, or while a server is restarted
 PROPOSALS = 3  # proposals by the sampler before a random sampler replaces it, if all were tried already
 SAMPLERS, PRUNERS = ["optuna.samplers.*", "hydra_plugins.hydra_optuna_sweeper.*"], ["optuna.pruners.*"]
 
@@ -78,6 +81,30 @@ def _readable(folder: Path) -> Iterator[None]:
     except StorageInternalError as fault:
         remedy = "restore a copy of it, or start another study"
         raise UserError(f"the storage of {folder} cannot be read ({_reason(fault)}); {remedy}") from None
+
+
+def when_reachable(call: Callable[[], Item]) -> Item:
+    """Return the result of a call that uses a storage; while its server cannot be reached, call again for `PATIENCE`
+    seconds. The call may be made twice, if the connection was lost after the server did its work."""
+    latest, has_warned = time.monotonic() + PATIENCE, False
+    while True:
+        try:
+            return call()
+        except StorageInternalError as fault:
+            cause = fault.__cause__
+            if (
+                not isinstance(cause, DBAPIError)
+                or "sqlite" in type(cause.orig).__module__
+                or time.monotonic() > latest
+            ):
+                raise
+            if not has_warned:
+                seconds = f"trying again for {PATIENCE} seconds"
+                print(
+                    f"warning: the storage cannot be reached ({_reason(fault)}); {seconds}", file=sys.stderr, flush=True
+                )
+            has_warned = True
+            time.sleep(1)
 
 
 def _reason(fault: Exception) -> str:
@@ -142,17 +169,19 @@ class CurrentTrial:
 
     def report(self, figure: float, step: int) -> None:
         """Report the validation score number `step`, counted from 1."""
-        self._storage.set_trial_intermediate_value(self._id, step, figure)
+        when_reachable(lambda: self._storage.set_trial_intermediate_value(self._id, step, figure))
         self.keep_time()
 
     def keep_time(self) -> None:
-        self._storage.set_trial_user_attr(self._id, SECONDS, time.monotonic() - self._started)
+        seconds = time.monotonic() - self._started
+        when_reachable(lambda: self._storage.set_trial_user_attr(self._id, SECONDS, seconds))
 
     def is_hopeless(self) -> bool:
         """Return whether the pruner stops this trial, and record it in the study."""
-        hopeless = self._study.pruner.prune(self._study, self._storage.get_trial(self._id))
+        trial = when_reachable(lambda: self._storage.get_trial(self._id))
+        hopeless = when_reachable(lambda: self._study.pruner.prune(self._study, trial))
         if hopeless:
-            self._storage.set_trial_user_attr(self._id, PRUNED, True)
+            when_reachable(lambda: self._storage.set_trial_user_attr(self._id, PRUNED, True))
         return hopeless
 
 
@@ -284,15 +313,20 @@ class Study:
     def take(self, number: int, total: int) -> dict[int, list[str]]:
         """Claim up to `number` trials for this process: first interrupted ones, then new ones until the study has
         `total`. Return the arguments of their runs by number; none if all are done or run by other processes."""
-        taken: dict[int, list[str]] = {}
         with file_lock(self._folder / LOCK), _readable(self._folder):
-            for trial in self.trials():
-                is_free = len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial)
-                if is_free and self._may_resume(trial):
-                    taken[trial.number] = [*self._arguments(trial), "resume=true"]
-            while len(taken) < number and (added := self._add(total)):
-                self._hold(added.number)
-                taken[added.number] = self._arguments(added)
+            return when_reachable(lambda: self._take(number, total))
+
+    def _take(self, number: int, total: int) -> dict[int, list[str]]:
+        while self._held:  # by a call that has lost its connection
+            self._held.popitem()[1].close()
+        taken: dict[int, list[str]] = {}
+        for trial in self.trials():
+            is_free = len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial)
+            if is_free and self._may_resume(trial):
+                taken[trial.number] = [*self._arguments(trial), "resume=true"]
+        while len(taken) < number and (added := self._add(total)):
+            self._hold(added.number)
+            taken[added.number] = self._arguments(added)
         return taken
 
     def _seize(self, trial: FrozenTrial) -> bool:
@@ -378,24 +412,32 @@ class Study:
 
     def end(self, number: int, returned: Any) -> None:
         """Record the value that the run of a trial returned. The trial failed if it is not a finite number."""
-        if self.trials()[number].user_attrs.get(PRUNED):
-            self.study.tell(number, state=TrialState.PRUNED)
+        if when_reachable(self.trials)[number].user_attrs.get(PRUNED):
+            self._tell(number, state=TrialState.PRUNED)
         elif isinstance(returned, float) and math.isfinite(returned):
-            self.study.tell(number, returned)
+            self._tell(number, returned)
         else:
             self.fail(number, f"it returned {returned}")
             return
         self._held.pop(number).close()
 
+    def _tell(self, number: int, value: float | None = None, state: TrialState | None = None) -> None:
+        with _readable(self._folder):
+            when_reachable(lambda: self.study.tell(number, value, state, skip_if_finished=True))
+
     def fail(self, number: int, fault: str) -> None:
         """Record that a trial failed, with the error message."""
         self._remember(number, "fault", fault)
-        self.study.tell(number, state=TrialState.FAIL)
+        self._tell(number, state=TrialState.FAIL)
         self._held.pop(number).close()
 
     def _remember(self, number: int, name: str, value: Any) -> None:
-        trial = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
-        self._storage.set_trial_user_attr(trial, name, value)
+        def remember() -> None:
+            trial = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+            self._storage.set_trial_user_attr(trial, name, value)
+
+        with _readable(self._folder):
+            when_reachable(remember)
 
 
 def _num_values(space: BaseDistribution) -> float:

@@ -18,7 +18,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
-from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, spoken, write, write_greedy
+from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, words_of
 from showattendtell.visualization.tables import print_notes
 
 DIFFERENCE = 1e-3
@@ -27,7 +27,7 @@ DIFFERENCE = 1e-3
 TOGETHER = 4
 """Batch size in images of the check that captions several at once."""
 
-Way = Callable[[ndarray], OnnxCaption]
+CaptionFunction = Callable[[ndarray], OnnxCaption]
 """Function from the pixels of an image (1, 3, S, S) to its caption."""
 
 
@@ -49,27 +49,28 @@ class TimingRow(NamedTuple):
     outcome: Agreement | None
 
 
-def say(way: Way, images: Sequence[ndarray]) -> tuple[list[OnnxCaption], float]:
+def time_captions(caption: CaptionFunction, images: Sequence[ndarray]) -> tuple[list[OnnxCaption], float]:
     """Return the caption of each image and the median time per image in milliseconds, after one warm-up call."""
-    way(images[0])
+    caption(images[0])
     captions, seconds = [], []
     for pixels in images:
         start = time.perf_counter()
-        captions.append(way(pixels))
+        captions.append(caption(pixels))
         seconds.append(time.perf_counter() - start)
     return captions, 1000 * statistics.median(seconds)
 
 
-def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> Way:
+def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> CaptionFunction:
+    """Return the captioning function of the model itself, with its weights prepared once, as graphs have them."""
     decoding = BeamSearch(beam_size=beam, max_length=max_length)
-    choir = CaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
+    ensemble = CaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
 
-    def way(pixels: ndarray) -> OnnxCaption:
+    def caption(pixels: ndarray) -> OnnxCaption:
         with torch.no_grad():
-            [[said]] = choir.generate([torch.from_numpy(pixels)])
-        return OnnxCaption(said.tokens, said.log_prob, said.attention.numpy(), said.gates.numpy())
+            [[best]] = ensemble.generate([torch.from_numpy(pixels)])
+        return OnnxCaption(best.tokens, best.log_prob, best.attention.numpy(), best.gates.numpy())
 
-    return way
+    return caption
 
 
 def check_formats(
@@ -77,37 +78,39 @@ def check_formats(
 ) -> list[TimingRow]:
     """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
-    Raises `UserError` if the captions of a format differ.
+    Raises:
+        UserError: a format writes other captions than PyTorch.
     """
     expected, rows = {}, []
     for way, size in (("greedy", 1), ("beam 3", 3)):
-        expected[way], milliseconds = say(by_pytorch(model, size, card["max_length"]), images)
+        expected[way], milliseconds = time_captions(by_pytorch(model, size, card["max_length"]), images)
         rows.append(TimingRow("PyTorch", way, milliseconds, None))
     greedy, beam = expected.values()
     for name in formats:
         runner, graphs = FORMATS[name].runner, read_graphs(card["graphs"], name, folder)
-        ways: dict[str, tuple[Way, list[OnnxCaption]]] = {
-            "greedy": (partial(write, graphs, card, beam=1), greedy),
-            "beam 3": (partial(write, graphs, card, beam=3), beam),
-            "in one graph": (partial(_write_alone, graphs, card), greedy),
+        ways: dict[str, tuple[CaptionFunction, list[OnnxCaption]]] = {
+            "greedy": (partial(beam_search, graphs, card, beam=1), greedy),
+            "beam 3": (partial(beam_search, graphs, card, beam=3), beam),
+            "in one graph": (partial(_greedy_caption, graphs, card), greedy),
         }
         for way, (writer, others) in ways.items():
-            said, milliseconds = say(writer, images)
+            said, milliseconds = time_captions(writer, images)
             rows.append(TimingRow(runner, way, milliseconds, compare(said, others, card, runner)))
-        together = write_greedy(graphs, card, np.concatenate(images[:TOGETHER]))
+        together = greedy_search(graphs, card, np.concatenate(images[:TOGETHER]))
         compare(together, greedy[:TOGETHER], card, f"{runner}, given several pictures at once,")
     return rows
 
 
-def _write_alone(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
-    [caption] = write_greedy(graphs, card, pixels)
+def _greedy_caption(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
+    [caption] = greedy_search(graphs, card, pixels)
     return caption
 
 
 def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], card: Card, name: str) -> Agreement:
     """Compare captions with those expected; different captions must be equally likely.
 
-    Raises `UserError` if they are not, or if log p or attention of equal captions differ.
+    Raises:
+        UserError: they are not, or log p or attention of equal captions differ.
     """
     outcomes = []
     for number, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
@@ -119,8 +122,8 @@ def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], ca
         outcomes.append(outcome)
         if not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
-                f"{name} says '{' '.join(spoken(caption, card))}' (log p {caption.log_prob:.3f}) of picture "
-                f"{number}, and PyTorch '{' '.join(spoken(other, card))}' ({other.log_prob:.3f}); their "
+                f"{name} says '{' '.join(words_of(caption, card))}' (log p {caption.log_prob:.3f}) of picture "
+                f"{number}, and PyTorch '{' '.join(words_of(other, card))}' ({other.log_prob:.3f}); their "
                 f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
             )
     same, log_p, maps = zip(*outcomes, strict=True)

@@ -36,12 +36,14 @@ Run = Callable[..., list[ndarray]]
 
 
 class Format(NamedTuple):
-    """
-    suffix  of its files
-    runner  the runtime that runs them
-    lacks   returns what is missing to write the format, and how to install it; empty if nothing is
-    write   returns the content of a graph's file; torch's own writers end the process where the disk is full
-    read    opens a file
+    """An export format.
+
+    Attributes:
+        suffix: suffix of its files.
+        runner: name of the runtime that runs them.
+        lacks: returns what is missing to write the format, and how to install it; empty if nothing is.
+        write: returns the content of a graph's file; torch's own writers end the process if the disk is full.
+        read: opens a file.
     """
 
     suffix: str
@@ -203,7 +205,8 @@ def write_formats(
 ) -> dict[str, Any]:
     """Write the graphs in each format, and for ONNX the script that runs them; return the completed card.
 
-    Raises `UserError` if a format does not support a graph.
+    Raises:
+        UserError: a format does not support a graph.
     """
     with Console(stderr=True).status("following the model") as status:
         programs = trace_graphs(graphs)

@@ -101,10 +101,11 @@ class StepGraph(nn.Module):
 class GreedyState(NamedTuple):
     """State of greedy search over a batch of captions, at most T steps.
 
-    number, words      number of steps done, and the last words (B,)
-    tokens, log_prob   (B, T), padded with `<pad>`; log p (B,)
-    attention, gates   (B, T, L) and (B, T)
-    hidden, cell       (B, n)
+    Attributes:
+        number, words: number of steps done, and the last words (B,).
+        tokens, log_prob: (B, T), padded with `<pad>`; log p (B,).
+        attention, gates: (B, T, L) and (B, T).
+        hidden, cell: (B, n).
     """
 
     number: Tensor
@@ -178,10 +179,11 @@ class GreedyGraph(nn.Module):
 class Graph(NamedTuple):
     """A module to be exported.
 
-    example   example inputs
-    inputs    names of the inputs, each with the name of its first dimension
-    outputs   names of the outputs
-    rows      name of the outputs' first dimension
+    Attributes:
+        example: example inputs.
+        inputs: names of the inputs, each with the name of its first dimension.
+        outputs: names of the outputs.
+        rows: name of the outputs' first dimension.
     """
 
     module: nn.Module
@@ -195,7 +197,8 @@ class Graph(NamedTuple):
 def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[str, Graph]:
     """Return the graphs of a model in plain torch; call and export them within `plain_torch()`.
 
-    Raises `UserError` for attention that samples, and for keys that are not tensors.
+    Raises:
+        UserError: the attention samples, or its keys are not tensors.
     """
     attention = model.captioner.attention
     if attention.inference_mode == "sample":

@@ -46,7 +46,7 @@ def load(folder: Path) -> tuple[Card, Graphs]:
     return card, {name: opened(name) for name in card["graphs"]}
 
 
-def see(photograph: Image.Image, card: Card) -> ndarray:
+def preprocess(photograph: Image.Image, card: Card) -> ndarray:
     """Return the photograph's pixels (1, 3, S, S), uint8, cropped to the central square.
 
     Before, the shortest side is scaled to `resize`, after a central crop of very long images; with `squash`, both.
@@ -94,7 +94,7 @@ def _typed(pixels: ndarray, card: Card) -> ndarray:
     return pixels if card["preprocessing"]["pixels"] == "uint8" else pixels.astype(np.float32) / 255
 
 
-def write_greedy(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
+def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
     """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
     captions = []
     for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card)), strict=True):
@@ -104,29 +104,29 @@ def write_greedy(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaptio
     return captions
 
 
-def write(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxCaption:
+def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxCaption:
     """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
     replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
     [regions] = graphs["encode"](_typed(pixels, card))
     keys, hidden, cell = graphs["begin"](regions)
-    still_open = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
+    open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [card["special"]["start"]], [0], None
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
-        longer = _continue(still_open, log_probs, card["never_said"], 2 * beam)
+        continued = _continue(open_captions, log_probs, card["never_said"], 2 * beam)
         least = -np.inf if ended is None else ended.log_prob
-        for score, parent, word in longer[:beam]:
+        for score, parent, word in continued[:beam]:
             if word == card["special"]["eos"] and score > least:
-                ended, least = _append(still_open[parent], score, word, attention[parent], gates[parent]), score
-        kept = [one for one in longer if one[2] != card["special"]["eos"]][:beam]
+                ended, least = _append(open_captions[parent], score, word, attention[parent], gates[parent]), score
+        kept = [one for one in continued if one[2] != card["special"]["eos"]][:beam]
         kept = [one for one in kept if one[0] > least]
         if not kept:
             break
-        still_open = [_append(still_open[p], score, word, attention[p], gates[p]) for score, p, word in kept]
+        open_captions = [_append(open_captions[p], score, word, attention[p], gates[p]) for score, p, word in kept]
         parents, words = [parent for _, parent, _ in kept], [word for _, _, word in kept]
-    return ended or still_open[0]
+    return ended or open_captions[0]
 
 
 def _continue(
@@ -146,14 +146,14 @@ def _append(caption: OnnxCaption, score: float, word: int, attention: ndarray, g
     )
 
 
-def spoken(caption: OnnxCaption, card: Card) -> list[str]:
+def words_of(caption: OnnxCaption, card: Card) -> list[str]:
     """Return the words before `<eos>`."""
     return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
 
 
 def print_places(caption: OnnxCaption, card: Card) -> None:
     rows, columns = card["grid"]
-    for word, attention, gate in zip(spoken(caption, card), caption.attention, caption.gates, strict=False):
+    for word, attention, gate in zip(words_of(caption, card), caption.attention, caption.gates, strict=False):
         row, column = divmod(int(attention.argmax()), columns)
         print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
@@ -167,9 +167,12 @@ def main() -> None:
     card, graphs = load(Path(__file__).parent)
     for path in given.photographs:
         with Image.open(path) as photograph:
-            pixels = see(photograph, card)
-        caption = write(graphs, card, pixels, given.beam) if given.beam > 1 else write_greedy(graphs, card, pixels)[0]
-        print(f"{path}: {' '.join(spoken(caption, card))}")
+            pixels = preprocess(photograph, card)
+        if given.beam > 1:
+            caption = beam_search(graphs, card, pixels, given.beam)
+        else:
+            [caption] = greedy_search(graphs, card, pixels)
+        print(f"{path}: {' '.join(words_of(caption, card))}")
         if given.where:
             print_places(caption, card)
 

@@ -69,28 +69,34 @@ def references_of(examples: Sequence[Example]) -> dict[str, list[str]]:
 
 
 def measure_attention(
-    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], silent: bool = False
 ) -> AttentionScores | None:
     """Score the attention maps at the nouns of the reference captions against the boxes of the named objects.
 
-    Returns None for examples without ground-truth boxes.
+    Args:
+        silent: show no progress, because another progress bar is shown.
+
+    Returns:
+        The scores; None for examples without ground-truth boxes.
     """
     if not any(caption.phrases for example in examples for caption in example.captions):
         return None
     from showattendtell.metrics import PointingGame  # torchmetrics takes seconds to import
 
     pointing = PointingGame().to(module.device)
-    pointing.update(maps_at_nouns(module, images, examples))
+    pointing.update(maps_at_nouns(module, images, examples, silent))
     return pointing.scores()
 
 
-def maps_at_nouns(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> Iterator[GroundedWord]:
+def maps_at_nouns(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], silent: bool = False
+) -> Iterator[GroundedWord]:
     """Yield the attention map at each noun that has ground-truth boxes, given the words before it in the reference
     caption. With several processes each one yields a part."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected = shard([number for number, nouns in enumerate(phrases) if nouns])
-    for together, trace in _trace(module, captions, selected, "looking"):
+    for together, trace in _trace(module, captions, selected, "looking", silent):
         for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
             width, height = image_size(examples[captions.image_index[number]].path)
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
@@ -131,11 +137,11 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 
 @torch.no_grad()
 def _trace(
-    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str
+    module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
 ) -> Iterator[tuple[list[int], CaptionerOutput]]:
     """Yield batches: the indices of captions, and the output of the model for them with teacher forcing."""
     console = Console(stderr=True)
-    silent = not console.is_terminal or rank() > 0
+    silent = silent or not console.is_terminal or rank() > 0
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
     for start in track(starts, doing, console=console, transient=True, disable=silent):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])

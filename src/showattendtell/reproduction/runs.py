@@ -40,11 +40,12 @@ OWN = {"seed": ", and choose seeds by seeds=[1]", "init_from": "", "resume": "",
 class TableRun(NamedTuple):
     """A recipe with a seed.
 
-    arguments  of train, without those that set the output folder
-    config     the training configuration that they compose
-    scoring    the required test results of its best checkpoint
-    before     the runs whose best weights initialise a second stage, or are averaged
-    is_mean    whether the run averages those weights instead of training
+    Attributes:
+        arguments: arguments of `train`, without those that set the output folder.
+        config: the training configuration that they compose.
+        scoring: the required test results of its best checkpoint.
+        before: the runs whose best weights initialise a second stage, or are averaged.
+        is_mean: whether the run averages those weights instead of training.
     """
 
     recipe: str
@@ -101,9 +102,11 @@ class TableRun(NamedTuple):
 def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
     """Return the runs that a command asks for, recipe by recipe.
 
-    A second stage comes after the runs that it depends on, which are added if necessary. Raises `UserError` for a table
-    with unknown names, settings that train does not accept, and a folder that holds a run
-    with other settings.
+    A second stage comes after the runs that it depends on, which are added if necessary.
+
+    Raises:
+        UserError: the table names what does not exist, `train` does not accept a setting, or a folder holds a run with
+            other settings.
     """
     check_table(table)
     given = table.recipes if config.recipes is None else config.recipes

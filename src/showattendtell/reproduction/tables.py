@@ -26,11 +26,12 @@ QUOTES = "\"'"
 class RecipeConfig(NamedTuple):
     """A row of a table: a training, or the weight average of others.
 
-    settings: arguments of train, without the seed.
-    paper: the corresponding model in the paper's Table 1, if there is one.
-    minutes: approximate training time with one seed on one core; null if it was not measured.
-    init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
-    average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
+    Attributes:
+        settings: arguments of train, without the seed.
+        paper: the corresponding model in the paper's Table 1, if there is one.
+        minutes: approximate training time with one seed on one core; null if it was not measured.
+        init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
+        average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
     """
 
     settings: Sequence[Text] = ()
@@ -48,15 +49,17 @@ class RecipeConfig(NamedTuple):
 class PaperTableConfig(NamedTuple):
     """Recipes that are rows of one table.
 
-    name: the name of the table and of its files.
-    folder: folder of the runs, runs/paper-FOLDER; tables may share it, and recipes of the same name are trained once.
-    recipes: the recipes by name, in the order of the rows.
-    base: the recipe that the others are compared with.
-    pages: the recipes that are shown side by side on the page of photographs.
-    seeds: the seeds of each recipe.
-    decodings: how the test images are captioned: a number is a beam size, a word an option of the group decoding.
-    decoding: the one of decodings with which recipes are compared.
-    ensembles: rows for ensembles of all seeds of a recipe, or of several recipes, by name.
+    Attributes:
+        name: the name of the table and of its files.
+        folder: folder of the runs, runs/paper-FOLDER; tables may share it, and recipes of the same name are trained
+            once.
+        recipes: the recipes by name, in the order of the rows.
+        base: the recipe that the others are compared with.
+        pages: the recipes that are shown side by side on the page of photographs.
+        seeds: the seeds of each recipe.
+        decodings: how the test images are captioned: a number is a beam size, a word an option of the group decoding.
+        decoding: the one of decodings with which recipes are compared.
+        ensembles: rows for ensembles of all seeds of a recipe, or of several recipes, by name.
     """
 
     name: Text
@@ -155,11 +158,12 @@ def setting_of(decoding: int | str) -> str:
 class ScoringPlan(NamedTuple):
     """A model or an ensemble, and the test results that it needs.
 
-    title      its name
-    folder     of the results
-    models     the checkpoints
-    decodings  one result for each
-    boxed      whether the results need attention scores, which use ground-truth boxes
+    Attributes:
+        title: name of the model or ensemble.
+        folder: folder of the results.
+        models: the checkpoints.
+        decodings: decodings, with one result for each.
+        boxed: whether the results need attention scores, which use ground-truth boxes.
     """
 
     title: str

@@ -45,7 +45,9 @@ class CommandRunner(Subcommands):
     def run(self, command: str, *settings: str) -> None:
         """Print the command and run it.
 
-        Raises `UserError` if it fails, and SystemExit if this process received a signal.
+        Raises:
+            UserError: the command fails.
+            SystemExit: this process received a signal.
         """
         line = f"python -m showattendtell.{shlex.join([command, *settings])}"
         print(f"\n$ {line}", flush=True)
@@ -96,7 +98,8 @@ def _state(run: TableRun) -> str:
 def reproduce(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, config: DictConfig) -> None:
     """Run what is neither finished nor running in another worker, and write the table of the finished runs.
 
-    Raises `UserError` with a sentence for each run that failed.
+    Raises:
+        UserError: at the end, with a sentence for each run that failed.
     """
     with CommandRunner() as commands:
         faults = carry_out(runs, folder, commands, config)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
-from rich.console import Console
+from rich import get_console
 from torch import Tensor
 from torch.optim import Optimizer
 
+from showattendtell.config.command_line import with_defaults
 from showattendtell.config.sweeper import is_trial
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import PAD
@@ -75,7 +76,7 @@ class AttentionEvaluation(Callback):
         data = getattr(trainer, "datamodule", None)
         if not isinstance(module, CaptioningModule) or not isinstance(data, CaptionDataModule):
             return
-        scores = measure_attention(module, data.val_images.images, data.val_images.examples)
+        scores = measure_attention(module, data.val_images.images, data.val_images.examples, silent=True)
         if scores:
             module.log("val/pointing_game", 100 * scores.model.hit_rate)
             module.log("val/attention_correctness", 100 * scores.model.correctness)
@@ -157,7 +158,6 @@ class EpochReport(Callback):
         self._bleu4, _, _ = build_monitor("bleu4", brevity_penalty)
         self._best: float | None = None
         self._started = time.monotonic()
-        self._console = Console(highlight=False)
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         self._log = metrics_file(trainer)
@@ -177,18 +177,20 @@ class EpochReport(Callback):
             best = f" (best {self._best:.{digits}f})" if metric == monitor else ""
             return f"{values[metric]:.{digits}f}{best}"
 
-        self._console.print(
+        get_console().print(  # that of the progress bar, which is drawn again below the line
             f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
             f"{shown(NLL, 3)} in validation; BLEU-4 {shown(self._bleu4, 1)}, CIDEr {shown(CIDER, 1)}, "
             f"{values['val/distinct_captions']:.0f} distinct captions; {time.monotonic() - self._started:.0f} s",
             soft_wrap=True,
+            highlight=False,
         )
         if values.get(MOVEMENT, 1.0) < STILL and getattr(module, "selective", False):
-            self._console.print(
+            get_console().print(
                 f"warning: the attention maps stand still: from word to word {100 * values[MOVEMENT]:.1f} % of alpha "
                 "moves; a smaller loss.attention_weight, a larger optimizer.lr or another attention/score may help",
                 style="yellow",
                 soft_wrap=True,
+                highlight=False,
             )
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -254,8 +256,7 @@ class DashboardCallback(Callback):
         """Read what dashboards have before the log is cut back to the checkpoint: dashboards cannot be cut back."""
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
-        if trainer.ckpt_path:
-            self._shown = figures_in(metrics_file(trainer).path)
+        self._shown = figures_in(metrics_file(trainer).path)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._ids = dict(state["ids"])
@@ -265,10 +266,12 @@ class DashboardCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         states = random_states()
+        if not trainer.ckpt_path:  # which is not known in `setup`: these figures are of an earlier run in the folder
+            self._shown = set()
         for dashboard in self._dashboards:
             dashboard.id = self._ids.get(dashboard.kind, "")
             settings = module.card.get(CARD, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
-            dashboard.open(Path(trainer.default_root_dir), settings, self._shown)
+            dashboard.open(Path(trainer.default_root_dir), with_defaults(settings), self._shown)
         set_random_states(states)
 
     def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:

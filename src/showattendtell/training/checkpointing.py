@@ -32,8 +32,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write a checkpoint; raise `UserError` if that fails, and keep the existing file. `storage_options` may have
-        `keep`, the new name of the file that was there."""
+        """Write a checkpoint.
+
+        Args:
+            storage_options: may have `keep`, the new name of the file that was there.
+
+        Raises:
+            UserError: the file cannot be written; the existing one is kept.
+        """
         file = Path(path)
         try:
             save(checkpoint, file, (storage_options or {}).get("keep"))
@@ -75,8 +81,8 @@ class LastCheckpoint(Callback):
         minutes: interval between two checkpoints; 0 writes one after every step.
     """
 
-    def __init__(self, folder: Path, minutes: float, notice: SignalHandler):
-        self._folder, self._seconds, self._notice = folder, 60 * minutes, notice
+    def __init__(self, folder: Path, minutes: float, signals: SignalHandler):
+        self._folder, self._seconds, self._signals = folder, 60 * minutes, signals
         self._written = time.monotonic()
         self._random: dict[str, dict[str, Any]] = {}
         self._metrics: dict[str, Tensor] = {}
@@ -92,7 +98,7 @@ class LastCheckpoint(Callback):
                 for group, (base, factor) in zip(scheduler.optimizer.param_groups, rates, strict=True):
                     group["lr"] = base * factor(scheduler.last_epoch)
         self._written = time.monotonic()
-        self._notice.listen()
+        self._signals.install()
         trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._metrics.items()})
         if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
@@ -118,14 +124,14 @@ class LastCheckpoint(Callback):
         if not is_between_steps(trainer):
             return
         due = time.monotonic() - self._written >= self._seconds
-        if any_rank(due or self._notice.signal is not None):
+        if any_rank(due or self._signals.signal is not None):
             self._write(trainer)
-        if any_rank(self._notice.signal is not None):
+        if any_rank(self._signals.signal is not None):
             self._stop(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Processes have different numbers of validation batches; each stops on its own."""
-        if self._notice.signal and self._is_kept:  # otherwise the step that started this validation is not complete
+        if self._signals.signal and self._is_kept:  # otherwise the step that started this validation is not complete
             self._stop(trainer)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -148,7 +154,7 @@ class LastCheckpoint(Callback):
                 f"  python -m showattendtell.train {as_argument('resume', self._folder)}",
                 file=sys.stderr,
             )
-        self._notice.obey()
+        self._signals.end_process()
 
     def on_save_checkpoint(self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.validating:

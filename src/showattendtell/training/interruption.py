@@ -57,7 +57,7 @@ class SignalHandler:
         self.signal: signal.Signals | None = None
         self._came = 0.0
 
-    def listen(self) -> None:
+    def install(self) -> None:
         """Catch the signals from now on; Lightning restores the handlers at the end."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, REQUEUE, signal.SIGINT):
@@ -72,7 +72,7 @@ class SignalHandler:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
         self.signal, self._came = signal.Signals(number), time.monotonic()
 
-    def obey(self) -> None:
+    def end_process(self) -> None:
         """End the process; under SLURM, which sends SIGUSR1 on request, requeue the job."""
         if self.signal == REQUEUE and SLURMEnvironment.detect() and rank() == 0:
             requeue()

@@ -97,7 +97,11 @@ def _started_elsewhere() -> tuple[int, int] | None:
 
 
 def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
-    """Return the settings for processes on some machines. Raises `UserError` if they ask for another number."""
+    """Return the settings for processes on some machines.
+
+    Raises:
+        UserError: they ask for another number of processes.
+    """
     trainer = plain_settings(settings)["trainer"]
     given = trainer.get("devices", 1)
     asked = len(given) if isinstance(given, list) else given

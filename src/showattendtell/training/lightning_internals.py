@@ -1,8 +1,9 @@
 """Access to private parts of Lightning and torch, which this project uses nowhere else.
 
 Lightning: `trainer.fit_loop._data_fetcher`; of `trainer.fit_loop.epoch_loop` `_is_training_done`,
-`_should_check_val_fx`, `_should_accumulate` and `_batches_that_stepped`; the entry `loops` of its checkpoints; and
-`optimizer._step_supports_amp_scaling`. torch: the data loader's function `_try_get_data`, by its name in a traceback.
+`_should_check_val_fx`, `_should_accumulate` and `_batches_that_stepped`; the entry `loops` of its checkpoints;
+`optimizer._step_supports_amp_scaling`; and `RichProgressBar._get_train_description`, which `progress.ProgressBar`
+overrides. torch: the data loader's function `_try_get_data`, by its name in a traceback.
 
 `tests/training/test_lightning_internals.py` fails if a new version changes one of them; pyproject.toml lists the
 tested versions.

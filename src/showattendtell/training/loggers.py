@@ -26,6 +26,7 @@ from rich.console import Console
 
 import showattendtell
 from showattendtell.config.entry_point import read_origin
+from showattendtell.config.validation import leaves
 from showattendtell.errors import UserError, first_line
 from showattendtell.runtime.files import atomic_write
 from showattendtell.settings import NonNegativeInt, Text
@@ -39,6 +40,15 @@ OPENING, SHOWING, CLOSING = 90.0, 30.0, 360.0
 
 ANSWERING = 20.0
 """Seconds that wandb's server has to answer when a run begins."""
+
+COMPARED = tuple(
+    f"val/{name}"
+    for name in (
+        *("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider", "nll_per_word", "distinct_captions"),
+        *("pointing_game", "attention_correctness", "attention_entropy", "attention_movement", "words", "unended"),
+    )
+)
+"""Columns of TensorBoard's table of runs; it shows the last value of each."""
 
 COLUMNS = ("image", "caption", "references", "attention")
 
@@ -259,8 +269,16 @@ class TensorBoardDashboard(Dashboard):
             )
 
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
+        from torch.utils.tensorboard.summary import hparams
+
         logger = TensorBoardLogger(folder, name="", version="tensorboard", flush_secs=1)
         logger.experiment.add_text("config", _as_code(settings))
+        plain = {
+            name: value if isinstance(value, int | float | str) else str(value) for name, value in leaves("", settings)
+        }
+        # `TensorBoardLogger.log_hyperparams` would also log a value for each of these metrics at step 0.
+        for summary in hparams(plain, dict.fromkeys(COMPARED, 0.0)):
+            logger.experiment.file_writer.add_summary(summary)
         return logger
 
     def show_panels(self, panels: Sequence[ImagePanel], step: int) -> None:

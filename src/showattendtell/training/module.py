@@ -145,8 +145,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:
-        """Take encoder and vocabulary from the data module, or check that they match this model's. Raises `UserError`
-        if there are none, or if the data module's differ from this model's."""
+        """Take encoder and vocabulary from the data module, or check that they match this model's.
+
+        Raises:
+            UserError: there are none, or the data module's differ from this model's.
+        """
         data = getattr(self.trainer, "datamodule", None)
         encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
         if self.captioner is None:

@@ -44,9 +44,14 @@ STAGES = "stages.json"
 
 
 class ResumePoint(NamedTuple):
-    """Start of training: the run's folder, and the checkpoint that it resumes from with its metadata card, if any.
+    """Where training starts.
 
-    best is the selection metric's value of a finished run, if it has one.
+    Attributes:
+        folder: folder of the run.
+        checkpoint: the checkpoint that it resumes from, if any.
+        card: metadata of that checkpoint.
+        finished: whether the run is complete.
+        best: the best value of the metric `monitor`, if there is one.
     """
 
     folder: Path
@@ -63,7 +68,8 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
         folder: folder of a new run; removed if another run is resumed.
         root: folder to search for runs with the same settings; None to use `folder` itself.
 
-    Raises `UserError` for a run that has no intact checkpoint, has other settings, or is being trained.
+    Raises:
+        UserError: the run has no intact checkpoint or other settings.
     """
     if isinstance(settings["resume"], str):
         return _resume(Path(settings["resume"]).expanduser(), settings)
@@ -88,7 +94,10 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
 
 def recall(arguments: list[str]) -> list[str]:
     """Replace `resume=FOLDER` in the arguments by the whole command of that run, followed by the other arguments.
-    Raises `UserError` if the run's own arguments could run code outside this project that was not typed again."""
+
+    Raises:
+        UserError: the run's own arguments could run code outside this project, and were not typed again.
+    """
     given = [argument for argument in arguments if argument.startswith("resume=")]
     settings, _ = compose("train", check_command("train", given[-1:], complete=False))
     if not isinstance(settings["resume"], str):
@@ -121,7 +130,7 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[None]:
     """Lock the folder against other runs, and remove incomplete files of a killed run."""
     with ExitStack() as locks:
         with raise_together():
@@ -245,8 +254,11 @@ def peek(folder: Path) -> ResumePoint:
 
 
 def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
-    """Return the start of training from a checkpoint, and its content. Raises `UserError` for one written before
-    `resume` existed."""
+    """Return the start of training from a checkpoint, and its content.
+
+    Raises:
+        UserError: the checkpoint was altered, or written before `resume` existed.
+    """
     content = load(file, mmap=True)
     card, callbacks = content[CARD], content.get("callbacks", {})
     try:
@@ -266,8 +278,14 @@ def _altered(file: Path, fault: Exception) -> UserError:
 
 
 class InitialCheckpoint(NamedTuple):
-    """A checkpoint: its file, its metadata, its weights, and `setting=VALUE` for each setting that shapes the model and
-    differs."""
+    """A checkpoint that initialises the weights.
+
+    Attributes:
+        file: the checkpoint.
+        card: its metadata.
+        weights: its weights by name.
+        differences: `setting=VALUE` for each of its settings that shapes the model and differs from this run's.
+    """
 
     file: Path
     card: Mapping[str, Any]
@@ -278,8 +296,12 @@ class InitialCheckpoint(NamedTuple):
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(self.card["vocabulary"])
 
-    def tune(self, encoder: Encoder) -> None:
-        """Load the checkpoint's encoder weights. Raises `UserError` if network, grid or size differ."""
+    def load_encoder(self, encoder: Encoder) -> None:
+        """Load the checkpoint's encoder weights.
+
+        Raises:
+            UserError: network, grid or size differ.
+        """
         ours, theirs = encoder.describe(), self.card["encoder"]
         if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
             raise self._misfit()
@@ -288,8 +310,12 @@ class InitialCheckpoint(NamedTuple):
         elif ours["weights_sha256"] != theirs["weights_sha256"]:
             raise self._misfit()
 
-    def teach(self, captioner: Captioner) -> None:
-        """Load the checkpoint's captioner weights. Raises `UserError` if kind or size differ."""
+    def load_captioner(self, captioner: Captioner) -> None:
+        """Load the checkpoint's captioner weights.
+
+        Raises:
+            UserError: kind or size differ.
+        """
         try:
             captioner.load_state_dict(self._of("captioner."))
         except RuntimeError:
@@ -304,8 +330,11 @@ class InitialCheckpoint(NamedTuple):
 
 
 def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:
-    """Return the checkpoint that `init_from` names in a training configuration; None without one. Raises `UserError`
-    for a missing, damaged or foreign file, and for one that names targets outside this project."""
+    """Return the checkpoint that `init_from` names in a training configuration; None without one.
+
+    Raises:
+        UserError: the file is missing, damaged or foreign, or names targets outside this project.
+    """
     if settings["init_from"] in ("project", "released"):  # drawn at random
         return None
     file = find_model(settings["init_from"])

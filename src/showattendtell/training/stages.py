@@ -18,10 +18,13 @@ from showattendtell.training.resume import STAGES, checkpoints_in, command_of, d
 
 
 def run_stages(settings: Mapping[str, Any]) -> float:
-    """Train all stages and return the best metric of the last one. Each runs as a process
-    `python -m showattendtell.train` in a folder `NUMBER-NAME` of the run; finished ones are skipped, others resume.
+    """Train all stages and return the best metric of the last one.
 
-    Raises `UserError` for any mistake in a stage's command, before the first stage begins.
+    Each runs as a process `python -m showattendtell.train` in a folder `NUMBER-NAME` of the run; finished ones are
+    skipped, others resume.
+
+    Raises:
+        UserError: the command of a stage has a mistake; before the first stage begins.
     """
     if "RANK" in os.environ:
         raise UserError("stages start their processes themselves; leave torchrun out and give trainer.devices")

@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback, LambdaCallback
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
-from rich.console import Console
+from rich import get_console
 
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.validation import FAULTS, sentence
@@ -123,7 +123,7 @@ def build_trainer(settings: Mapping[str, Any], folder: Path) -> tuple[Trainer, B
     _, metric, mode = build_monitor(settings["monitor"], settings["brevity_penalty"])
     best = BestCheckpoint(folder, Path(BEST).stem, metric, mode=mode, enable_version_counter=False)
     last = LastCheckpoint(folder, settings["checkpoint_interval_minutes"], SignalHandler())
-    is_terminal = Console(stderr=True).is_terminal
+    is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
     for name, callback in settings["callbacks"].items():
         with report_refusals(f"callbacks.{name}"):

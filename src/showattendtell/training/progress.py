@@ -1,0 +1,174 @@
+"""Progress within an epoch: figures of single steps, the progress bar, and lines where there is no terminal."""
+
+import resource
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback, RichProgressBar
+from pytorch_lightning.callbacks.progress.rich_progress import ProcessingSpeedColumn
+from rich import get_console
+from rich.progress import BarColumn
+from torch import Tensor
+from torch.optim import Optimizer
+
+from showattendtell.runtime.distributed import mean_over_processes, rank
+from showattendtell.training.lightning_internals import is_accumulating, logged_step
+from showattendtell.training.loggers import MetricsFile
+
+SENT = ".dashboards"
+"""File in a run's folder with the last step whose figures the dashboards have."""
+
+
+class StepFigures(Callback):
+    """Measures loss, learning rate, images per second and memory within an epoch.
+
+    Dashboards get them every `trainer.log_every_n_steps` steps, as `train/loss_step`, `train/learning_rate`,
+    `train/images_per_second` and `train/memory_gb` (the peak, of the first GPU or of the first process). Without a
+    terminal, a line is printed at least every `seconds` seconds, unless a single step takes longer.
+
+    Lightning's LearningRateMonitor, ThroughputMonitor and DeviceStatsMonitor write to all loggers, also to
+    `metrics.csv`, which a resumed run has to reproduce; ThroughputMonitor also waits for the GPU after every step.
+
+    Args:
+        seconds: longest time between two lines.
+    """
+
+    loss: Tensor | None = None
+    """Loss of the last step, in this process."""
+    images_per_second: float | None = None
+    """Over about the last second, in all processes; None before the first step."""
+
+    def __init__(self, seconds: float = 10.0):
+        self._seconds = seconds
+        self._rates: list[float] = []
+        self._sent = -1
+        self._images, self._since = 0, 0.0
+        self._printed = self._before = 0.0
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the decoder and the attention at the last step."""
+        return self._rates[0] if self._rates else 0.0
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
+            with suppress(OSError, ValueError):
+                self._sent = int((Path(trainer.default_root_dir) / SENT).read_text())
+        self._printed = self._before = self._since = time.monotonic()
+
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._images, self._since = 0, time.monotonic()
+
+    def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        now = time.monotonic()
+        self.loss = outputs["loss"] if isinstance(outputs, Mapping) else None
+        self._images += trainer.world_size * len(getattr(getattr(batch, "content", None), "images", ()))
+        if now - self._since >= 1 or self.images_per_second is None:
+            self.images_per_second = self._images / max(now - self._since, 1e-9)
+            self._images, self._since = 0, now
+        self._log(trainer)
+        if self._is_due(now):
+            figures = ", ".join(f"{name} {figure}" for name, figure in self.shown().items())
+            place = f"batch {index + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
+            self._print(f"epoch {trainer.current_epoch + 1}: {place}, {figures}")
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int, dataloader_idx: int = 0
+    ) -> None:
+        if self._is_due(time.monotonic()):
+            sizes = trainer.num_val_batches
+            done = sum(sizes[:dataloader_idx]) + index + 1
+            self._print(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
+
+    def shown(self) -> dict[str, str]:
+        """Return loss, learning rate and speed of the last step for people."""
+        loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
+        speed = self.images_per_second or 0.0
+        digits = 0 if speed >= 10 else 1
+        return {**loss, "learning rate": f"{self.learning_rate:.3g}", "images/s": f"{speed:.{digits}f}"}
+
+    def _log(self, trainer: Trainer) -> None:
+        loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
+        step = logged_step(trainer)
+        is_logged = (step + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        if not loggers or not is_logged or is_accumulating(trainer) or step <= self._sent:
+            return
+        figures = self._figures(trainer)
+        for logger in loggers:
+            logger.log_metrics(figures, step)
+        if rank() == 0:
+            with suppress(OSError):  # if the disk is full, the checkpoint reports it
+                (Path(trainer.default_root_dir) / SENT).write_text(str(step))
+
+    def _figures(self, trainer: Trainer) -> dict[str, float]:
+        device = trainer.strategy.root_device
+        is_gpu = device.type == "cuda"
+        memory = torch.cuda.max_memory_allocated(device) if is_gpu else _resident_memory()
+        loss = {} if self.loss is None else {"train/loss_step": float(mean_over_processes(self.loss))}
+        names = ("train/learning_rate", "", "train/learning_rate_encoder")  # matrices, biases, a trainable encoder
+        rates = {name: rate for name, rate in zip(names, self._rates, strict=False) if name}
+        return {
+            **loss,
+            **rates,
+            "train/images_per_second": self.images_per_second or 0.0,
+            "train/memory_gb": memory / 1e9,
+        }
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""
+        last, self._before = now - self._before, now
+        return now + last - self._printed > self._seconds and rank() == 0 and not get_console().is_terminal
+
+    def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
+        get_console().print(line, soft_wrap=True, highlight=False)
+
+
+def _resident_memory() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's progress bar, which counts epochs from 0, has the loss of the last epoch, and is drawn 100 times a
+    second; this one counts from 1 and has the figures of the last step."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=4)
+        self._shown: dict[str, Any] = {}
+        self._read = 0.0
+
+    def get_metrics(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+        """Return the figures, read at most once a second: to read a loss waits for the GPU."""
+        if time.monotonic() - self._read >= 1:
+            self._read = time.monotonic()
+            figures = (callback for callback in trainer.callbacks if isinstance(callback, StepFigures))  # type: ignore[attr-defined]
+            self._shown = next((dict(each.shown()) for each in figures), {})
+            self._shown.pop("learning rate", None)
+        return self._shown
+
+    def configure_columns(self, trainer: Trainer) -> list[Any]:
+        """Make room for the figures in a window of 80 columns."""
+        columns = [each for each in super().configure_columns(trainer) if not isinstance(each, ProcessingSpeedColumn)]
+        for column in columns:
+            if isinstance(column, BarColumn):
+                column.bar_width = 16
+        return columns
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        last = self.trainer.max_epochs or 0
+        return f"epoch {current_epoch + 1}" + (f" of {last}" if last > 0 else "")
+
+    @property
+    def validation_description(self) -> str:
+        return "validation"
