@@ -2,9 +2,10 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 READY := .venv/.ready
+TOOL := $(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m uv tool run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench docs lock clean
+.PHONY: help setup demo test test-all check bench docs lock sbom audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,5 +47,12 @@ lock: setup  ## write requirements.lock anew from pyproject.toml
 	  --extra report --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --quiet --output-file requirements.lock
 
+sbom:  ## write sbom.json, a CycloneDX list of the locked packages with their hashes
+	$(TOOL) --from "cyclonedx-bom==7.5.0" cyclonedx-py requirements requirements.lock \
+	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
+
+audit:  ## look the locked packages up among known vulnerabilities (needs pypi.org)
+	$(TOOL) "pip-audit==2.10.1" --strict --disable-pip --require-hashes --requirement requirements.lock
+
 clean:  ## remove .venv and what the runs wrote
-	rm -rf .venv runs outputs site
+	rm -rf .venv runs outputs site sbom.json

@@ -14,9 +14,9 @@ from small import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, recalled
+from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import CARD, read_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST, atomic_write
 from showattendtell.training.checkpointing import BestCheckpoint
@@ -276,3 +276,66 @@ def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest
         "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
     )
     assert read_origin(tmp_path)[1] == ("${oc.env:SECRET}", "soft")
+
+
+def laughs(depth: int) -> Any:
+    """A few lists that are read as ten to the power of `depth`."""
+    content: Any = [1] * 10
+    for _ in range(depth):
+        content = [content] * 10
+    return content
+
+
+def endless() -> Any:
+    content: dict[str, Any] = {}
+    content["x"] = content
+    return content
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"x": laughs(20)}, "more than 1,000,000 values"),
+        (endless(), "nested more than 50 deep"),
+        ({"x": list(range(6000))}, "more than 5,000 values"),
+        ({"x": "${" * 2000}, "more than 1,000 references"),
+        ({"x": torch.zeros(2)}, "a Tensor among its settings"),
+        ({"x": b"a"}, "a bytes among its settings"),
+        ({"a\x1b": 1}, r"a\\x1b has control characters"),
+    ],
+)
+def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, config: Any, words: str):
+    torch.save({CARD: {**METADATA, "format": 3, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
+    with pytest.raises(UserError, match=words):
+        read_checkpoint(tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1]\nb: [*a, *a]\n",
+        "a: !!python/object/apply:os.system [ls]\n",
+        "[" * 2000,
+        "a: 1\n  b: 2\n",
+        "\0",
+        "- 1\n",
+        "a: [" + "1," * 6000 + "]\n",
+    ],
+    ids=["aliases", "a tag", "nested", "no YAML", "a zero", "a list", "many values"],
+)
+def test_settings_that_hydra_never_wrote_are_reported(tmp_path: Path, text: str):
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"config\.yaml (is damaged or )?was altered"):
+        read_settings(tmp_path / "config.yaml")
+
+
+def test_a_stage_in_a_folder_resumes_no_other_run(tmp_path: Path):
+    run = write_checkpoint(tmp_path / "run", ['stages={a:["resume=/home/me/run"]}'])
+    with pytest.raises(UserError, match=r"resume=/home/me/run, which resumes another run"):
+        recall([f"resume={run}"])
+
+
+def test_arguments_with_control_characters_are_refused(tmp_path: Path):
+    run = write_checkpoint(tmp_path / "run", ['cache="/tmp/\x1b]0;x"'])
+    with pytest.raises(UserError, match="has control characters"):
+        recall([f"resume={run}"])

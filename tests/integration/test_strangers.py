@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import resource
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,12 +13,14 @@ import optuna
 import pytest
 import torch
 from omegaconf import OmegaConf
+from PIL import Image
 from runs import TINY, Run, assert_done, assert_error
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, plain_settings
 from showattendtell.config.study import CARD, FILE, find_study, open_storage
 from showattendtell.errors import UserError
+from showattendtell.inference.pipeline import load
 
 SECRET = "a-password-in-the-environment"
 
@@ -183,3 +186,99 @@ def test_reproduce_compares_the_settings_in_a_folder_as_texts(
     done = run_forked("reproduce", "table=shapes", "output=out", "plan=true", folder=tmp_path, SECRET=SECRET)
     assert SECRET not in done.out + done.err
     assert_error(done, "has other settings", "${oc.env:SECRET}")
+
+
+def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def replace(content: dict[str, Any]) -> None:
+        *above, last = path
+        for name in above:
+            content = content[name]
+        content[last] = value
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (replaced("showattendtell", "config", value={}), "was altered"),
+        (replaced("callbacks", value=None), "was altered"),
+        (replaced("global_step", value="\x1b[31m"), "was altered"),
+        (replaced("callbacks", "LastCheckpoint", "random", value={"0": {}}), "cannot be resumed (KeyError: 'numpy')"),
+        (replaced("optimizer_states", value=None), "cannot be resumed (TypeError"),
+        (replaced("loops", value={}), "cannot be resumed (KeyError"),
+        (replaced("CaptionDataModule", value={}), "cannot be resumed (KeyError"),
+        (replaced("state_dict", value={"evil": torch.zeros(1)}), "cannot be resumed (RuntimeError"),
+    ],
+    ids=["config", "callbacks", "step", "random states", "optimizer", "loops", "data", "weights"],
+)
+def test_an_altered_run_is_reported_in_one_sentence(
+    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, change: Callable[[dict[str, Any]], None], words: str
+):
+    file = stranger([*TINY, "trainer.max_epochs=2"]) / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    change(content)
+    torch.save(content, file)
+    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+    assert_error(done, "last.ckpt", words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda own: own.update({name: value.int() for name, value in own.items()}), "is torch.int32"),
+        (lambda own: own.update({name: value.to("meta") for name, value in own.items()}), "is not stored in full"),
+        (lambda own: own.update({"captioner.\x1b[31m": torch.zeros(1)}), "captioner.\\x1b[31m"),
+    ],
+    ids=["integers", "no values", "a name"],
+)
+def test_weights_of_another_kind_are_reported(
+    run_forked: Run, altered: Callable[..., Path], folder: Path, change: Callable[[dict[str, Any]], None], words: str
+):
+    file = altered(lambda content: change(content["state_dict"]))
+    assert_error(run_forked("evaluate", f"checkpoint={file}", folder=folder), "altered.ckpt", words)
+
+
+def test_a_network_that_is_not_in_the_file_is_not_built(altered: Callable[..., Path]):
+    """It has 6.7 billion weights."""
+    file = altered(replaced("showattendtell", "config", "encoder", "network", value="vit_7b_patch16_dinov3"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError):
+        load(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
+
+
+def test_a_checkpoint_without_weights_of_its_encoder_names_those_of_a_package(altered: Callable[..., Path]):
+    def strip(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"]["encoder"]["weights"] = "random"
+        content["state_dict"] = {name: own for name, own in content["state_dict"].items() if name[:8] != "encoder."}
+
+    with pytest.raises(UserError, match="it has no weights of its encoder"):
+        load(altered(strip))
+
+
+def test_names_of_strangers_are_no_commands_for_the_terminal(run_forked: Run, checkpoint: Path, tmp_path: Path):
+    (tmp_path / "photographs").mkdir()
+    Image.new("RGB", (32, 32)).save(tmp_path / "photographs/\x1b]0;title.png")
+    line = ["images=photographs", f"checkpoint={checkpoint}", "formats=[png]"]
+    done = assert_done(run_forked("caption", *line, folder=tmp_path))
+    assert "\x1b" not in done.out + done.err
+    assert "\\x1b]0;title.png" in done.out
+
+
+def test_a_result_file_with_control_characters_is_reported(
+    run_forked: Run, run: Run, checkpoint: Path, folder: Path, tmp_path: Path
+):
+    assert_done(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", f"output={tmp_path / 'a.json'}"))
+    content = json.loads((tmp_path / "a.json").read_text())
+    (tmp_path / "a.json").write_text(json.dumps({**content, "dataset": "\x1b]0;title\x07"}))
+    assert_error(run_forked("report", "runs=[a.json]", folder=tmp_path), "a.json was altered", "control characters")
+
+
+@pytest.mark.parametrize("line", ['{"op_code": 99, "worker_id": "a"}', "{", "[]", '{"op_code": 0}'])
+def test_a_damaged_journal_is_reported(run_forked: Run, tmp_path: Path, line: str):
+    optuna.create_study(study_name="own", storage=open_storage(str(tmp_path / "journal"), tmp_path))
+    with (tmp_path / "journal").open("a") as journal:
+        journal.write(f"{line}\n{line}\n")
+    (tmp_path / CARD).write_text(json.dumps({"study": "own", "storage": "journal"}))
+    assert_error(run_forked("report", "study=.", folder=tmp_path), "the storage journal cannot be opened")

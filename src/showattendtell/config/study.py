@@ -54,8 +54,15 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
     if url and "://" not in url:
         try:
             return JournalStorage(JournalFileBackend(str(Path(url).expanduser())))
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as fault:  # it replays all entries
-            reason = f"{type(fault).__name__} in one of its entries"
+        except (
+            AssertionError,
+            AttributeError,
+            KeyError,
+            OSError,
+            TypeError,
+            ValueError,
+        ) as fault:  # it replays entries
+            reason = getattr(fault, "strerror", None) or type(fault).__name__
             raise UserError(f"the storage {url} cannot be opened: {reason}; restore a copy of it") from None
     place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
@@ -137,12 +144,12 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         name, place = str(card["study"]), card["storage"]
+        is_file = isinstance(place, str) and "://" not in place
+        is_inside = is_file and Path(place).expanduser().resolve().is_relative_to(folder.resolve())
     except FileNotFoundError:
         raise UserError(f"{folder} has no {CARD}; give the folder of a search, runs/NAME-study") from None
-    except (KeyError, RecursionError, TypeError, ValueError) as fault:
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as fault:  # RuntimeError: a loop, or ~ of nobody
         raise UserError(f"{folder / CARD} is damaged ({type(fault).__name__}); give the folder of a search") from None
-    is_file = isinstance(place, str) and "://" not in place
-    is_inside = is_file and Path(place).expanduser().resolve().is_relative_to(folder.resolve())
     if url is None and place is not None and not is_inside:
         raise UserError(f"{folder / CARD} names the storage {place}, which is outside of {folder}; give storage=PLACE")
     storage = open_storage(url or place, folder)

@@ -88,6 +88,8 @@ def read_settings(file: Path) -> dict[str, Any]:
         if len(text) > 10 * LIMIT or any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("too long, or with aliases")
         content = load_plain(file)
+        if not isinstance(content, dict):
+            raise ValueError("no settings")
         check_content({"config": content}, file)
         return content
     except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as fault:

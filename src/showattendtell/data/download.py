@@ -294,7 +294,7 @@ class DownloadCache:
     def is_done(self, archive: Archive) -> bool:
         """Return whether an archive was unpacked and its files still exist."""
         record = self.fetched(archive, ".unpacked")
-        names = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+        names = record.read_text(encoding="utf-8", errors="replace").splitlines() if record.exists() else []
         fits = all(any(fnmatchcase(name, pattern) for name in names) for pattern in archive.members)
         return fits and all((self.root / name).exists() for name in names)
 

@@ -13,18 +13,19 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress
@@ -32,6 +33,7 @@ from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import atomic_write, fadvise, open_folder
+from showattendtell.settings import PositiveInt
 
 Precision = Literal["float16", "int8"]
 
@@ -93,6 +95,9 @@ FORMAT = 2
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding, writing and checksums."""
 
+LARGEST = 2**28
+"""Largest number of values in the grids of an image, of all views."""
+
 MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
 
 Settings = Mapping[str, Any]
@@ -124,6 +129,23 @@ class FileStamp(NamedTuple):
         return about.st_mtime_ns == self.changed or zlib.crc32(Path(path).read_bytes()) == self.checksum
 
 
+class GridSettings(BaseModel):
+    """The settings that the size of an image's grids follows from."""
+
+    grid: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
+    dim: PositiveInt
+    views: PositiveInt
+    dtype: Precision
+
+
+def _storable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Raise a `ValueError` for settings of grids that no file may hold."""
+    own = GridSettings.model_validate(settings, strict=True)
+    if math.prod([*own.grid, own.dim, own.views]) > LARGEST:
+        raise ValueError("the grids of an image are too large")
+    return settings
+
+
 class Manifest(BaseModel):
     """Content of `store.json`.
 
@@ -132,7 +154,7 @@ class Manifest(BaseModel):
 
     format: int
     dataset: str
-    settings: dict[str, Any]
+    settings: Annotated[dict[str, Any], AfterValidator(_storable)]
     shards: int
     relative_error: float
 
