@@ -259,7 +259,7 @@ def test_screen_readers_get_what_is_on_the_page(open_page: Open):
     tab = open_page(two_models())
     assert tab.get_by_role("heading", level=1).inner_text() == "Where the models looked"
     assert tab.get_by_role("article", name=HOSTILE).count() == 1
-    assert tab.get_by_role("region", name="hard/best.ckpt").count() == 1
+    assert tab.get_by_role("group", name="hard/best.ckpt", exact=True).count() == 1
     assert tab.get_by_role("listbox", name="Caption of soft/best.ckpt", exact=True).get_by_role("option").count() == 4
     assert tab.get_by_role("option", name="runs: mostly at the right, beta 0.50, confidence 0.37").count() == 1
     for picture in tab.get_by_role("img").all():
