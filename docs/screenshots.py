@@ -1,4 +1,4 @@
-"""Make the screenshots of the pages that pages.md and serve.md show; takes about 20 minutes on two cores.
+"""Make the screenshots of the pages that pages.md and serve.md show; takes about 10 minutes on two cores.
 
 python docs/screenshots.py [FOLDER]       FOLDER keeps the runs, and is reused; by default a temporary one
 
@@ -23,15 +23,16 @@ PHOTOGRAPHS = [*FIGURES.glob("bird.jpg"), *sorted((ROOT / "src/showattendtell/se
 """All are licensed CC BY 2.0; serve.md names their sources."""
 
 SPLIT = ["split=test", "number=8", "output=compare.html"]
+SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]
 COMMANDS = [
-    ["train", "hydra.run.dir=runs/soft"],
-    ["train", "hydra.run.dir=runs/hard", "attention=hard"],
+    ["train", *SMALL, "trainer.max_epochs=8", "hydra.run.dir=runs/soft"],
+    ["train", *SMALL, "trainer.max_epochs=8", "hydra.run.dir=runs/hard", "attention=hard"],
     ["evaluate", "checkpoint=runs/soft/best.ckpt"],
     ["evaluate", "checkpoint=runs/hard/best.ckpt"],
-    ["report", "runs", "output=table.html"],
+    ["report", "runs=runs", "output=table.html"],
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
-    ["train", "-m", "sweep=shapes", "trainer.max_epochs=3", "hydra.sweeper.n_trials=16"],
+    ["train", "-m", "sweep=shapes", *SMALL, "trainer.max_epochs=2", "hydra.sweeper.n_trials=14"],
 ]
 PAGES = {
     "caption": "photographs/index.html",
