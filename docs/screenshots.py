@@ -24,15 +24,16 @@ PHOTOGRAPHS = [*FIGURES.glob("bird.jpg"), *sorted((ROOT / "src/showattendtell/se
 
 SPLIT = ["split=test", "number=8", "output=compare.html"]
 SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]
+SEARCH = ["dataset.train=200", *SMALL[1:], "trainer.max_epochs=2", "hydra.sweeper.n_trials=14"]
 COMMANDS = [
-    ["train", *SMALL, "trainer.max_epochs=8", "hydra.run.dir=runs/soft"],
-    ["train", *SMALL, "trainer.max_epochs=8", "hydra.run.dir=runs/hard", "attention=hard"],
+    ["train", *SMALL, "trainer.max_epochs=6", "hydra.run.dir=runs/soft"],
+    ["train", *SMALL, "trainer.max_epochs=6", "hydra.run.dir=runs/hard", "attention=hard"],
     ["evaluate", "checkpoint=runs/soft/best.ckpt"],
     ["evaluate", "checkpoint=runs/hard/best.ckpt"],
     ["report", "runs=runs", "output=table.html"],
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
-    ["train", "-m", "sweep=shapes", *SMALL, "trainer.max_epochs=2", "hydra.sweeper.n_trials=14"],
+    ["train", "-m", "sweep=shapes", *SEARCH],
 ]
 PAGES = {
     "caption": "photographs/index.html",

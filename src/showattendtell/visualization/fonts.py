@@ -44,8 +44,10 @@ class FontFinder:
         return self.files
 
     def _search(self, wanted: set[str]) -> None:
-        """Add the fonts of the system that have the most of these characters."""
-        files = sorted(map(Path, font_manager.findSystemFonts()))
+        """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
+        files = sorted(
+            map(Path, font_manager.findSystemFonts()), key=lambda file: ("regular" not in file.stem.lower(), file)
+        )
         found = {file: have for file in files if (have := characters(file, wanted))}
         while wanted & set().union(*found.values()):
             best = max(found, key=lambda file: len(found[file] & wanted))
