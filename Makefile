@@ -5,10 +5,10 @@ READY := .venv/.ready
 TOOL := $(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m uv tool run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench docs lock sbom audit clean
+.PHONY: help setup demo test test-all check bench docs screenshots lock sbom audit clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, {sys.executable} is {sys.version.split()[0]}; name another with make PYTHON=...")'
@@ -40,6 +40,9 @@ bench: setup  ## every speed figure, each beside its goal (under 10 minutes)
 docs: setup  ## the documentation as a site, with every command and setting
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 	@echo "open site/index.html in a browser"
+
+screenshots: setup  ## the pictures of pages in docs/figures (10 minutes; needs Chromium)
+	$(RUN) docs/screenshots.py
 
 lock: setup  ## write requirements.lock anew from pyproject.toml
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import caption
+from axe import faults
 from chromium import started_browser
 from hostile import encoded, noise
 from PIL import Image
@@ -283,3 +284,15 @@ def test_a_photograph_that_the_browser_cannot_show_is_shown_by_the_server(open_s
     tab = open_site()
     give(tab, {"name": "a.tiff", "mimeType": "image/tiff", "buffer": encoded(noise(), "TIFF")})
     assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 64
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_no_fault(open_site: Open, width: int, scheme: str):
+    tab = open_site(width, compared=True, color_scheme=scheme, bypass_csp=True)
+    assert faults(tab) == []
+    give(tab, photograph(), {"name": "b.png", "mimeType": "image/png", "buffer": b"no image"})
+    tab.locator(".word").first.focus()
+    assert faults(tab) == []
+    tab.goto(tab.url + "docs")
+    assert faults(tab) == []

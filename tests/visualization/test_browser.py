@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from chromium import started_browser
 from PIL import Image
-from shown import HOSTILE, PEAKS, SEEN, WORDS, made_up, one_model, output, two_models
+from shown import HOSTILE, PEAKS, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models
 
+from showattendtell.types import Box
 from showattendtell.visualization.figures import map_onto_photograph
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, write_page
 from showattendtell.visualization.rendering import DARKEST
@@ -259,13 +260,143 @@ def test_screen_readers_get_what_is_on_the_page(open_page: Open):
     tab = open_page(two_models())
     assert tab.get_by_role("heading", level=1).inner_text() == "Where the models looked"
     assert tab.get_by_role("article", name=HOSTILE).count() == 1
-    assert tab.get_by_role("region", name="hard/best.ckpt").count() == 1
+    assert tab.get_by_role("group", name="hard/best.ckpt", exact=True).count() == 1
     assert tab.get_by_role("listbox", name="Caption of soft/best.ckpt", exact=True).get_by_role("option").count() == 4
     assert tab.get_by_role("option", name="runs: mostly at the right, beta 0.50, confidence 0.37").count() == 1
     for picture in tab.get_by_role("img").all():
         assert HOSTILE in picture.get_attribute("alt")
     sizes = tab.locator("img").evaluate_all("all => all.map(one => [one.complete, one.naturalWidth])")
     assert sizes == [[True, 300]] * 2
+
+
+def choose(tab: Any, **options: Any) -> None:
+    """Set options of the maps and shades."""
+    for name, value in options.items():
+        tab.evaluate(
+            """([name, value]) => {
+              const field = document.getElementById("view").elements[name];
+              if (field.type === "checkbox") field.checked = value; else field.value = value;
+              field.dispatchEvent(new Event("input", {bubbles: true}));
+            }""",
+            [name, value],
+        )
+
+
+def pixels(tab: Any) -> np.ndarray:
+    content = tab.locator("canvas").first.evaluate("c => c.toDataURL()").partition(",")[2]
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(content))), dtype=float)
+
+
+def test_a_word_shows_its_map_in_every_model(open_page: Open):
+    words, other = ["a", "dog", "and", "a", "cat"], ["the", "a", "cat"]
+    peaks = [(0, 0), (2, 1), (1, 2), (2, 2), (0, 1)]
+    models = [
+        ImageCaptions("", photograph(300, 200), SEEN, (output(each, np.stack(maps), np.ones(len(each))),))
+        for each, maps in (
+            (words, [peaked(3, 3, *one) for one in peaks]),
+            (other, [peaked(3, 3, n, n) for n in range(3)]),
+        )
+    ]
+    tab = open_page(Page("1 photograph", ["one", "two"], [make_entry("a.jpg", models)]))
+    for number, same in ((0, ["a"]), (1, []), (3, ["a"]), (4, ["cat"])):
+        word(tab, number).hover()
+        assert (chosen(tab), chosen(tab, 1)) == ([words[number]], same)
+        assert peak(tab) == peaks[number]
+        assert peak(tab, 1) == ((other.index(same[0]),) * 2 if same else None)
+    assert word(tab, 1).hover() is None
+    assert tab.locator(".place").nth(1).inner_text() == "“dog” is not in this caption"
+    word(tab, 2, panel=1).focus()
+    tab.mouse.move(1, 1)
+    assert (chosen(tab), chosen(tab, 1)) == (["cat"], ["cat"])
+    tab.locator(".play").focus()
+    assert light(tab) is light(tab, 1) is None
+
+
+def test_maps_as_colours_are_brightest_at_the_peak_and_dark_where_the_model_saw_nothing(open_page: Open):
+    tab = open_page(one_model())
+    word(tab, 0).hover()
+    choose(tab, mode="colour")
+    seen = pixels(tab)
+    assert set(seen[..., 3].ravel()) == {round(255 * 0.6)}
+    brightness = seen[..., :3].sum(axis=2)
+    height, width = brightness.shape
+    y, x = np.unravel_index(brightness.argmax(), brightness.shape)
+    assert (int(3 * y / height), int(3 * (x / width - SEEN.left) / (SEEN.right - SEEN.left))) == PEAKS[0]
+    assert brightness[:, : int(width * SEEN.left) - 1].max() < 10
+    choose(tab, mode="darken")
+    assert peak(tab) == PEAKS[0]
+
+
+def test_contrast_darkens_all_but_the_peak_and_the_own_range_reaches_from_dark_to_bright(open_page: Open):
+    even = np.full((3, 3), 0.1)
+    even[1, 1] = 0.2
+    picture = ImageCaptions("", photograph(300, 200), Box(0, 0, 1, 1), (output(["dog"], even[np.newaxis], np.ones(1)),))
+    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [picture])]))
+    word(tab, 0).hover()
+    plain = light(tab)
+    choose(tab, contrast="3")
+    assert np.abs(light(tab) - plain**3).max() < 0.02
+    choose(tab, contrast="1", stretch=True)
+    stretched = light(tab)
+    assert np.abs(stretched - (plain - plain.min()) / (1 - plain.min())).max() < 0.02
+    assert plain.min() > 0.4
+    assert stretched.min() < 0.02
+
+
+def test_words_are_shaded_from_the_lowest_to_the_highest_value(open_page: Open):
+    caption = output(["a", "b", "c"], made_up(0, 3, 3, 3), np.array([0.4, 0.5, 0.6]))
+    caption = caption._replace(log_probs=np.log([0.9, 0.3, 0.6]))
+    picture = ImageCaptions("", photograph(300, 200), SEEN, (caption,))
+    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [picture])]))
+
+    def shades() -> list[float]:
+        return [float(one.evaluate("e => e.style.getPropertyValue('--value')")) for one in tab.locator(".word").all()]
+
+    assert shades() == pytest.approx([0, 0.5, 1], abs=1e-3)
+    assert tab.locator(".legend").inner_text().split() == ["0.40", "0.60"]
+    choose(tab, shade="confidence")
+    assert shades() == pytest.approx([1, 0, 0.5], abs=1e-3)
+    assert tab.locator(".legend").inner_text().split() == ["0.30", "0.90"]
+    choose(tab, shade="")
+    assert shades() == [0, 0, 0]
+    assert not tab.locator(".legend").is_visible()
+
+
+def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centred(open_page: Open):
+    pictures = [photograph(300, 200), photograph(200, 300), photograph(300, 300)]
+    entries = [make_entry(f"{n}.jpg", [gated(picture)]) for n, picture in enumerate(pictures)]
+    tab = open_page(Page("3 photographs", ["soft"], entries))
+    cards = [card.bounding_box() for card in tab.locator(".card").all()]
+    stages = [stage.bounding_box() for stage in tab.locator(".stage").all()]
+    assert len({round(box["height"]) for box in cards}) == len({round(box["height"]) for box in stages}) == 1
+    for frame, picture in zip(tab.locator(".frame").all(), pictures, strict=True):
+        box = frame.bounding_box()
+        assert box["width"] / box["height"] == pytest.approx(picture.width / picture.height, rel=0.02)
+    tab = open_page(Page("1 photograph", ["soft"], entries[:1]))
+    card, frame = tab.locator(".card").bounding_box(), tab.locator(".frame").bounding_box()
+    assert card["x"] + card["width"] / 2 == pytest.approx(640, abs=1)
+    assert frame["width"] > 600
+
+
+def test_a_narrow_screen_shows_the_photograph_first_and_instructions_are_folded(open_page: Open):
+    tab = open_page(one_model(), 390)
+    assert tab.locator(".frame").first.bounding_box()["y"] < 270
+    assert not tab.get_by_label("Contrast").is_visible()
+    wide = open_page(one_model())
+    assert wide.get_by_label("Contrast").is_visible()
+    for each in (tab, wide):
+        assert not each.get_by_text("the model did not see").is_visible()
+
+
+def test_a_caption_from_right_to_left_is_read_with_the_arrow_keys(open_page: Open):
+    caption = output(["كلب", "يجري"], made_up(0, 2, 3, 3), np.ones(2))
+    picture = ImageCaptions("", photograph(300, 200), SEEN, (caption,))
+    tab = open_page(Page("1 photograph", ["soft"], [make_entry("a.jpg", [picture])]))
+    first, second = (one.bounding_box() for one in tab.locator(".word").all())
+    assert first["x"] > second["x"]
+    word(tab, 0).focus()
+    tab.keyboard.press("ArrowLeft")
+    assert chosen(tab) == ["يجري"]
 
 
 COLOURS = """element => {

@@ -87,8 +87,12 @@ def test_rows_of_equal_labels_get_different_ones(compared: Any, changes: dict[st
 
 
 def test_rows_of_other_images_are_named_by_their_runs(compared: Any, tmp_path: Path):
-    overview = compared(result(), result(split_sha256="cd" * 32))
-    assert labels(overview) == [f"soft, images of {tmp_path.name}/{number}" for number in ("00", "01")]
+    hard = result(choices={"attention": "hard"}, settings={"attention._target_": "Hard"})
+    overview = compared(result(), result(split_sha256="cd" * 32), hard)
+    names = [
+        f"{model}, images of {tmp_path.name}/{run}" for model, run in (("soft", "00"), ("soft", "01"), ("hard", "00"))
+    ]
+    assert [re.sub(r", attention\._target_=[\w.]+", "", label) for label in labels(overview)] == names
 
 
 def test_an_option_represents_all_that_it_sets(compared: Any):

@@ -162,10 +162,9 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
         for alike in _group(range(len(labels)), labels):
             _disambiguate(alike, settings, labels)
     _disambiguate(range(len(labels)), [entry.scoring for entry in first], labels)
-    labels = [
-        label.replace(f"split_sha256={entry.scoring['split_sha256']}", f"images of {run_name(entry.result)}")
-        for label, entry in zip(labels, first, strict=True)
-    ]
+    runs = {entry.scoring["split_sha256"]: run_name(entry.result) for entry in reversed(first)}
+    for sha256, run in runs.items():
+        labels = [label.replace(f"split_sha256={sha256}", f"images of {run}") for label in labels]
     rows = []
     for label, group in zip(labels, groups, strict=True):
         once = {tuple(model.sha256 for model in entry.result.models): entry.result for entry in reversed(group)}

@@ -4,13 +4,12 @@ matplotlib figure, as one image for loggers, and as an animation. Figures of run
 import csv
 import math
 import textwrap
+import warnings
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
@@ -18,6 +17,7 @@ from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box, Dataset
+from showattendtell.visualization.fonts import families, pillow_font, right_to_left
 from showattendtell.visualization.rendering import DARKEST, UNGATED
 from showattendtell.visualization.result_files import write_bytes
 
@@ -64,7 +64,9 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
 def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
     """Return the image file of a figure."""
     content = BytesIO()
-    figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts` has reported them
+        figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
     return content.getvalue()
 
 
@@ -93,13 +95,15 @@ def heatmap_figure(
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure = Figure(figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
-    figure.suptitle(" ".join(words), fontsize=13)
+    caption = " ".join(words)
+    family = families(caption)
+    figure.suptitle(caption, fontsize=13, fontfamily=family, parse_math=False)
     for axis in axes.flat:
         axis.axis("off")
     axes.flat[0].imshow(small)
     for axis, title, step in zip(axes.flat[1:], titles(words, gates), weights, strict=False):
         axis.imshow(_darken(small, step, seen))
-        axis.set_title(title, fontsize=10)
+        axis.set_title(title, fontsize=10, fontfamily=family, parse_math=False)
     return figure
 
 
@@ -125,7 +129,7 @@ def draw_panel(
     for cell, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
         left, top = cell % columns * CELL, cell // columns * height
         canvas.paste(_darken(small, step, seen.scaled(scale, scale)), (left, top + TITLE))
-        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", _font(13))
+        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, 13))
     return canvas
 
 
@@ -137,8 +141,10 @@ def draw_animation(
     The arguments are those of `draw_heatmaps`; beta is not shown.
     """
     small, seen = _shrink(photograph, seen, ANIMATED_SIDE)
-    font, frames = _font(LETTERS), []
+    font, frames = pillow_font(" ".join(words), LETTERS), []
     placed, height = place_words(words, font, small.width)
+    if right_to_left(words):
+        placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]
     for current in range(-1, len(words)):  # the photograph alone, then a frame for each word: later words are dimmed
         frame = Image.new("RGB", (small.width, small.height + height), PAPER)
         frame.paste(small if current < 0 else _darken(small, weights[current], seen))
@@ -187,12 +193,6 @@ def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Im
     light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
     pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
     return Image.fromarray(np.rint(pixels).astype(np.uint8))
-
-
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the font that comes with matplotlib."""
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")), size)
 
 
 def read_metrics(path: Path) -> dict[str, dict[int, float]]:
@@ -255,5 +255,6 @@ def draw_data_sheet(dataset: Dataset, path: Path) -> None:
             axis.text(0.5, 0.5, "cannot be read", ha="center")
         said = [caption.written or " ".join(caption.words) for caption in example.captions[:NUM_CAPTIONS]]
         lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in said)
-        axis.set_title(f"{example.image}\n{lines}", fontsize=8, loc="left", parse_math=False)
+        title = f"{example.image}\n{lines}"
+        axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
     write_bytes(encode(figure, path.suffix, dpi=100), path, "cache to another place")

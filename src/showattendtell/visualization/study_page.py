@@ -1,4 +1,4 @@
-"""Results of a study: a table for the terminal, and a page that works offline."""
+"""Results of a search: a table for the terminal, and an HTML page with charts."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -64,6 +64,7 @@ class StudySummary(NamedTuple):
 
 
 def summarize_study(study: Study, folder: Path) -> StudySummary:
+    """Sort the trials of a study, whose runs are in `folder`, by their states; completed ones from the best on."""
     trials = study.get_trials(deepcopy=False)
 
     def those(state: TrialState) -> list[FrozenTrial]:
@@ -117,6 +118,7 @@ def _counts(summary: StudySummary) -> str:
 
 
 def write_page(summary: StudySummary, path: Path) -> None:
+    """Write the page of `render` to a file."""
     with atomic_write(path) as stream:
         stream.write(render(summary).encode())
 

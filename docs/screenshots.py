@@ -1,0 +1,116 @@
+"""Make the screenshots of the pages that pages.md and serve.md show; takes about 10 minutes on two cores.
+
+python docs/screenshots.py [FOLDER]       FOLDER keeps the runs, and is reused; by default a temporary one
+
+Needs a Chromium: that of the system, or that of `playwright install chromium`. Each picture has a page at widths of
+1280 and 390 pixels, in light or in dark colours.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "docs/figures"
+PHOTOGRAPHS = [*FIGURES.glob("bird.jpg"), *sorted((ROOT / "src/showattendtell/serving/examples").glob("*.jpg"))]
+"""All are licensed CC BY 2.0; serve.md names their sources."""
+
+SPLIT = ["split=test", "number=8", "output=compare.html"]
+SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]
+SEARCH = ["dataset.train=200", *SMALL[1:], "trainer.max_epochs=2", "hydra.sweeper.n_trials=14"]
+COMMANDS = [
+    ["train", *SMALL, "trainer.max_epochs=6", "hydra.run.dir=runs/soft"],
+    ["train", *SMALL, "trainer.max_epochs=6", "hydra.run.dir=runs/hard", "attention=hard"],
+    ["evaluate", "checkpoint=runs/soft/best.ckpt"],
+    ["evaluate", "checkpoint=runs/hard/best.ckpt"],
+    ["report", "runs=runs", "output=table.html"],
+    ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
+    ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
+    ["train", "-m", "sweep=shapes", *SEARCH],
+]
+PAGES = {
+    "caption": "photographs/index.html",
+    "compare": "compare.html",
+    "table": "table.html",
+    "search": "runs/shapes-study/report.html",
+}
+"""Names of the screenshots, and the pages that the commands write. The server's page is `serve`."""
+
+SIZES = {1280: 900, 390: 900}
+QUALITY = 78
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run a command, unless it has run in this folder before."""
+    done = folder / "done.txt"
+    line = " ".join(command)
+    if done.is_file() and line in done.read_text().splitlines():
+        return
+    subprocess.run([sys.executable, "-m", f"showattendtell.{command[0]}", *command[1:]], cwd=folder, check=True)
+    with done.open("a") as file:
+        file.write(line + "\n")
+
+
+def take(browser: Browser, address: str, name: str) -> None:
+    """Write the light and the dark screenshot of a page."""
+    for scheme in ("light", "dark"):
+        shots = []
+        for width, height in SIZES.items():
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+            )
+            page.goto(address)
+            show_a_word(page)
+            shots.append(Image.open(BytesIO(page.screenshot())))
+            page.close()
+        both = Image.new("RGB", (sum(SIZES) + 20, max(SIZES.values())), "#808080")
+        both.paste(shots[0], (0, 0))
+        both.paste(shots[1], (shots[0].width + 20, 0))
+        both.save(FIGURES / f"{name}-{scheme}.webp", quality=QUALITY, method=6)
+
+
+def show_a_word(page: Page) -> None:
+    """Caption an example on the server's page; then show the map of the second word of the first photograph."""
+    if page.locator("[data-example]").count():
+        page.locator("[data-example]").first.click()
+        page.locator(".word").first.wait_for(timeout=60_000)
+    if page.locator(".word").count():
+        page.locator(".word").nth(1).focus()
+        page.wait_for_timeout(500)
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for command in COMMANDS:
+        run(command, folder)
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
+    serving = [sys.executable, "-m", "showattendtell.serve", "port=0"]
+    with (
+        sync_playwright() as playwright,
+        subprocess.Popen(serving, cwd=folder, stdout=subprocess.PIPE, text=True) as server,
+    ):
+        try:
+            browser = playwright.chromium.launch(executable_path=program)
+            for name, page in PAGES.items():
+                take(browser, (folder / page).absolute().as_uri(), name)
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found, "the server did not start"
+            take(browser, found[0], "serve")
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]))
+    else:
+        with TemporaryDirectory() as temporary:
+            main(Path(temporary))

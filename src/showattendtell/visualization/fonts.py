@@ -1,0 +1,113 @@
+"""Fonts of figures: DejaVu Sans, and for characters that it lacks, such as Chinese, other fonts of the system."""
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+from PIL import ImageFont
+from rich.console import Console
+
+from showattendtell.errors import UserError
+
+FONT = "SHOWATTENDTELL_FONT"
+"""Environment variable with the file or the name of a font that is preferred to all others."""
+
+
+class FontFinder:
+    """Finds fonts with outlines by the characters that they have. Bitmap fonts, as for coloured emoji, are not used.
+
+    Args:
+        preferred: file or name of a font.
+    """
+
+    def __init__(self, preferred: str | None = None):
+        self.files = [Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf")]
+        self._missing: set[str] = set()
+        if preferred:
+            self.files.insert(0, find_font(preferred))
+
+    def covering(self, text: str) -> list[Path]:
+        """Return the files of fonts, in the order of preference, for all characters of the text that any font has.
+
+        Prints a note when it first meets a character that no font has.
+        """
+        wanted = {one for one in text if not one.isspace() and unicodedata.category(one)[0] != "C"} - self._missing
+        for file in self.files:
+            wanted -= characters(file, wanted)
+        if wanted:
+            self._search(wanted)
+        return self.files
+
+    def _search(self, wanted: set[str]) -> None:
+        """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
+        files = sorted(
+            map(Path, font_manager.findSystemFonts()), key=lambda file: ("regular" not in file.stem.lower(), file)
+        )
+        found = {file: have for file in files if (have := characters(file, wanted))}
+        while wanted & set().union(*found.values()):
+            best = max(found, key=lambda file: len(found[file] & wanted))
+            self.files.append(best)
+            wanted = wanted - found[best]
+        if wanted and not self._missing:
+            note = f"note: no font has {' '.join(sorted(wanted)[:5])}, which figures show as boxes"
+            remedy = f"install one, such as Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
+            Console(stderr=True, highlight=False).print(f"{note}; {remedy}", style="yellow", soft_wrap=True)
+        self._missing |= wanted
+
+
+@cache
+def finder() -> FontFinder:
+    return FontFinder(os.environ.get(FONT))
+
+
+def find_font(name: str) -> Path:
+    """Return the file of a font by its file or name; raise `UserError` if there is none."""
+    if Path(name).is_file():
+        return Path(name)
+    try:
+        return Path(font_manager.findfont(name, fallback_to_default=False))
+    except ValueError:
+        raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
+
+
+def characters(file: Path, wanted: set[str]) -> set[str]:
+    """Return the wanted characters that a font has; none for a bitmap font and a file that cannot be read."""
+    try:
+        font = FT2Font(str(file))
+    except (OSError, RuntimeError):
+        return set()
+    return {one for one in wanted if font.get_char_index(ord(one))} if font.scalable else set()
+
+
+def families(text: str) -> list[str]:
+    """Return the families for matplotlib's `fontfamily`, which takes each character from the first that has it."""
+    return [_family(file) for file in finder().covering(text)]
+
+
+@cache
+def _family(file: Path) -> str:
+    """Register a font under its path, since matplotlib may find another file by the family of the font."""
+    font_manager.fontManager.ttflist.append(font_manager.FontEntry(fname=str(file), name=str(file)))
+    return str(file)
+
+
+def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
+    """Return the font that has the most characters of the text."""
+    wanted = set(text)
+    return _open(max(finder().covering(text), key=lambda file: len(characters(file, wanted))), size)
+
+
+@cache
+def _open(file: Path, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(str(file), size)
+
+
+def right_to_left(words: Sequence[str]) -> bool:
+    """Return whether the first letter belongs to a script that is written from right to left."""
+    directions = (unicodedata.bidirectional(letter) for word in words for letter in word)
+    return next((one for one in directions if one in ("L", "R", "AL")), "L") != "L"

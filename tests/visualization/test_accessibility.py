@@ -1,0 +1,76 @@
+"""Pages without faults that axe finds, in light and dark colours, on wide and narrow screens."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from axe import faults
+from chromium import started_browser
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState, create_trial
+from shown import one_model, two_models
+
+from showattendtell.visualization.comparison import paper_rows
+from showattendtell.visualization.pages import render
+from showattendtell.visualization.results_table import ResultsTable, TableBlock, html
+from showattendtell.visualization.study_page import render as render_study
+from showattendtell.visualization.study_page import summarize_study
+
+
+def search() -> str:
+    study = optuna.create_study(study_name="mine", direction="maximize")
+    study.set_user_attr("space", {"monitor": "bleu4"})
+    states = [TrialState.COMPLETE] * 10 + [TrialState.PRUNED, TrialState.FAIL]
+    for number, state in enumerate(states):
+        study.add_trial(
+            create_trial(
+                state=state,
+                value=None if state == TrialState.FAIL else float(number),
+                params={"optimizer.lr": 10 ** (-4 + number / 4), "attention/score": "dot"},
+                distributions={
+                    "optimizer.lr": FloatDistribution(1e-4, 1e-1, log=True),
+                    "attention/score": CategoricalDistribution(["dot", "cosine"]),
+                },
+                intermediate_values={1: number / 2, 2: number},
+                user_attrs={"settings": {"optimizer.lr": "0.1"}, "fault": "the loss is nan", "seconds": 60.0},
+            )
+        )
+    return render_study(summarize_study(study, Path("runs/mine-study")))
+
+
+def table() -> str:
+    block = TableBlock("Flickr8k", tuple(paper_rows("flickr8k").values()))
+    return html(ResultsTable("test", ("bleu4", "meteor"), (block,), ("a note",), "photographs.html"))
+
+
+PAGES = {
+    "one model": lambda: render(one_model()),
+    "two models": lambda: render(two_models()),
+    "table": table,
+    "search": search,
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_axe_finds_no_fault(browser: Any, page: Callable[[], str], scheme: str, width: int, tmp_path: Path):
+    (tmp_path / "page.html").write_text(page(), encoding="utf-8")
+    viewport = {"width": width, "height": 800}
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce")
+    tab = context.new_page()
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    if tab.locator(".word").count():
+        tab.locator(".word").nth(1).focus()
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    assert faults(tab) == []
+    context.close()

@@ -1,0 +1,127 @@
+"""Fonts for captions in other scripts."""
+
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.ft2font import FT2Font
+from PIL import Image
+from system_packages import installed
+
+from showattendtell.errors import UserError
+from showattendtell.types import Box
+from showattendtell.visualization import fonts
+from showattendtell.visualization.figures import draw_animation, draw_heatmaps, draw_panel
+from showattendtell.visualization.fonts import FontFinder, characters, families, pillow_font, right_to_left
+
+CHINESE = "一只黑色的狗在草地上奔跑"
+UNKNOWN = "\U00017000\U00013000\U00012000"
+"""Tangut, Egyptian and Sumerian signs, which ordinary systems have no font for."""
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> None:
+    fonts.finder.cache_clear()
+
+
+@pytest.fixture
+def no_system_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fonts.font_manager, "findSystemFonts", lambda: [])
+
+
+def chinese_font() -> Path:
+    """A font of the system that has these characters, by fontconfig, which knows them independently."""
+
+    def find() -> str | None:
+        if not shutil.which("fc-match"):
+            return None
+        command = ["fc-list", f":charset={ord(CHINESE[0]):x}:scalable=true", "file"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return found[0].partition(":")[0] if found else None
+
+    return Path(
+        installed(find, "fonts-wqy-zenhei") or pytest.skip("needs fontconfig and a font with Chinese characters")
+    )
+
+
+def arguments(words: list[str]) -> tuple:
+    maps = np.full((len(words), 3, 3), 1 / 9)
+    return Image.new("RGB", (60, 40), "white"), words, maps, np.full(len(words), 0.5), Box(0, 0, 60, 40)
+
+
+def test_letters_that_dejavu_has_need_no_other_font(no_system_fonts: None):
+    for text in ("a dog, ein süßer Hund", "собака бежит", "كلب يجري", "😀", " \n\t"):
+        assert [file.name for file in FontFinder().covering(text)] == ["DejaVuSans.ttf"]
+
+
+def test_a_font_of_the_system_has_the_letters_that_dejavu_lacks(capsys: pytest.CaptureFixture[str]):
+    chinese_font()
+    first, other, *_ = FontFinder().covering("a dog " + CHINESE)
+    assert first.name == "DejaVuSans.ttf"
+    assert all(FT2Font(str(other)).get_char_index(ord(one)) for one in CHINESE)
+    assert pillow_font(CHINESE, 13).path == str(other)
+    assert capsys.readouterr().err == ""
+
+
+def test_chinese_captions_become_pictures_without_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chinese_font()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_heatmaps(*arguments(list(CHINESE)), tmp_path / "a.png")
+        draw_animation(*arguments(list(CHINESE)), tmp_path / "a.gif")
+        draw_panel(*arguments(list(CHINESE)))
+    assert capsys.readouterr().err == ""
+    draw_heatmaps(*arguments([UNKNOWN[0]] * len(CHINESE)), tmp_path / "boxes.png")
+    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "boxes.png").read_bytes()
+
+
+def test_letters_without_a_font_are_noted_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_system_fonts: None
+):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(3):
+            draw_heatmaps(*arguments([*CHINESE, UNKNOWN[number]]), tmp_path / "a.png")
+    noted = capsys.readouterr().err
+    assert noted.count("\n") == noted.count("note: no font has") == 1
+    assert "SHOWATTENDTELL_FONT=NAME" in noted
+
+
+def test_a_font_can_be_named_by_its_file_and_by_its_name(monkeypatch: pytest.MonkeyPatch, no_system_fonts: None):
+    serif = fonts.find_font("DejaVu Serif")
+    assert serif.name == "DejaVuSerif.ttf"
+    for name in (str(serif), "DejaVu Serif"):
+        monkeypatch.setenv("SHOWATTENDTELL_FONT", name)
+        fonts.finder.cache_clear()
+        assert families("a")[0] == str(serif)
+    monkeypatch.setenv("SHOWATTENDTELL_FONT", "No Such Font")
+    fonts.finder.cache_clear()
+    with pytest.raises(UserError, match="SHOWATTENDTELL_FONT=No Such Font: no such font; give the file or the name"):
+        families("a")
+
+
+def test_a_file_that_is_no_font_has_no_characters(tmp_path: Path):
+    (tmp_path / "a.ttf").write_bytes(b"no font")
+    assert characters(tmp_path / "a.ttf", {"a"}) == set()
+
+
+def test_the_first_letter_tells_the_direction():
+    assert right_to_left(["123", "كلب", "dog"])
+    assert right_to_left(["כלב"])
+    assert not right_to_left(["dog", "كلب"])
+    assert not right_to_left([])
+
+
+def test_arabic_words_are_placed_from_the_right(tmp_path: Path):
+    _, *others = arguments(["كلب", "يجري"])
+    draw_animation(Image.new("RGB", (300, 40)), *others, tmp_path / "a.webp")
+    with Image.open(tmp_path / "a.webp") as picture:
+        marked = []
+        for frame in (1, 2):
+            picture.seek(frame)
+            pixels = np.asarray(picture.convert("RGB"))[40:]
+            marked.append(np.nonzero((pixels[..., 2] < 140) & (pixels[..., 0] > 200))[1].mean())
+    assert 300 > marked[0] > marked[1] > 150
