@@ -67,7 +67,7 @@ LARGE = {"docs", "export", "metrics", "visualization", "test_encoding.py", "test
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests for `--dist worksteal`, which gives each worker a share in this order and the rest to who is idle.
+    """Order the tests for `--dist worksteal`: each worker begins with a share in this order and steals from others.
 
     The first share begins with the files that fork processes, the second with those of `LARGE`: a server that forks, a
     trained model or a Java is then started once. The many tests that take milliseconds are at the ends of the shares.

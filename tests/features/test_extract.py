@@ -90,9 +90,7 @@ def with_broken_image(dataset: Dataset, folder: Path) -> tuple[Dataset, Path]:
 def forked_workers(fresh: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Workers are forked from the server that has imported torch. Without this fixture they import it themselves."""
     strategy = torch.multiprocessing.get_sharing_strategy()
-    torch.multiprocessing.set_sharing_strategy(
-        "file_system"
-    )  # a message to the server has 256 file descriptors at most
+    torch.multiprocessing.set_sharing_strategy("file_system")  # a request can pass 256 file descriptors
     monkeypatch.setattr("showattendtell.features.extract.multiprocessing.get_context", lambda method: fresh)
     yield
     torch.multiprocessing.set_sharing_strategy(strategy)
