@@ -24,10 +24,10 @@ demo: setup  ## train on the embedded data set, score it, write heatmaps (about 
 	$(RUN) -m showattendtell.demo
 
 test: setup  ## the tests that take minutes at most
-	$(RUN) -m pytest -n 2 -m "not slow"
+	$(RUN) -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: setup  ## every test
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 check: setup  ## lint, format and types
 	$(RUN) -m ruff check

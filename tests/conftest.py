@@ -61,6 +61,25 @@ StartCommand = Callable[..., Running]
 RunCommand = Callable[..., Finished]
 
 
+LARGE = {"docs", "export", "metrics", "visualization", "test_encoding.py", "test_launchers.py"}
+"""Folders and files whose tests start Java, Chromium, the ONNX exporter or sweeps: each worker would start its own."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests for `--dist worksteal`: each worker begins with a share in this order and steals from others.
+
+    The first share begins with the files that fork processes, the second with those of `LARGE`: a server that forks, a
+    trained model or a Java is then started once. The many tests that take milliseconds are at the ends of the shares.
+    """
+    forking = {item.path for item in items if "fresh" in getattr(item, "fixturenames", ())}
+    first = [item for item in items if item.path in forking]
+    large = [item for item in items if item.path not in forking and LARGE & {*item.path.parts}]
+    small = [item for item in items if item.path not in forking and not LARGE & {*item.path.parts}]
+    rest = max(0, len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) - len(first))
+    items[:] = [*first, *small[:rest], *large, *small[rest:]]
+
+
 @pytest.fixture(scope="session")
 def fresh() -> ForkServerContext:
     """Start processes that are forked from a Python that has imported tests/fixtures/preloaded.py."""

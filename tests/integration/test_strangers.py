@@ -139,7 +139,7 @@ def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Ca
 
     file = altered(plant)
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "SECRET": SECRET}
-    assert_done(run_forked("evaluate", f"checkpoint={file}", folder=folder, **environment))
+    assert_done(run_forked("evaluate", f"checkpoint={file}", "metrics=[bleu]", folder=folder, **environment))
     text = file.with_name("results-test.json").read_text()
     assert SECRET not in text
     assert json.loads(text)["config"]["note"] == "${oc.env:SECRET}"
