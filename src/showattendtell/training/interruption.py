@@ -173,7 +173,7 @@ def release_unknown_semaphores() -> None:
     does not know them, and prints a traceback for each that is released."""
     unregister = resource_tracker.unregister
 
-    def register_and_unregister(name: str, kind: str) -> None:
+    def register_and_unregister(name: Any, kind: str) -> None:
         resource_tracker.register(name, kind)  # the tracker keeps a set of names: a known one changes nothing
         unregister(name, kind)
 
