@@ -61,8 +61,8 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
         ["evaluate", "metrics=[bleu]", "output=disk/results.json"],
         [
             "score",
-            "references=references.json",
-            "hypotheses=captions.json",
+            "references=said.json",
+            "hypotheses=captions.csv",
             "metrics=[bleu]",
             "output=disk/scores.json",
         ],
@@ -73,10 +73,11 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
 def test_a_full_disk_is_reported_with_the_file_that_has_no_room(
     run: Run, checkpoint: Path, folder: Path, command: list[str]
 ):
-    captions = [{"file_name": f"{name}.jpg", "caption": "a dog runs on the grass"} for name in "ab"]
-    (folder / "captions.json").write_text(json.dumps(captions))
-    references = [{"filename": f"{n}.jpg", "sentences": [{"raw": "a dog runs over the grass"}]} for n in "ab"]
-    (folder / "references.json").write_text(json.dumps({"images": references}))
+    (folder / "captions.csv").write_text("image,caption\na.jpg,a dog runs on grass\nb.jpg,a man on a horse\n")
+    said = [
+        {"filename": f"{n}.jpg", "split": "test", "sentences": [{"raw": "a dog runs over the grass"}]} for n in "ab"
+    ]
+    (folder / "said.json").write_text(json.dumps({"images": said}))
     Image.new("RGB", (40, 30)).save(folder / "blank.png")
     needs_model = command[0] in ("evaluate", "caption")
     with small_disk(folder / "disk", "16k") as disk:

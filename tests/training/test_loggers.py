@@ -263,7 +263,7 @@ def test_tensorboard_reads_the_settings_and_the_figures_that_its_table_of_runs_c
     )
     assert {name: value.WhichOneof("kind") for name, value in session.hparams.items()} == {
         "seed": "number_value",
-        "decoder.tie_embeddings": "bool_value",
+        "decoder.tie_embeddings": "string_value",
         "optimizer.betas": "string_value",
     }
     assert session.hparams["seed"].number_value == 7

@@ -274,7 +274,7 @@ class TensorBoardDashboard(Dashboard):
         logger = TensorBoardLogger(folder, name="", version="tensorboard", flush_secs=1)
         logger.experiment.add_text("config", _as_code(settings))
         plain = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in leaves("", settings)
+            name: value if type(value) in (int, float, str) else str(value) for name, value in leaves("", settings)
         }
         # `TensorBoardLogger.log_hyperparams` would also log a value for each of these metrics at step 0.
         for summary in hparams(plain, dict.fromkeys(COMPARED, 0.0)):
