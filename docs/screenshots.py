@@ -19,15 +19,16 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures"
-PHOTOGRAPHS = [*FIGURES.glob("bird.jpg"), *sorted((ROOT / "src/showattendtell/serving/examples").glob("*.jpg"))]
+EXAMPLES = ROOT / "src/showattendtell/serving/examples"
+PHOTOGRAPHS = [*(EXAMPLES / name for name in ("skater.jpg", "riders.jpg", "dog.jpg")), FIGURES / "bird.jpg"]
 """All are licensed CC BY 2.0; serve.md names their sources."""
 
 SPLIT = ["split=test", "number=8", "output=compare.html"]
 SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]
 SEARCH = ["dataset.train=200", *SMALL[1:], "trainer.max_epochs=2", "hydra.sweeper.n_trials=14"]
 COMMANDS = [
-    ["train", *SMALL, "trainer.max_epochs=6", "hydra.run.dir=runs/soft"],
-    ["train", *SMALL, "trainer.max_epochs=6", "hydra.run.dir=runs/hard", "attention=hard"],
+    ["train", *SMALL, "trainer.max_epochs=4", "hydra.run.dir=runs/soft"],
+    ["train", *SMALL, "trainer.max_epochs=4", "hydra.run.dir=runs/hard", "attention=hard"],
     ["evaluate", "checkpoint=runs/soft/best.ckpt"],
     ["evaluate", "checkpoint=runs/hard/best.ckpt"],
     ["report", "runs=runs", "output=table.html"],
@@ -43,7 +44,10 @@ PAGES = {
 }
 """Names of the screenshots, and the pages that the commands write. The server's page is `serve`."""
 
-SIZES = {1280: 900, 390: 900}
+WIDTHS = (1280, 390)
+HEIGHT = 900
+HEIGHTS = {"search": 1700, "table": 420}
+GAP = 20
 QUALITY = 78
 
 
@@ -61,18 +65,15 @@ def run(command: list[str], folder: Path) -> None:
 def take(browser: Browser, address: str, name: str) -> None:
     """Write the light and the dark screenshot of a page."""
     for scheme in ("light", "dark"):
-        shots = []
-        for width, height in SIZES.items():
-            page = browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
-            )
+        height = HEIGHTS.get(name, HEIGHT)
+        both = Image.new("RGB", (sum(WIDTHS) + GAP, height), "#808080")
+        for width, left in zip(WIDTHS, (0, WIDTHS[0] + GAP), strict=True):
+            viewport = {"width": width, "height": height}
+            page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
             page.goto(address)
             show_a_word(page)
-            shots.append(Image.open(BytesIO(page.screenshot())))
+            both.paste(Image.open(BytesIO(page.screenshot())), (left, 0))
             page.close()
-        both = Image.new("RGB", (sum(SIZES) + 20, max(SIZES.values())), "#808080")
-        both.paste(shots[0], (0, 0))
-        both.paste(shots[1], (shots[0].width + 20, 0))
         both.save(FIGURES / f"{name}-{scheme}.webp", quality=QUALITY, method=6)
 
 
@@ -83,6 +84,7 @@ def show_a_word(page: Page) -> None:
         page.locator(".word").first.wait_for(timeout=60_000)
     if page.locator(".word").count():
         page.locator(".word").nth(1).focus()
+        page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(500)
 
 
