@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exported import small_model
+from small_models import small_model
 from torch import nn
 from torch._inductor import config as inductor
 
