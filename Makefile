@@ -23,6 +23,8 @@ setup: $(READY)  ## make .venv with the locked versions
 demo: setup  ## train on the embedded data set, score it, write heatmaps (about 3 minutes)
 	$(RUN) -m showattendtell.demo
 
+test test-all: export PYTHONDONTWRITEBYTECODE =  # the many processes that tests start then compile a module once
+
 test: setup  ## the tests that take minutes at most
 	$(RUN) -m pytest -n 2 --dist worksteal -m "not slow"
 

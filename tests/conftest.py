@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The first share begins with the files that fork processes, the second with those of `LARGE`: a server that forks, a
     trained model or a Java is then started once. The many tests that take milliseconds are at the ends of the shares.
     """
-    forking = {item.path for item in items if "fresh" in getattr(item, "fixturenames", ())}
+    forking = {item.path for item in items if "fork_server" in getattr(item, "fixturenames", ())}
     first = [item for item in items if item.path in forking]
     large = [item for item in items if item.path not in forking and LARGE & {*item.path.parts}]
     small = [item for item in items if item.path not in forking and not LARGE & {*item.path.parts}]
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def fresh() -> ForkServerContext:
+def fork_server() -> ForkServerContext:
     """Start processes that are forked from a Python that has imported tests/fixtures/preloaded.py."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
@@ -92,7 +92,7 @@ def fresh() -> ForkServerContext:
 
 
 @pytest.fixture(scope="session")
-def start_code(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerContext) -> StartCommand:
+def start_code(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServerContext) -> StartCommand:
     """Code in a fresh process; the arguments are `sys.argv`."""
 
     def start(code: str, *arguments: str, folder: Path, **environment: str) -> Running:
@@ -100,7 +100,7 @@ def start_code(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerContex
         out, err = printed / "out", printed / "err"
         out.touch()
         names = {"folder": folder, "environment": environment, "arguments": arguments, "code": code}
-        process = fresh.Process(target=exec, args=(RUN_HERE, {**names, "out": out, "err": err}))
+        process = fork_server.Process(target=exec, args=(RUN_HERE, {**names, "out": out, "err": err}))
         process.start()
         return Running(process, out, err)
 

@@ -77,7 +77,7 @@ STARRED = """
 
 
 def targets() -> dict[str, set[str]]:
-    """Every `_target_` that conf/ names, and the settings beside it; what stands in hydra/ is Hydra's to check."""
+    """Every `_target_` that conf/ names, and the settings next to it, except in hydra/."""
     found: dict[str, set[str]] = {}
 
     def walk(node: Any) -> None:

@@ -97,12 +97,12 @@ def test_a_study_continues_to_its_number_of_trials_and_no_further(tmp_path: Path
 
 @pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])
 def test_what_is_proposed_depends_on_the_seed_and_the_trials_and_not_on_who_continues(tmp_path: Path, sampler: Any):
-    undisturbed = study(tmp_path / "undisturbed", sampler=sampler)
-    run_all(undisturbed, 6)
+    uninterrupted = study(tmp_path / "uninterrupted", sampler=sampler)
+    run_all(uninterrupted, 6)
     for total in (2, 5, 6):
         run_all(study(tmp_path / "parts", sampler=sampler), total)
     params = [trial.params for trial in study(tmp_path / "parts").trials()]
-    assert params == [trial.params for trial in undisturbed.trials()]
+    assert params == [trial.params for trial in uninterrupted.trials()]
 
 
 @pytest.mark.parametrize("sampler", [RANDOM, TPE, GP], ids=["random", "tpe", "gp"])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from small import METADATA, SETTINGS, small_config
+from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build

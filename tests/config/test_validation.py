@@ -1,4 +1,4 @@
-"""The sentences that tell what is wrong with a configuration, and the values that must pass."""
+"""Error messages for invalid configurations, and the values that must pass."""
 
 import inspect
 import re

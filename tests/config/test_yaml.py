@@ -142,7 +142,7 @@ PARTS = {"defaults", "hydra", "limits", *compose("train", [])[0], *compose("eval
     *("seed", "cache", "init_from", "monitor", "brevity_penalty", "references"),
     *("checkpoint", "split", "output", "device", "images"),
 }
-"""What stands beside a command's own settings in its YAML."""
+"""Keys of a command's YAML that are not settings of its own."""
 
 
 @pytest.mark.parametrize("file", sorted(CONF.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from publisher import files_in, tarred, zipped
+from archive_server import files_in, tarred, zipped
 
 from showattendtell.data.archives import DamagedError, unpack
 from showattendtell.errors import UserError

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from costly import jpeg_with_scans
 from hypothesis import given
 from hypothesis import strategies as some
 from PIL import Image
+from slow_images import jpeg_with_scans
 
 from showattendtell.data.assembly import (
     SHOWN,
@@ -208,7 +208,7 @@ def test_images_that_break_off_are_left_out_of_the_splits_requested(dataset: Dat
     }
 
 
-def test_a_note_tells_what_was_left_out_and_why(dataset: Dataset):
+def test_a_note_reports_what_was_left_out_and_why(dataset: Dataset):
     first, note = drop_unreadable(dataset, ["train"]).notes
     assert first == "read"
     assert "1 image" in note

@@ -89,7 +89,7 @@ def test_colours_change_within_their_bounds_and_shapes_do_not():
         (["a man", "he holds bright lights"], False),
     ],
 )
-def test_captions_that_tell_left_from_right_are_known(written: list[str], sided: bool):
+def test_captions_that_name_left_or_right_are_recognised(written: list[str], sided: bool):
     captions = tuple(Caption(tuple(sentence.split())) for sentence in written)
     assert mentions_sides(Example("a.jpg", "a.jpg", captions)) == sided
 

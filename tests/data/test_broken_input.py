@@ -28,7 +28,7 @@ COCO: dict[str, Any] = {
 
 
 class Kind(NamedTuple):
-    """A fault: what is done to the folder, how it is read then, and words of the sentence that tells it."""
+    """A fault: what is done to the folder, how it is read then, and words of its error message."""
 
     spoil: Callable[[Path], Any]
     words: str
@@ -91,7 +91,7 @@ def file_of_no_utf8_name(root: Path) -> None:
 
 
 def texts(*stems: str) -> Callable[[Path], Any]:
-    """The texts beside images, in place of the table."""
+    """Text files next to the images, instead of the table."""
 
     def spoil(root: Path) -> None:
         gone("captions.csv")(root)

@@ -177,7 +177,7 @@ def test_images_that_no_list_names_are_left_out_with_a_note(root: Path):
     assert dataset.notes == ("images with captions that no list names are left out: 1",)
 
 
-def test_lists_count_more_than_what_the_file_tells(root: Path):
+def test_lists_take_precedence_over_splits_in_the_file(root: Path):
     write_csv(root, SAID, SPLITS)
     write_lists(root, {"train": ["d.jpg"], "val": ["b.jpg"]})
     assert names(read_custom(str(root), splits="lists")) == {"train": ["d.jpg"], "val": ["b.jpg"]}

@@ -43,7 +43,7 @@ def write_folder(folder: Path, xml: str = XML, sentences: str = SENTENCES) -> Pa
 
 
 def zipped(folder: Path) -> Path:
-    """A zip of the folder, beside it; as published, it also has entries for its folders."""
+    """A zip of the folder, next to it. Like the published one it also has entries for folders."""
     place = folder.with_suffix(".zip")
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
@@ -72,7 +72,7 @@ def test_captions_are_marked_with_the_boxes_of_their_phrases(folder: Path, packe
     assert marked.notes == ("a note",)
 
 
-def test_a_note_tells_how_many_captions_were_found(folder: Path):
+def test_a_note_reports_how_many_captions_were_found(folder: Path):
     marked = mark_entities(dataset("There they go", "There they went", "Two men"), folder)
     assert [bool(caption.phrases) for caption in marked.split("test")[0].captions] == [True, False, False]
     assert marked.notes == ("a note", "1 of 3 captions are in entities; the others have no boxes")

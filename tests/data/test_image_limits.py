@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from costly import (
-    COSTLY,
+from PIL import Image
+from slow_images import (
+    SLOW_IMAGES,
     encoded,
     gif_with_comments,
     jpeg_with,
@@ -20,7 +21,6 @@ from costly import (
     tiff_of_jpeg,
     tiff_of_strips,
 )
-from PIL import Image
 
 from showattendtell.data.image_limits import FORMATS
 from showattendtell.data.images import decode_image, find_images, image_size, open_image, read_pixels
@@ -30,9 +30,9 @@ QUICK = 20
 """Seconds in which every file is refused, on the busiest machine."""
 
 
-@pytest.mark.parametrize("kind", COSTLY)
+@pytest.mark.parametrize("kind", SLOW_IMAGES)
 def test_a_file_that_takes_too_long_to_decode_is_refused_in_one_sentence(tmp_path: Path, kind: str):
-    content, reason = COSTLY[kind][0](), COSTLY[kind][1]
+    content, reason = SLOW_IMAGES[kind][0](), SLOW_IMAGES[kind][1]
     (tmp_path / "costly.jpg").write_bytes(content)
     begin = time.monotonic()
     for read in (open_image, read_pixels):

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as lightning
 import torch
-from dealt import (
+from pytorch_lightning.callbacks import Callback
+from three_images import (
     CAPTIONS,
     Learner,
     caption_data,
@@ -15,7 +16,6 @@ from dealt import (
     trainer_of,
     vocabulary,
 )
-from pytorch_lightning.callbacks import Callback
 
 from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule, read_ahead
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, View

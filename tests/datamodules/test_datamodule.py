@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dealt import CAPTIONS, examples_of, numbered, vocabulary
 from PIL import Image
+from three_images import CAPTIONS, examples_of, numbered, vocabulary
 
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import EOS, PAD
@@ -89,7 +89,7 @@ def test_stored_grids_agree_with_the_encoder_s(photographs: list[Example], encod
     torch.testing.assert_close(regions.float(), torch.stack(direct), rtol=2e-3, atol=2e-3)
 
 
-def test_with_a_seed_an_image_is_seen_in_one_of_its_views_and_unmirrored_where_captions_tell_sides(
+def test_a_seed_selects_one_view_of_an_image_and_no_mirrored_one_if_captions_name_sides(
     photographs: list[Example], encoder: Encoder, tmp_path: Path
 ):
     sided = photographs[2]._replace(captions=(Caption(("a", "dog", "on", "the", "left")),))

@@ -226,8 +226,8 @@ def test_round_robin_worked_by_hand():
 
 @pytest.mark.parametrize("kind", ALL)
 def test_an_epoch_resumed_at_any_batch_has_those_that_are_left_and_the_next_is_whole(kind: type[BatchingStrategy]):
-    undisturbed = batches_of(kind)
-    epochs = [epoch_of(undisturbed, epoch) for epoch in range(3)]
+    uninterrupted = batches_of(kind)
+    epochs = [epoch_of(uninterrupted, epoch) for epoch in range(3)]
     for done in range(len(epochs[1]) + 1):
         resumed = batches_of(kind)
         resumed.resume(1, done)
@@ -238,9 +238,9 @@ def test_an_epoch_resumed_at_any_batch_has_those_that_are_left_and_the_next_is_w
 
 
 def test_an_epoch_that_has_ended_leaves_nothing_out_of_the_next():
-    resumed, undisturbed = batches_of(LengthBuckets), batches_of(LengthBuckets)
+    resumed, uninterrupted = batches_of(LengthBuckets), batches_of(LengthBuckets)
     resumed.resume(1, len(resumed))
-    assert epoch_of(resumed, 2) == epoch_of(undisturbed, 2)
+    assert epoch_of(resumed, 2) == epoch_of(uninterrupted, 2)
 
 
 def shares_of(batches: EpochBatchSampler[Item], world: int) -> list[list[Item]]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import (
+from random_models import (
     CAT,
     DOG,
     SAYABLE,
@@ -195,7 +195,7 @@ def test_a_beam_wider_than_the_vocabulary_still_writes_captions():
 
 
 def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSearch) -> list[int]:
-    """The caption of one image, from a search in lists that goes on to the end.
+    """The caption of one image, from a search in lists that runs to the end.
 
     Shrinking, it is the released code's: of the best candidates of a step, as many as the beam has places, those that
     end take their places with them; at the end all are compared, ended or not.

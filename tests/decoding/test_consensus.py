@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from tiny import EOS, SAYABLE, VOCABULARY, ended_captions, probabilities, random_captioner, random_regions
+from random_models import EOS, SAYABLE, VOCABULARY, ended_captions, probabilities, random_captioner, random_regions
 
 from showattendtell.data.tokenizers import count_ngrams
 from showattendtell.decoding.beam_search import BeamSearch

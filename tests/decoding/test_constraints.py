@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import random_captioner, random_regions
+from random_models import random_captioner, random_regions
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tiny import VOCABULARY, ended_captions, random_captioner, random_regions
+from random_models import VOCABULARY, ended_captions, random_captioner, random_regions
 from torch import Tensor
 
 from showattendtell.decoding.beam_search import BeamSearch

@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 import torch
+from random_models import EOS, VOCABULARY, ended_captions, log_prob, probabilities, random_captioner, random_regions
 from scipy.stats import chisquare
-from tiny import EOS, VOCABULARY, ended_captions, log_prob, probabilities, random_captioner, random_regions
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble

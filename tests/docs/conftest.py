@@ -1,4 +1,4 @@
-"""A user who follows the documentation."""
+"""The commands of the documentation, in a folder with all files that they name."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from stage import Run, furnish
+from example_folder import Run, fill_folder
 
 os.environ.pop("WANDB_SERVICE", None)
 
@@ -23,18 +23,18 @@ class Finished(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def furnished(tmp_path_factory: pytest.TempPathFactory, run_forked: Run) -> Iterator[Path]:
-    """The folder in which everything is that the documentation names."""
-    folder = tmp_path_factory.mktemp("furnished")
-    furnish(folder, _in(folder, run_forked))
+def filled_folder(tmp_path_factory: pytest.TempPathFactory, run_forked: Run) -> Iterator[Path]:
+    """The folder with all files that the documentation names."""
+    folder = tmp_path_factory.mktemp("filled_folder")
+    fill_folder(folder, _in(folder, run_forked))
     yield folder
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def folder(furnished: Path, tmp_path: Path) -> Iterator[Path]:
+def folder(filled_folder: Path, tmp_path: Path) -> Iterator[Path]:
     """The same for a page of its own, which leaves nothing: checkpoints fill a disk."""
-    yield Path(shutil.copytree(furnished, tmp_path / "user"))
+    yield Path(shutil.copytree(filled_folder, tmp_path / "user"))
     shutil.rmtree(tmp_path / "user")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from documentation import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
-from stage import write_module
-from unrun import REASONS, reason
+from example_folder import write_module
+from not_run import REASONS, reason
 
 from showattendtell.config.command_line import check_command
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from documentation import PAGES, ROOT, blocks
-from stage import OWN, Run, write_module
+from example_folder import OWN, Run, write_module
 
 from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.command_line import check_command

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from documentation import PAGES, read, typed, variables
-from stage import Run, quick
-from unrun import reason
+from example_folder import Run, quick
+from not_run import reason
 
 FOLLOWED = [page for page in PAGES if any(read(line) and not reason(line) for _, line in typed(page))]
 

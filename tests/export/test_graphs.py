@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from exported import KINDS, VOCABULARY, D, small_captioner, small_model
+from small_models import KINDS, VOCABULARY, D, small_captioner, small_model
 from torch import Tensor, nn
 
 from showattendtell.decoding.beam_search import BeamSearch

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exported import VOCABULARY, small_captioner
 from numpy import ndarray
 from PIL import Image
+from small_models import VOCABULARY, small_captioner
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
 from showattendtell.decoding.beam_search import BeamSearch

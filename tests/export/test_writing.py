@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from disks import small_disk
-from exported import small_model
+from small_models import small_model
 from torch import nn
 from torch._inductor import config as inductor
 

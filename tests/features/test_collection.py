@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_up import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
+from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
 from showattendtell.features.collection import find_former, find_stores, merge, print_stores
@@ -120,7 +120,7 @@ def test_stores_that_do_not_fit_are_not_merged(cache: Path, tmp_path: Path):
 
 @pytest.fixture
 def features(run_forked: RunCommand, tmp_path: Path) -> RunCommand:
-    """The command, with a cache beside the user."""
+    """The command, with its cache in the user's folder."""
     return partial(run_forked, "features", "cache=.", folder=tmp_path)
 
 
@@ -135,7 +135,7 @@ def test_the_command_shows_every_store(cache: Path, features: RunCommand):
     assert "tiny-16.safetensors (3 bytes) is of an earlier version" in lines[-1]
 
 
-def test_the_list_tells_in_which_numbers_a_store_was_computed(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_the_list_shows_the_precision_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture):
     write(tmp_path / "short", plan_of(NAMES[:3], {**SETTINGS, "precision": "bfloat16"}))
     print_stores(tmp_path, find_stores(tmp_path), [])
     assert "2 x 3 x 5 float16, 2 views, computed in bfloat16" in capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_stores_of_different_precision_are_not_merged(tmp_path: Path):
         merge([tmp_path / "exact", tmp_path / "short"], tmp_path / "all")
 
 
-def test_the_command_verifies_and_tells_all_that_is_damaged(cache: Path, features: RunCommand):
+def test_the_command_verifies_and_reports_all_damage(cache: Path, features: RunCommand):
     damage(cache / "first" / "tiny-16" / "00001.npy", flip_bit)
     done = features("verify=true")
     assert done.status == 2

@@ -116,7 +116,7 @@ NAMES = ["a.jpg", "b.jpg"]
 
 
 def pixels() -> torch.Tensor:
-    """Two gradients: the value tells the place, x in the first channel and y in the second."""
+    """Two gradients: x in the first channel and y in the second."""
     y, x = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="ij")
     return torch.stack([x, y, torch.zeros_like(x)]).expand(2, 3, 64, 64).contiguous()
 
@@ -162,7 +162,7 @@ def test_pixels_in_bytes_stay_bytes():
     assert view_of(seen[:0], [], 3).shape == (0, 3, 64, 64)
 
 
-def test_every_view_is_drawn_equally_often_and_no_mirrored_one_where_captions_tell_sides():
+def test_every_view_is_drawn_equally_often_and_no_mirrored_one_if_captions_name_sides():
     sided = np.arange(20) >= 10
     batches = [draw_views(4, sided, 1, (epoch, number)) for epoch in range(5) for number in range(100)]
     counts = [torch.stack(batches)[:, images].flatten().bincount(minlength=4) / 5000 for images in (~sided, sided)]

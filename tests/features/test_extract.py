@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up import content
+from grid_stores import content
 from PIL import Image
 
 from showattendtell.errors import UserError
@@ -87,24 +87,24 @@ def with_broken_image(dataset: Dataset, folder: Path) -> tuple[Dataset, Path]:
 
 
 @pytest.fixture
-def forked_workers(fresh: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def forked_workers(fork_server: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Workers are forked from the server that has imported torch. Without this fixture they import it themselves."""
     strategy = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy("file_system")  # a request can pass 256 file descriptors
-    monkeypatch.setattr("showattendtell.features.extract.multiprocessing.get_context", lambda method: fresh)
+    monkeypatch.setattr("showattendtell.features.extract.multiprocessing.get_context", lambda method: fork_server)
     yield
     torch.multiprocessing.set_sharing_strategy(strategy)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(dataset: Dataset, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("undisturbed") / "grids"
+def uninterrupted(dataset: Dataset, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("uninterrupted") / "grids"
     open_features(dataset, encoder, path, skip_unreadable=False)
     return path
 
 
-def test_the_store_holds_what_the_encoder_gives_for_each_image(dataset: Dataset, encoder: Encoder, undisturbed: Path):
-    store, readable = open_features(dataset, encoder, undisturbed, skip_unreadable=False)
+def test_the_store_holds_what_the_encoder_gives_for_each_image(dataset: Dataset, encoder: Encoder, uninterrupted: Path):
+    store, readable = open_features(dataset, encoder, uninterrupted, skip_unreadable=False)
     assert readable == dataset
     for example in dataset.examples()[::50]:
         with Image.open(example.path) as image:
@@ -129,10 +129,10 @@ def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
 
 @pytest.mark.slow
 def test_the_store_of_several_processes_is_the_same(
-    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path
+    dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path
 ):
     open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False, extraction=Extraction(workers=2))
-    assert content(tmp_path / "grids") == content(undisturbed)
+    assert content(tmp_path / "grids") == content(uninterrupted)
     assert sum(verify(tmp_path / "grids")) == len(dataset.examples())
 
 
@@ -143,7 +143,7 @@ def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int) -
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_after_kill_9_of_all_processes_the_store_is_the_same(
-    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path, workers: int
+    dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path, workers: int
 ):
     path = tmp_path / "grids"
     process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, workers))
@@ -155,25 +155,25 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     process.join()
     assert not is_finished(path)
     open_features(dataset, encoder, path, skip_unreadable=False)
-    assert content(path) == content(undisturbed)
+    assert content(path) == content(uninterrupted)
 
 
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
     dataset: Dataset,
     encoder: Encoder,
-    undisturbed: Path,
+    uninterrupted: Path,
     forked_workers: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
     path, own = tmp_path / "grids", extract.in_processes
 
-    def kill_one(number: int, write: Any, encode: Any, tell: Any) -> None:
-        def tell_and_kill(images: int) -> None:
-            tell(images)
+    def kill_one(number: int, write: Any, encode: Any, report: Any) -> None:
+        def report_and_kill(images: int) -> None:
+            report(images)
             multiprocessing.active_children()[0].kill()
 
-        own(number, write, encode, tell_and_kill)
+        own(number, write, encode, report_and_kill)
 
     monkeypatch.setattr(extract, "in_processes", kill_one)
     output = r"a process that encodes images ended with status -9.* finished work is kept"
@@ -182,11 +182,11 @@ def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
     assert multiprocessing.active_children() == []
     assert journal_file(path, 0).stat().st_size or journal_file(path, 1).stat().st_size
     open_features(dataset, encoder, path, skip_unreadable=False)
-    assert content(path) == content(undisturbed)
+    assert content(path) == content(uninterrupted)
 
 
 def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
-    dataset: Dataset, encoder: Encoder, undisturbed: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+    dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     whole, broken = with_broken_image(few(dataset), tmp_path)
     path = tmp_path / "grids"
@@ -196,7 +196,7 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     assert list(store.skipped) == ["broken.jpg"]
     left = [example.image for example in whole.examples() if example.image != "broken.jpg"]
     assert [example.image for example in readable.examples()] == left
-    whole = FeatureStore(undisturbed)
+    whole = FeatureStore(uninterrupted)
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
 
 
@@ -291,8 +291,8 @@ def test_the_path_names_data_set_network_grid_size_and_form(
     assert feature_path(Path("cache"), dataset, encoder, extraction) == Path("cache", "noise", name)
 
 
-def test_the_store_says_how_the_grids_were_made(undisturbed: Path, encoder: Encoder):
-    manifest = read_manifest(undisturbed)
+def test_the_store_says_how_the_grids_were_made(uninterrupted: Path, encoder: Encoder):
+    manifest = read_manifest(uninterrupted)
     assert manifest.dataset == "noise"
     assert manifest.settings == {**encoder.describe(), "dtype": "float16", "views": 1}
 
@@ -316,7 +316,7 @@ def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
     assert (plain - expected).norm() / expected.norm() > 0.2
 
 
-def test_int8_is_near_float16_and_tells_how_near(
+def test_int8_is_near_float16_and_the_error_is_reported(
     dataset: Dataset, encoder: Encoder, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
     chosen = [example.image for example in few(dataset).examples()]

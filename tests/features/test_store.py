@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
+from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
 from showattendtell.features import store as store_module
@@ -51,7 +51,7 @@ def test_numpy_reads_the_shards(path: Path):
     assert [image for record in records for image in record["images"]] == NAMES
 
 
-def test_the_store_tells_how_it_was_made_and_what_rounding_cost(path: Path):
+def test_the_manifest_has_the_settings_and_the_error(path: Path):
     manifest = json.loads((path / "store.json").read_text())
     exact = random_grids(NAMES).double()
     error = ((exact.half().double() - exact).norm() / exact.norm()).item()
@@ -65,7 +65,7 @@ def test_the_store_tells_how_it_was_made_and_what_rounding_cost(path: Path):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_other_processes_read_a_store_that_is_open_here(path: Path, fresh: ForkServerContext, method: str):
+def test_other_processes_read_a_store_that_is_open_here(path: Path, fork_server: ForkServerContext, method: str):
     store = FeatureStore(path)
     rows = store.rows(NAMES)
     expected = store[rows].sum(dim=(1, 2)).tolist()
@@ -101,7 +101,7 @@ def test_forked_readers_do_not_move_each_others_place(path: Path):
     assert agree.value == 4
 
 
-def test_a_pickled_store_opens_its_files_anew(path: Path):
+def test_a_pickled_store_reopens_its_files(path: Path):
     store = FeatureStore(path)
     expected = store[store.rows(NAMES[:3])]
     copied = pickle.loads(pickle.dumps(store))

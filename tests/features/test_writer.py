@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up import NAMES, SETTINGS, Encoding, content, damage, plan_of, random_grids, write
+from grid_stores import NAMES, SETTINGS, Encoding, content, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import BATCH_SIZE, EncodedBatch, FeatureStore, StorePlan, is_finished, journal_file
@@ -27,8 +27,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("undisturbed") / "grids"
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "grids"
     write(folder)
     return content(folder)
 
@@ -72,35 +72,35 @@ def test_a_finished_store_is_not_written_again(path: Path):
 
 
 @pytest.mark.parametrize("batches", [0, 1, 4, 5, 7, 11])
-def test_work_continues_after_the_last_batch(path: Path, undisturbed: dict[str, bytes], batches: int):
+def test_work_continues_after_the_last_batch(path: Path, uninterrupted: dict[str, bytes], batches: int):
     done = write_some(path, batches)
     assert not is_finished(path)
     assert count_written(path, plan_of()) == sum(map(len, done))
     assert [image for batch in done + continue_writing(path) for image in batch] == NAMES
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
 @pytest.mark.parametrize("torn", [2, 5, 30])
-def test_a_torn_last_line_of_the_journal_loses_one_batch(path: Path, undisturbed: dict[str, bytes], torn: int):
+def test_a_torn_last_line_of_the_journal_loses_one_batch(path: Path, uninterrupted: dict[str, bytes], torn: int):
     done = write_some(path, 3)
     damage(journal_file(path, 0), lambda journal: journal[:-torn])
     assert continue_writing(path)[0] == done[2]
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
-def test_a_torn_line_does_no_harm_to_those_that_follow_it(path: Path, undisturbed: dict[str, bytes]):
+def test_a_torn_line_does_no_harm_to_those_that_follow_it(path: Path, uninterrupted: dict[str, bytes]):
     done = write_some(path, 3)
     damage(journal_file(path, 0), lambda journal: journal[:-10])
     assert write_some(path, 1) == [done[2]]
     assert continue_writing(path)[0] == NAMES[96:128]
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
-def test_grids_that_are_not_what_the_journal_says_are_written_again(path: Path, undisturbed: dict[str, bytes]):
+def test_grids_that_are_not_what_the_journal_says_are_written_again(path: Path, uninterrupted: dict[str, bytes]):
     done = write_some(path, 3)
     damage(path / "00000.npy", lambda shard: shard[:5000] + bytes([shard[5000] ^ 1]) + shard[5001:])
     assert continue_writing(path)[0] in done
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -121,20 +121,22 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
 def test_a_journal_that_cannot_be_trusted_costs_work_but_nothing_else(
-    path: Path, undisturbed: dict[str, bytes], change: Callable[[bytes], bytes]
+    path: Path, uninterrupted: dict[str, bytes], change: Callable[[bytes], bytes]
 ):
     write_some(path, 3)
     damage(journal_file(path, 0), change)
     continue_writing(path)
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
 @pytest.mark.parametrize("name", ["00000.npy", "00002.npy", "plan.json"])
-def test_without_one_of_its_files_an_unfinished_store_starts_anew(path: Path, undisturbed: dict[str, bytes], name: str):
+def test_an_unfinished_store_without_one_of_its_files_starts_over(
+    path: Path, uninterrupted: dict[str, bytes], name: str
+):
     write_some(path, 6)
     (path / name).unlink()
     assert len(continue_writing(path)) == 12
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_without_one_of_its_files_an_unfinished_store_starts_anew(path: Path, un
     ],
     ids=["network", "dtype", "fewer", "turned", "more"],
 )
-def test_other_settings_or_images_start_anew(path: Path, tmp_path: Path, other: StorePlan):
+def test_other_settings_or_images_start_over(path: Path, tmp_path: Path, other: StorePlan):
     write_some(path, 6)
     continue_writing(path, other)
     write(tmp_path / "alone", other)
@@ -187,7 +189,7 @@ def group_of_writers(path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, undisturbed: dict[str, bytes], seed: int):
+def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, uninterrupted: dict[str, bytes], seed: int):
     moment = random.Random(seed)
     context = multiprocessing.get_context("fork")
     for turn in range(8):
@@ -199,7 +201,7 @@ def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, undis
         process.kill()
         process.join()
     write(path)
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
 def test_kill_9_loses_no_batch_that_was_written(path: Path):
@@ -215,17 +217,17 @@ def test_kill_9_loses_no_batch_that_was_written(path: Path):
     assert sum(map(len, continue_writing(path))) == len(NAMES) - written
 
 
-def test_two_processes_share_the_shards_of_a_store(path: Path, undisturbed: dict[str, bytes]):
+def test_two_processes_share_the_shards_of_a_store(path: Path, uninterrupted: dict[str, bytes]):
     """The second comes when the first is at its second batch, and ends when all is written."""
     context = multiprocessing.get_context("fork")
     others = context.Value("i", 0)
 
-    def write_beside() -> None:
+    def write_too() -> None:
         encode = Encoding()
         write(path, encode=encode)
         others.value = len(encode.done) if is_finished(path) else -1
 
-    second = context.Process(target=write_beside)
+    second = context.Process(target=write_too)
     own = []
 
     class Paused(Encoding):
@@ -241,10 +243,10 @@ def test_two_processes_share_the_shards_of_a_store(path: Path, undisturbed: dict
     write(path, encode=Paused())
     second.join()
     assert (len(own), others.value) == (5, 7)
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
-def test_a_process_with_other_settings_is_refused_and_spoils_nothing(path: Path, undisturbed: dict[str, bytes]):
+def test_a_process_with_other_settings_is_refused_and_spoils_nothing(path: Path, uninterrupted: dict[str, bytes]):
     def try_to_write() -> None:
         try:
             write(path, plan_of(settings={**SETTINGS, "network": "another"}))
@@ -265,10 +267,10 @@ def test_a_process_with_other_settings_is_refused_and_spoils_nothing(path: Path,
 
     write(path, encode=Interrupted())
     assert answers.get() == (f"{path} is being written by another process with other settings; wait until it is done")
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
-def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, undisturbed: dict[str, bytes]):
+def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, uninterrupted: dict[str, bytes]):
     """The other process has the first shard, and is killed while this one waits for it."""
     context = multiprocessing.get_context("fork")
     process = context.Process(target=write, args=(path, plan_of(), forever))
@@ -281,7 +283,7 @@ def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, undisturb
     for child in (killer, process):
         child.join()
     assert sorted(map(len, done)) == [2, 2, 8, *[32] * 8]
-    assert content(path) == undisturbed
+    assert content(path) == uninterrupted
 
 
 def forever(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:

@@ -23,7 +23,7 @@ from showattendtell.types import Example
         (["a/best.ckpt", "./b.ckpt"], ["a/best.ckpt", "b.ckpt"]),
     ],
 )
-def test_checkpoints_are_named_by_as_much_of_their_paths_as_tells_them_apart(paths: list[str], names: list[str]):
+def test_checkpoints_are_named_by_the_shortest_distinct_part_of_their_paths(paths: list[str], names: list[str]):
     assert short_names(paths) == names
 
 

@@ -218,7 +218,7 @@ def test_a_tokenizer_that_cannot_be_run_is_reported(monkeypatch: pytest.MonkeyPa
         split_words(["A dog ."], "ptb")
 
 
-def test_captions_to_train_on_are_those_of_the_training_splits_where_a_file_tells_splits():
+def test_training_captions_are_those_of_the_training_splits_if_a_file_has_splits():
     splits = {"train": ["a.jpg"], "restval": ["c.jpg"], "test": ["b.jpg"]}
     assert training_captions({REFERENCES: captions({**SAID, "c.jpg": "A tree ."}, splits=splits)}) == [
         *("A dog .", "It barks !", "A tree .")

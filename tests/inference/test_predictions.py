@@ -1,4 +1,4 @@
-"""Where the model looks at people's words, with a model whose maps are known."""
+"""Attention on reference captions, with a model whose maps are known."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import WORDS, small_config
+from small_training import WORDS, small_config
 
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build, build_captioner
@@ -70,7 +70,7 @@ def test_the_mean_is_a_model_like_any_other(tmp_path: Path):
     assert [said.tokens for [said] in mean.generate(pixels)] == [said.tokens for [said] in alone.generate(pixels)]
 
 
-def test_an_encoder_that_was_trained_has_its_mean_and_tells_its_own_weights(tmp_path: Path):
+def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(tmp_path: Path):
     first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, tune=0.5)
     made, _ = average([first, second])
     name = next(name for name in made["state_dict"] if name.startswith("encoder.network"))

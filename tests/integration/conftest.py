@@ -1,4 +1,4 @@
-"""A user's folder, and the small training in it that most tests look at."""
+"""A working directory, and the small training run that most tests use."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ from runs import STEPWISE, TINY, Run, Start, assert_done, kill, wait_for_steps
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the user stands."""
+    """The working directory of the commands."""
     return tmp_path_factory.mktemp("user")
 
 
 @pytest.fixture(scope="session")
 def run(run_forked: Run, folder: Path) -> Run:
-    """A command, run by that user."""
+    """Run a command there."""
     return partial(run_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"))
 
 
@@ -55,18 +55,18 @@ def altered(checkpoint: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, A
 
 @pytest.fixture(scope="session")
 def start(start_forked: Start, folder: Path) -> Start:
-    """Begins a command of the user's."""
+    """Start a command there."""
     return partial(start_forked, folder=folder, SHOWATTENDTELL_CACHE=str(folder / "cache"))
 
 
 @pytest.fixture(scope="session")
-def undisturbed(run: Run, prepared: Any, folder: Path) -> Path:
-    assert_done(run("train", *STEPWISE, "hydra.run.dir=runs/undisturbed"))
-    return folder / "runs/undisturbed"
+def uninterrupted(run: Run, prepared: Any, folder: Path) -> Path:
+    assert_done(run("train", *STEPWISE, "hydra.run.dir=runs/uninterrupted"))
+    return folder / "runs/uninterrupted"
 
 
 @pytest.fixture
-def killed(start: Start, undisturbed: Path, folder: Path) -> Path:
+def killed(start: Start, uninterrupted: Path, folder: Path) -> Path:
     """A run that was killed."""
     run = folder / "runs/killed"
     if not run.exists():

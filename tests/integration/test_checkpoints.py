@@ -26,7 +26,7 @@ def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folde
     assert any(name.startswith("encoder.") for name in content["state_dict"])
 
 
-def test_a_command_tells_a_checkpoint_of_another_format(run: Run, altered: Callable[..., Path]):
+def test_a_checkpoint_of_another_format_is_reported(run: Run, altered: Callable[..., Path]):
     newer = altered(lambda content: content["showattendtell"].update(format=99))
     assert_error(run("evaluate", f"checkpoint={newer}"), "altered.ckpt", "format 99", "reads format 3")
 

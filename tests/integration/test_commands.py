@@ -55,7 +55,7 @@ def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any, folder: P
     assert (grids.shape, grids.dtype) == ((60, 1, 16 * 16, 40), np.float16)
 
 
-def test_prepare_a_second_time_makes_nothing_anew(run: Run, checkpoint: Path, folder: Path):
+def test_prepare_a_second_time_computes_nothing(run: Run, checkpoint: Path, folder: Path):
     [store] = (folder / "cache/features").rglob("store.json")
     before = store.stat().st_mtime_ns
     done = assert_done(run("prepare", *TINY))

@@ -79,7 +79,7 @@ def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint:
     assert result["decoding"]["required"] == ["star"]
 
 
-def test_captioning_tells_all_captions_of_an_image_the_best_first(run: Run, checkpoint: Path, folder: Path):
+def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: Path, folder: Path):
     photo = held_out(folder)[0].path
     done = assert_done(run("caption", f"checkpoint={checkpoint}", photo, "decoding=diverse", "output=several"))
     lines = done.out.splitlines()

@@ -1,4 +1,4 @@
-"""How the commands tell what the user can mend."""
+"""Errors of the commands that users can fix."""
 
 import json
 from pathlib import Path

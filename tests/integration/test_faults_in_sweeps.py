@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import light
+import light_command
 import postgres
 import pytest
 from runs import TINY, Run, assert_done
@@ -49,7 +49,12 @@ def test_a_trial_whose_loss_is_no_number_fails_and_the_search_continues(run_fork
 def test_a_database_that_is_restarted_loses_no_trial(tmp_path: Path, is_back: bool):
     """One trial runs meanwhile."""
     with postgres.controlled_server() as (address, control):
-        line = [f"seed={light.HELD},20,21", "sweep=own", f"hydra.sweeper.storage={address}", "hydra.sweeper.n_trials=3"]
+        line = [
+            f"seed={light_command.HELD},20,21",
+            "sweep=own",
+            f"hydra.sweeper.storage={address}",
+            "hydra.sweeper.n_trials=3",
+        ]
         process = start(tmp_path, *line)
         wait_until((tmp_path / "held").exists, seconds=300)
         control("stop")
@@ -64,13 +69,13 @@ def test_a_database_that_is_restarted_loses_no_trial(tmp_path: Path, is_back: bo
         assert "Traceback" not in out + err
         assert all(line.startswith("warning: the storage cannot be reached (") for line in said)
         ended = {trial.params["seed"]: trial.value for trial in trials(tmp_path, address)}
-    assert ended == {light.HELD: 11.5, 20: 20.5, 21: 21.5}
+    assert ended == {light_command.HELD: 11.5, 20: 20.5, 21: 21.5}
 
 
 @pytest.mark.slow
 def test_a_cluster_that_is_gone_ends_the_sweep_which_continues_without_it(tmp_path: Path, short_folder: Path):
     """Its head is killed while a run is in progress. Ray itself ends the process of the sweep then, with a sentence."""
-    line = ["hydra/launcher=ray", f"seed={light.HELD},20", "hydra.sweep.dir=runs/ray"]
+    line = ["hydra/launcher=ray", f"seed={light_command.HELD},20", "hydra.sweep.dir=runs/ray"]
     address, _ = free_ports(2)
     head = ray_head(address, short_folder, tmp_path)
     try:

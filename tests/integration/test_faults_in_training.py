@@ -1,4 +1,4 @@
-"""What may become of a training that has saved something: each time it ends with a sentence, and goes on later."""
+"""Failures of training after the first checkpoint: an error message, and the run can be resumed."""
 
 import os
 import re
@@ -67,19 +67,19 @@ def assert_whole(run: Path) -> None:
     ids=["no memory", "no shared memory"],
 )
 def test_a_process_that_reads_and_is_gone_ends_the_run(
-    train: Train, undisturbed: Path, folder: Path, number: signal.Signals
+    train: Train, uninterrupted: Path, folder: Path, number: signal.Signals
 ):
     """In the middle of the second epoch; SIGKILL is what a kernel sends that has no memory left."""
     name = f"runs/worker-{number.name}"
     die = IN_BATCH.format(number=9, fault=f"import os; os.kill(os.getpid(), {number.value})")
     done = train(*STEPWISE, "data.num_workers=1", f"hydra.run.dir={name}", first=die)
-    done = done._replace(err=done.err.rpartition("\0")[2])  # torch tells of SIGBUS too, and ends with a zero byte
+    done = done._replace(err=done.err.rpartition("\0")[2])  # torch reports SIGBUS too, and ends with a zero byte
     assert_error(
         done, "a process that reads images has ended (", "the checkpoints saved before are intact", "resume=true"
     )
     assert_whole(folder / name)
     assert_done(train(f"resume={name}"))
-    assert_same_end(undisturbed, folder / name)
+    assert_same_end(uninterrupted, folder / name)
 
 
 IN_VALIDATION = """
@@ -104,8 +104,8 @@ time.time = lambda: now - 3600 * next(hours)
 
 
 @pytest.mark.parametrize("number", [pytest.param(4, marks=pytest.mark.slow), 7])
-def test_a_run_that_is_killed_in_a_validation_ends_as_the_undisturbed_one(
-    train: Train, undisturbed: Path, folder: Path, number: int
+def test_a_run_that_is_killed_in_a_validation_ends_as_the_uninterrupted_one(
+    train: Train, uninterrupted: Path, folder: Path, number: int
 ):
     """In the first batch of the second validation, or in its last."""
     name = f"runs/validation-{number}"
@@ -113,11 +113,11 @@ def test_a_run_that_is_killed_in_a_validation_ends_as_the_undisturbed_one(
         train(*STEPWISE, f"hydra.run.dir={name}", first=IN_VALIDATION.format(number=number)).status == -signal.SIGKILL
     )
     assert_done(train(f"resume={name}"))
-    assert_same_end(undisturbed, folder / name)
+    assert_same_end(uninterrupted, folder / name)
 
 
 @pytest.mark.slow
-def test_a_clock_that_is_set_back_changes_nothing(train: Train, undisturbed: Path, folder: Path):
+def test_a_clock_that_is_set_back_changes_nothing(train: Train, uninterrupted: Path, folder: Path):
     """Neither for a run that was killed; its command finds the run again."""
     own = "runs/clock"
     settings = [*STEPWISE, f"hydra.run.dir={own}"]
@@ -125,7 +125,7 @@ def test_a_clock_that_is_set_back_changes_nothing(train: Train, undisturbed: Pat
     assert train(*settings, first=die).status == -signal.SIGKILL
     os.utime(folder / own / LAST, (0, 0))
     assert_done(train(*settings, "resume=true", first=CLOCK_SET_BACK))
-    assert_same_end(undisturbed, folder / own)
+    assert_same_end(uninterrupted, folder / own)
 
 
 STAGES = [*TINY, "trainer.limit_train_batches=3", 'stages={one: [], two: ["optimizer.lr=0.01"]}']
@@ -208,7 +208,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_grids_that_vanish_between_two_runs_are_reported(
-    train: Train, begun: Path, shard: Path, undisturbed: Path, damage: Callable[[Path], None]
+    train: Train, begun: Path, shard: Path, uninterrupted: Path, damage: Callable[[Path], None]
 ):
     """Without their folder they are made again, as the sentence says."""
     before = content(begun)
@@ -220,12 +220,12 @@ def test_grids_that_vanish_between_two_runs_are_reported(
     assert content(begun) == before
     shutil.rmtree(shard.parent)
     assert_done(train(*resume))
-    assert_same_end(undisturbed, begun)
+    assert_same_end(uninterrupted, begun)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_grids_that_are_cut_off_while_training_reads_them_are_reported(
-    train: Train, shard: Path, undisturbed: Path, tmp_path: Path, workers: int
+    train: Train, shard: Path, uninterrupted: Path, tmp_path: Path, workers: int
 ):
     whole = shard.read_bytes()
     settings = [*STEPWISE, f"data.num_workers={workers}", f"cache={shard.parents[3]}", f"hydra.run.dir={tmp_path}/run"]
@@ -234,16 +234,16 @@ def test_grids_that_are_cut_off_while_training_reads_them_are_reported(
     assert_whole(tmp_path / "run")
     shard.write_bytes(whole)
     assert_done(train(f"resume={tmp_path}/run"))
-    assert_same_end(undisturbed, tmp_path / "run")
+    assert_same_end(uninterrupted, tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_grids_that_are_removed_while_training_reads_them_are_still_there_for_it(
-    train: Train, shard: Path, undisturbed: Path, tmp_path: Path
+    train: Train, shard: Path, uninterrupted: Path, tmp_path: Path
 ):
     remove = IN_BATCH.format(number=9, fault=f"import shutil; shutil.rmtree('{shard.parent}')")
     assert_done(train(*STEPWISE, f"cache={shard.parents[3]}", f"hydra.run.dir={tmp_path}/run", first=remove))
-    assert_same_end(undisturbed, tmp_path / "run")
+    assert_same_end(uninterrupted, tmp_path / "run")
 
 
 @pytest.fixture
@@ -270,7 +270,9 @@ progress.draw_curves = draw_without_room
 @pytest.mark.parametrize(
     "room", [pytest.param(0, marks=pytest.mark.slow), 200_000], ids=["nothing fits", "no checkpoint fits"]
 )
-def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(train: Train, disk: Path, undisturbed: Path, room: int):
+def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(
+    train: Train, disk: Path, uninterrupted: Path, room: int
+):
     before = content(disk / "run")
     fill(disk, room)
     done = train(f"resume={disk}/run")
@@ -281,18 +283,20 @@ def test_a_full_disk_ends_the_run_and_leaves_all_that_was_there(train: Train, di
     assert [name for name in after if name != METRICS and after[name] != before[name]] == []
     (disk / "others").unlink()
     assert_done(train(f"resume={disk}/run"))
-    assert_same_end(undisturbed, disk / "run")
+    assert_same_end(uninterrupted, disk / "run")
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_when_the_curve_is_drawn_leaves_no_half_of_it(train: Train, disk: Path, undisturbed: Path):
+def test_a_disk_that_is_full_when_the_curve_is_drawn_leaves_no_half_of_it(
+    train: Train, disk: Path, uninterrupted: Path
+):
     done = train(f"resume={disk}/run", first=FULL_AT_THE_END)
     assert_error(done, f"{disk}/run/learning_curve.png cannot be written (No space left on device)")
     assert not (disk / "run/learning_curve.png").exists()
     assert_whole(disk / "run")
     (disk / "others").unlink()
     assert_done(train(f"resume={disk}/run"))
-    assert_same_end(undisturbed, disk / "run")
+    assert_same_end(uninterrupted, disk / "run")
 
 
 def test_a_disk_that_is_full_at_the_start_is_reported_with_the_file(train: Train, prepared: Any, tmp_path: Path):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import joblib
-import light
+import light_command
 import pytest
 import slurm
 import torch
@@ -28,12 +28,12 @@ from showattendtell.features.store import verify
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]
 OWN_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-"""Ray tells nobody of these tests, and listens to them alone."""
+"""No usage statistics, and a token that only these tests have."""
 SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
 
-def heed_interrupts() -> None:
+def restore_sigint() -> None:
     """Also where the tests run in the background of a shell, which has them ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -43,13 +43,13 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
     own = {"SHOWATTENDTELL_CACHE": str(folder), **OWN_RAY}
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    line = [sys.executable, light.__file__, "-m", *arguments]
+    line = [sys.executable, light_command.__file__, "-m", *arguments]
     return subprocess.Popen(
         line,
         cwd=folder,
         env={**inherited, **own, **environment},
         start_new_session=True,
-        preexec_fn=heed_interrupts,
+        preexec_fn=restore_sigint,
         **pipes,
     )
 
@@ -82,10 +82,10 @@ def results(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 ENDS = {
     0: "0.5",
     1: "1.5",
-    light.FAULTY: "a seed of 2 is a fault; take another",
-    light.BROKEN: "ZeroDivisionError: there is something wrong here",
-    light.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
-    light.STOPPED: "it ended with status 143",
+    light_command.FAULTY: "a seed of 2 is a fault; take another",
+    light_command.BROKEN: "ZeroDivisionError: there is something wrong here",
+    light_command.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
+    light_command.STOPPED: "it ended with status 143",
 }
 """What is printed of each seed's run."""
 
@@ -93,15 +93,17 @@ ENDS = {
 @pytest.mark.parametrize(
     ("launcher", "settings", "threads", "others"),
     [
-        ("joblib", [], SHARE, [light.BROKEN, light.KILLED, light.STOPPED]),
+        ("joblib", [], SHARE, [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
         ("submitit_local", [], "1", []),
-        pytest.param("ray", RAY, "1", [light.BROKEN, light.KILLED, light.STOPPED], marks=pytest.mark.slow),
+        pytest.param(
+            "ray", RAY, "1", [light_command.BROKEN, light_command.KILLED, light_command.STOPPED], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_runs_continue_at_once_and_next_to_failing_ones(
     tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]
 ):
-    seeds = [light.MEETING[0], light.FAULTY, *others, light.MEETING[1]]
+    seeds = [light_command.CONCURRENT[0], light_command.FAULTY, *others, light_command.CONCURRENT[1]]
     line = [f"hydra/launcher={launcher}", *settings, f"seed={','.join(map(str, seeds))}"]
     done = sweep(tmp_path, *line, RAY_TMPDIR=str(short_folder))
     assert done.returncode == 2
@@ -112,23 +114,23 @@ def test_runs_continue_at_once_and_next_to_failing_ones(
     for seed, run in runs.items():
         assert f"seed: {seed}\n" in (run / "config/config.yaml").read_text()
         assert f"seed {seed} in {run.relative_to(tmp_path)} with {threads} threads\n" in said(run)
-    assert said(runs[light.FAULTY]).endswith(f"\nerror: {ENDS[light.FAULTY]}\n")
-    if light.BROKEN in runs:
-        assert "\nTraceback" in said(runs[light.BROKEN])
-        assert said(runs[light.BROKEN]).endswith(f"\n{ENDS[light.BROKEN]}\n")
+    assert said(runs[light_command.FAULTY]).endswith(f"\nerror: {ENDS[light_command.FAULTY]}\n")
+    if light_command.BROKEN in runs:
+        assert "\nTraceback" in said(runs[light_command.BROKEN])
+        assert said(runs[light_command.BROKEN]).endswith(f"\n{ENDS[light_command.BROKEN]}\n")
 
 
 def test_runs_in_turn_continue_after_one_that_failed_in_another_batch(tmp_path: Path):
     done = sweep(tmp_path, "seed=8,2,9", "hydra.sweeper.max_batch_size=1")
     assert done.returncode == 2
-    assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light.FAULTY]}
+    assert results(done) == {"seed=8": "8.5", "seed=9": "9.5", "seed=2": ENDS[light_command.FAULTY]}
     assert "seed 9 in" in done.stdout
-    assert said(run_folders(tmp_path)[1]) == f"error: {ENDS[light.FAULTY]}\n"
+    assert said(run_folders(tmp_path)[1]) == f"error: {ENDS[light_command.FAULTY]}\n"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Signals, status: int):
-    process = start(tmp_path, "hydra/launcher=joblib", f"seed={light.WAITING}")
+    process = start(tmp_path, "hydra/launcher=joblib", f"seed={light_command.WAITING}")
     waiting = tmp_path / "waiting"
     wait_until(waiting.exists)
     process.send_signal(number)
@@ -149,11 +151,11 @@ def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_agai
     commands = slurm.install(tmp_path / "slurm")
     settings = ["partition=gpu", "timeout_min=90", "gpus_per_node=2", "cpus_per_task=3", "array_parallelism=5"]
     line = [f"hydra.launcher.{setting}" for setting in settings]
-    seeds = f"seed={light.NOTIFIED},8,{light.FAULTY}"
+    seeds = f"seed={light_command.NOTIFIED},8,{light_command.FAULTY}"
     path = f"{commands}:{os.environ['PATH']}"
     done = sweep(tmp_path, "hydra/launcher=submitit_slurm", *line, seeds, PATH=path)
     assert done.returncode == 2
-    assert results(done) == {"seed=7": "7.5", "seed=8": "8.5", "seed=2": ENDS[light.FAULTY]}
+    assert results(done) == {"seed=7": "7.5", "seed=8": "8.5", "seed=2": ENDS[light_command.FAULTY]}
     runs = run_folders(tmp_path)
     assert all("with 3 threads" in said(run) for run in runs)
     assert (commands / "requeued").read_text() == f"{slurm.JOB}_0\n"

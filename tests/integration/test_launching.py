@@ -31,11 +31,11 @@ TIME_LIMIT = 120
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     own = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    given = {"cwd": folder, "env": {**os.environ, **own, **environment}, "preexec_fn": heed_interrupts}
+    given = {"cwd": folder, "env": {**os.environ, **own, **environment}, "preexec_fn": restore_sigint}
     return subprocess.Popen([sys.executable, *arguments], **given, **pipes)
 
 
-def heed_interrupts() -> None:
+def restore_sigint() -> None:
     """Also where the tests run in the background of a shell, which has them ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -73,7 +73,7 @@ def test_a_hostile_name_of_a_photograph_is_shown_as_it_is(said: list[str], folde
     assert page.read_text().count("<script>") == 1
 
 
-def test_each_of_several_checkpoints_speaks_for_itself(
+def test_each_of_several_checkpoints_has_its_own_captions(
     run: Run, checkpoint: Path, folder: Path, hostile: Path, said: list[str], altered: Callable[..., Path]
 ):
     def forget(content: dict[str, Any]) -> None:

@@ -44,7 +44,9 @@ def same(one: ImageCaptions, other: ImageCaptions) -> bool:
     )
 
 
-def test_it_says_what_the_command_prints(captioner: CaptioningPipeline, scenes: list[Path], run: Run, checkpoint: Path):
+def test_the_caption_is_that_of_the_command(
+    captioner: CaptioningPipeline, scenes: list[Path], run: Run, checkpoint: Path
+):
     settings = [f"checkpoint={checkpoint}", "--decoding.max_length=6", "--formats=[png]", "--output", "said here"]
     done = assert_done(run("caption", str(scenes[0]), *settings))
     assert done.out.splitlines() == [
@@ -169,7 +171,7 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
 
 
 @pytest.mark.parametrize("suffix", [".png", ".gif"])
-def test_a_description_is_saved_as_a_picture(
+def test_an_output_is_saved_as_a_picture(
     captioner: CaptioningPipeline, scenes: list[Path], tmp_path: Path, suffix: str
 ):
     output = captioner(scenes[0])

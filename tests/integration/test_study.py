@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import light
+import light_command
 import optuna
 import postgres
 import pytest
@@ -67,12 +67,12 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
     place = {FILE: None, "journal": str(tmp_path / "journal")}.get(storage, "")
     if place == "":
         place = request.getfixturevalue(storage)
-    line = [f"seed={light.SOCIABLE}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
+    line = [f"seed={light_command.NEEDS_ANOTHER}", *TWELVE, *([f"hydra.sweeper.storage={place}"] if place else [])]
     workers = [start(tmp_path, *line) for _ in range(2)]
     output = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in output)
     assert_twelve_different(trials(tmp_path, place))
-    ran = [out.count(f"seed {light.SOCIABLE} in runs/own-study/") for out, _ in output]
+    ran = [out.count(f"seed {light_command.NEEDS_ANOTHER} in runs/own-study/") for out, _ in output]
     assert sum(ran) == 12
     assert min(ran) > 0
     assert (tmp_path / "runs/own-study/report.html").exists()
@@ -128,7 +128,7 @@ def test_a_trial_that_the_median_ends_trains_for_fewer_epochs_and_its_time_is_re
 
 @pytest.mark.slow
 def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
-    seeds = f"seed=20,21,{light.FAULTY},{light.BROKEN},{light.KILLED}"
+    seeds = f"seed=20,21,{light_command.FAULTY},{light_command.BROKEN},{light_command.KILLED}"
     line = ["sweep=own", seeds, "hydra/launcher=joblib", "hydra.sweeper.n_trials=9"]
     done = sweep(tmp_path, *line)
     assert done.returncode == 0, done.stderr
@@ -137,15 +137,15 @@ def test_failing_trials_are_recorded_and_the_search_continues(tmp_path: Path):
     assert ends == {
         20: 20.5,
         21: 21.5,
-        light.FAULTY: "a seed of 2 is a fault; take another",
-        light.BROKEN: "ZeroDivisionError: there is something wrong here",
-        light.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
+        light_command.FAULTY: "a seed of 2 is a fault; take another",
+        light_command.BROKEN: "ZeroDivisionError: there is something wrong here",
+        light_command.KILLED: "its process was killed, as for lack of memory; have fewer runs at once",
     }
 
 
 @pytest.mark.slow
 def test_a_search_of_which_nothing_does_well_ends_soon(tmp_path: Path):
-    done = sweep(tmp_path, f"seed={light.FAULTY}", *TWELVE)
+    done = sweep(tmp_path, f"seed={light_command.FAULTY}", *TWELVE)
     assert done.returncode == 2
     assert "error: all 3 trials failed, and there will be no more:" in done.stderr
     assert "runs/own-study/2: a seed of 2 is a fault; take another" in done.stderr

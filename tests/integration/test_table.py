@@ -1,4 +1,4 @@
-"""Results beside the paper's, from the result files of a real run."""
+"""Results next to the paper's, from the result files of a real run."""
 
 import json
 import statistics
@@ -11,7 +11,7 @@ from runs import Run, assert_done, assert_error
 
 @pytest.fixture(scope="module")
 def results(run: Run, checkpoint: Path, folder: Path) -> Path:
-    """A folder with the result of a run, and beside it what its like would have with another seed."""
+    """A folder with the result of a run, and a similar one of another seed."""
     first = folder / "tabled/first/results-test.json"
     assert_done(run("evaluate", f"checkpoint={checkpoint}", "metrics=[bleu]", f"output={first}"))
     content = json.loads(first.read_text())

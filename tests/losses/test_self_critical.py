@@ -112,7 +112,7 @@ def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
     deviations = ((found.mean - exact) / found.error)[moving]
     assert deviations.abs().max() < 6
     assert deviations.square().mean() < 4
-    assert found.error.norm() < 0.25 * exact.norm(), "too few samples to tell anything"
+    assert found.error.norm() < 0.25 * exact.norm(), "too few samples"
 
 
 def test_dropout_and_the_gradient_of_other_draws_would_be_seen():

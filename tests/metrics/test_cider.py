@@ -83,7 +83,7 @@ def test_a_caption_that_breaks_off_before_its_end_is_worth_less():
     assert worth[0] > 1.1 * worth[1] > 1.1 * worth[2]
 
 
-def test_the_hash_tells_other_frequencies():
+def test_the_hash_depends_on_the_frequencies():
     hashes = {DocumentFrequencies.of(corpus(seed, images=6)).sha256 for seed in (0, 0, 1)}
     assert len(hashes) == 2
 

@@ -62,7 +62,7 @@ def test_complaints_without_end_do_not_stop_it(serve: Serve):
     assert serve(chatty).ask(["", ""], 2) == ["", ""]
 
 
-def test_killed_between_requests_it_is_started_anew(serve: Serve):
+def test_killed_between_requests_it_is_restarted(serve: Serve):
     server = serve(TELLS_ITS_ID)
     [first] = server.ask([""], 1)
     os.kill(int(first), signal.SIGKILL)

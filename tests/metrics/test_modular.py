@@ -122,7 +122,7 @@ def as_process(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def by_processes(tmp_path_factory: pytest.TempPathFactory, fresh: ForkServerContext) -> list[dict[str, Any]]:
+def by_processes(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServerContext) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("processes")
     mp.start_processes(as_process, args=(str(folder),), nprocs=PROCESSES, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]

@@ -75,7 +75,7 @@ def test_an_encoder_is_restored_where_no_gradients_are_computed(restoring: Any):
 
 
 def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
-    """The regions, the bytes that were kept of them for the backward pass beside the weights, and its gradients."""
+    """The regions, the bytes kept for the backward pass besides the weights, and the gradients."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 

@@ -123,7 +123,7 @@ def test_an_ensemble_is_a_row_without_deviations_below_the_recipes(results_table
     assert rows(overview, 1)[-1] == "soft_ensemble, beam 3"
 
 
-def test_notes_tell_of_the_paper_and_the_encoder(results_table: Any):
+def test_notes_name_the_paper_and_the_encoder(results_table: Any):
     notes = results_table({("soft", 1): (20, GOOD)}).notes
     assert notes[0].startswith("paper: Table 1 of Xu et al. 2015")
     assert {"encoder: vgg19 at 224 pixels; the paper has VGG-19", "a note"} <= set(notes)

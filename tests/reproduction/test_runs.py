@@ -97,7 +97,7 @@ def test_a_result_counts_for_the_weights_that_it_was_made_with(made: Any, tmp_pa
         content = {**written(beam), "checkpoint_sha256": [hash_of(first), hash_of(second)]}
         ensemble.result_file(beam).write_text(json.dumps(content))
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, True, True)
-    (second.folder / "best.ckpt").write_text("trained anew")
+    (second.folder / "best.ckpt").write_text("trained again")
     assert (first.is_finished, second.is_finished, ensemble.is_finished) == (True, False, False)
     (first.folder / "best.ckpt").unlink()
     assert first.is_finished
@@ -116,7 +116,7 @@ def test_a_second_stage_of_other_weights_than_there_are_now_is_reported(made: An
     finish(second)
     os.utime(first.folder / "best.ckpt", (time.time() + 60, time.time() + 60))  # as after a copy
     assert made("recipes=soft_cider", "seeds=[1]")
-    (first.folder / "best.ckpt").write_text("trained anew")
+    (first.folder / "best.ckpt").write_text("trained again")
     with pytest.raises(UserError, match="soft_cider/1 was made of other weights than soft, seed 1 has now"):
         made("recipes=soft_cider", "seeds=[1]")
     (first.folder / "best.ckpt").unlink()
@@ -143,12 +143,12 @@ def test_a_mean_of_other_weights_than_there_are_now_is_reported(made: Any):
     finish(soft)
     finish(cider)
     note_beginning(mean)
-    (cider.folder / "best.ckpt").write_text("trained anew")
+    (cider.folder / "best.ckpt").write_text("trained again")
     assert made("recipes=soft_average", "seeds=[1]"), "nothing is scored yet that could be of other weights"
     write_results(cider)
     write_results(mean)
     assert made("recipes=soft_average", "seeds=[1]")
-    (cider.folder / "best.ckpt").write_text("trained anew")
+    (cider.folder / "best.ckpt").write_text("trained again")
     with pytest.raises(UserError, match="soft_average/1 was made of other weights than soft_cider, seed 1 has now"):
         made("recipes=soft_average", "seeds=[1]")
     (mean.folder / BEGINNING).write_text(f"{hash_of(soft)}\n")
@@ -208,7 +208,7 @@ def test_a_result_of_another_way_of_writing_does_not_count_and_proves_the_traini
         file.write_text(json.dumps({**json.loads(file.read_bytes()), **written(3), **change}))
         assert (run.is_finished, run.is_trained, run.scoring.was_scored) == (False, True, True)
     assert expected_seconds(run, [run], 8) == 0
-    (run.folder / "best.ckpt").write_text("trained anew")
+    (run.folder / "best.ckpt").write_text("trained again")
     assert not run.scoring.was_scored
 
 

@@ -1,4 +1,4 @@
-"""A server as a user starts it, with two models that are small and have learned nothing."""
+"""A server as users start it, with two small untrained models."""
 
 import re
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from started import Served, write_checkpoint
+from small_server import Served, write_checkpoint
 
 SPEECH = ["decoding.min_length=3", "decoding.max_length=5", "decoding.allow_unk=false"]
 

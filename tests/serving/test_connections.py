@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-from asking import FORM, Answered, ask, caption, form, part
-from costly import COSTLY, jpeg_with_scans
-from hostile import encoded, noise
-from started import Served
+from hostile_uploads import encoded, noise
+from server_requests import FORM, Response, caption, form, part, send_request
+from slow_images import SLOW_IMAGES, jpeg_with_scans
+from small_server import Served
 
 from showattendtell.serving.models import RequestQueue
 from showattendtell.serving.schemas import RequestError
@@ -65,16 +65,16 @@ def is_sent(connection: socket.socket, content: bytes) -> bool:
     return True
 
 
-def in_time(ask: Callable[[], Answered]) -> Answered:
+def in_time(ask: Callable[[], Response]) -> Response:
     begin = time.monotonic()
     answered = ask()
     assert time.monotonic() - begin < SOON
     return answered
 
 
-@pytest.mark.parametrize("kind", COSTLY)
+@pytest.mark.parametrize("kind", SLOW_IMAGES)
 def test_a_file_that_takes_too_long_to_decode_is_refused_and_the_next_request_answered(served: Served, kind: str):
-    make, reason = COSTLY[kind]
+    make, reason = SLOW_IMAGES[kind]
     content = make()
     refused = in_time(lambda: caption(served.address, content))
     assert refused.status == 422
@@ -101,7 +101,7 @@ BEGUN = {
 @pytest.mark.parametrize("sent", BEGUN.values(), ids=[*BEGUN])
 def test_a_request_is_answered_while_a_client_holds_250_idle_connections(served: Served, sent: bytes):
     with connected(served, 250, sent):
-        assert in_time(lambda: ask(served.address, "")).status == 200
+        assert in_time(lambda: send_request(served.address, "")).status == 200
         assert in_time(lambda: caption(served.address, SMALL)).status == 200
 
 
@@ -162,10 +162,10 @@ HEAD = b"POST /api/caption HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM
 def test_where_all_connections_are_used_another_is_requested_to_try_again(narrow: Served):
     with connected(narrow, 3, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999\r\n\r\n") as busy:
         assert {one.recv(12) for one in busy} == {b"HTTP/1.1 100"}
-        refused = ask(narrow.address, "")
+        refused = send_request(narrow.address, "")
     assert (refused.status, refused.error) == (503, "there are too many connections; try again in a moment")
     assert int(refused.headers["retry-after"]) > 0
-    assert wait_until(lambda: ask(narrow.address, "").status == 200)
+    assert wait_until(lambda: send_request(narrow.address, "").status == 200)
 
 
 MUCH = form(part("photograph", bytes(40_000_000), "a.jpg"))

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from asking import FORM, ask, caption, form, part
-from hostile import encoded, noise
+from hostile_uploads import encoded, noise
 from PIL import Image
-from started import Served
+from server_requests import FORM, caption, form, part, send_request
+from small_server import Served
 
 from showattendtell.inference.pipeline import load
 from showattendtell.serving.app import EXAMPLES
@@ -110,7 +110,7 @@ def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], se
 
 
 def test_the_models_have_names_that_say_nothing_of_where_they_are(served: Served, checkpoints: list[Path]):
-    answer = ask(served.address, "api/models")
+    answer = send_request(served.address, "api/models")
     assert [(one["name"], one["hard_attention"]) for one in answer.json["models"]] == list(
         zip(NAMES, (False, True), strict=True)
     )
@@ -133,18 +133,18 @@ class Addresses(HTMLParser):
 
 @pytest.mark.parametrize("path", ["", "docs"])
 def test_a_page_is_whole_without_a_network(served: Served, path: str):
-    page = ask(served.address, path)
+    page = send_request(served.address, path)
     assert page.status == 200
     sources = {f"https://www.flickr.com/photo.gne?id={example.flickr}" for example in EXAMPLES}
     found = Addresses(page.content.decode()).found - {"data:,"} - sources
     assert not [one for one in found if ":" in one or one.startswith("//")]
     for one in found:
-        assert ask(served.address, one.removeprefix("./")).status == 200
+        assert send_request(served.address, one.removeprefix("./")).status == 200
 
 
 def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Served):
-    openapi = ask(served.address, "openapi.json").json
-    page = ask(served.address, "docs").content.decode()
+    openapi = send_request(served.address, "openapi.json").json
+    page = send_request(served.address, "docs").content.decode()
     fields = openapi["paths"]["/api/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed"}
     names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
@@ -157,7 +157,7 @@ def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Se
 
 @pytest.mark.parametrize("path", ["", "docs", "serve.js", "style.css", "api/models", "nowhere"])
 def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
-    headers = ask(served.address, path, headers={"Origin": "http://evil.example"}).headers
+    headers = send_request(served.address, path, headers={"Origin": "http://evil.example"}).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "script-src 'self';" in policy
@@ -170,27 +170,27 @@ def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
 def test_this_machine_is_answered_by_its_own_names(served: Served, host: str):
-    assert ask(served.address, "", headers={"Host": f"{host}:{urlsplit(served.address).port}"}).status == 200
+    assert send_request(served.address, "", headers={"Host": f"{host}:{urlsplit(served.address).port}"}).status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"])
 def test_another_name_for_this_machine_is_refused(served: Served, host: str):
-    assert ask(served.address, "", headers={"Host": host}).status == 400
+    assert send_request(served.address, "", headers={"Host": host}).status == 400
 
 
 def test_a_page_of_another_site_is_refused(served: Served):
     body = form(part("photograph", encoded(WIDE, "PNG"), "a.png"))
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
-        assert ask(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
+        assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
 
 
 def test_an_unknown_address_is_refused(served: Served):
-    assert ask(served.address, "nowhere").error.startswith("not found; GET / is the page")
-    assert ask(served.address, "api/caption").error.startswith("method not allowed")
-    assert ask(served.address, "api/caption", method="PUT").status == 405
+    assert send_request(served.address, "nowhere").error.startswith("not found; GET / is the page")
+    assert send_request(served.address, "api/caption").error.startswith("method not allowed")
+    assert send_request(served.address, "api/caption", method="PUT").status == 405
 
 
 def test_examples_are_served_and_no_other_file(served: Served):
-    assert [ask(served.address, f"examples/{one.file}").status for one in EXAMPLES] == [200] * 3
+    assert [send_request(served.address, f"examples/{one.file}").status for one in EXAMPLES] == [200] * 3
     for path in ("examples/other.jpg", "examples/..%2Fapp.py", "examples/"):
-        assert ask(served.address, path).status == 404
+        assert send_request(served.address, path).status == 404

@@ -11,20 +11,22 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from asking import BOUNDARY, FORM, Answered, ask, caption, form, part
-from hostile import ATTACKS, NAMES, Attack, encoded, noise
-from started import Served
+from hostile_uploads import ATTACKS, NAMES, Attack, encoded, noise
+from server_requests import BOUNDARY, FORM, Response, caption, form, part, send_request
+from small_server import Served
 
 PHOTOGRAPH = encoded(noise(), "JPEG")
 GROWTH = 60
 """Megabytes by which a process may grow that answers a hundred requests, of which two dozen hold 3 each."""
 
 
-def send(served: Served, attack: Attack) -> Answered:
-    return ask(served.address, "api/caption", form(part("photograph", attack.content, attack.file_name, attack.kind)))
+def send(served: Served, attack: Attack) -> Response:
+    return send_request(
+        served.address, "api/caption", form(part("photograph", attack.content, attack.file_name, attack.kind))
+    )
 
 
-def assert_refused(answered: Answered, *statuses: int) -> None:
+def assert_refused(answered: Response, *statuses: int) -> None:
     """Refused in one sentence that holds no place of the server's."""
     assert answered.status in (statuses or range(400, 500)), answered.content[:300]
     sentence = answered.error
@@ -33,7 +35,7 @@ def assert_refused(answered: Answered, *statuses: int) -> None:
     assert not re.search(r"Traceback|0x[0-9a-f]{6}|\.py\b|/tmp|/usr|/root|/home|site-packages", sentence)
 
 
-def assert_captioned(answered: Answered) -> None:
+def assert_captioned(answered: Response) -> None:
     assert answered.status == 200, answered.content[:300]
     [photograph] = answered.json["photographs"]
     assert photograph["outputs"][0]["captions"][0]["words"]
@@ -98,7 +100,7 @@ MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_form_is_refused(served: Served, kind: str):
     body, headers = MALFORMED[kind]
-    assert_refused(ask(served.address, "api/caption", body, headers), 400, 413, 415, 422)
+    assert_refused(send_request(served.address, "api/caption", body, headers), 400, 413, 415, 422)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def resident(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000
 
 
-def coming_again(ask: Callable[[], Answered]) -> Answered:
+def coming_again(ask: Callable[[], Response]) -> Response:
     """The answer, once there is a place."""
     for _ in range(600):
         answered = ask()
@@ -157,12 +159,12 @@ def test_fifty_at_a_time_are_all_answered_and_leave_nothing_behind(served: Serve
         pytest.skip("needs /proc, which shows how much memory a process has")
     big = encoded(noise(1200, 900), "PNG")
 
-    def visit(number: int) -> tuple[bool, Answered]:
+    def visit(number: int) -> tuple[bool, Response]:
         if number % 2:
             return False, coming_again(lambda: send(served, Attack("", PHOTOGRAPH[: 10 * number])))
         return True, coming_again(lambda: caption(served.address, big if number % 4 else PHOTOGRAPH))
 
-    def crowd() -> list[tuple[bool, Answered]]:
+    def crowd() -> list[tuple[bool, Response]]:
         with ThreadPoolExecutor(50) as visitors:
             return list(visitors.map(visit, range(50)))
 

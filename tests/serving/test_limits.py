@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from asking import FORM, ask, caption, form, part
-from hostile import encoded, noise
-from started import Served
+from hostile_uploads import encoded, noise
+from server_requests import FORM, caption, form, part, send_request
+from small_server import Served
 
 Serve = Callable[..., Served]
 SMALL = encoded(noise(), "PNG")
@@ -30,7 +30,7 @@ def narrow(serve: Serve) -> Served:
 
 
 def test_limits_are_known_before_anything_is_sent(narrow: Served):
-    assert ask(narrow.address, "api/models").json["limits"] == {
+    assert send_request(narrow.address, "api/models").json["limits"] == {
         **{"file_megabytes": 0.05, "request_megabytes": 0.1, "megapixels": 0.01, "photographs": 2, "waiting": 1},
         **{"seconds": 2, "connections": 64},
     }
@@ -89,7 +89,7 @@ def test_a_client_that_comes_while_all_places_are_taken_learns_when_to_try_again
         refused = _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 503)
         assert refused.error == "all 1 places are taken; try again in a moment"
         assert int(refused.headers["retry-after"]) > 0
-        assert ask(narrow.address, "").status == 200
+        assert send_request(narrow.address, "").status == 200
     assert _until(lambda: caption(narrow.address, SMALL), lambda answered: answered.status == 200).status == 200
 
 
@@ -109,7 +109,7 @@ def _until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
 
 def test_a_server_ends_by_ctrl_c_while_someone_is_connected(serve: Serve):
     ended = serve()
-    assert ask(ended.address, "").status == 200  # who answers hears Ctrl-C
+    assert send_request(ended.address, "").status == 200  # who answers hears Ctrl-C
     with Slow(ended, b"Content-Length: 9999\r\n\r\n"):
         done = ended.interrupt()
     assert done.status == 0
@@ -141,8 +141,8 @@ def test_a_server_open_to_others_prints_a_note_and_checks_its_names_where_they_a
     assert opened.running.err.read_text() == (
         "note: host=0.0.0.0 opens the server to everyone who can reach this machine; it has no password\n"
     )
-    assert ask(opened.address, "", headers={"Host": "photos.example"}).status == 200
-    assert ask(opened.address, "", headers={"Host": "127.0.0.1"}).status == 400
+    assert send_request(opened.address, "", headers={"Host": "photos.example"}).status == 200
+    assert send_request(opened.address, "", headers={"Host": "127.0.0.1"}).status == 400
 
 
 @pytest.mark.parametrize(("module", "package"), [("fastapi", "fastapi"), ("python_multipart", "python-multipart")])
@@ -167,7 +167,7 @@ def test_nothing_is_written_anywhere(serve: Serve, tmp_path: Path):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    assert ask(served.address, "api/caption", body).status == 200
+    assert send_request(served.address, "api/caption", body).status == 200
     watching.set()
     watcher.join()
     printed = {str(served.running.out), str(served.running.err)}

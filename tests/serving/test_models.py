@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import noise
+from hostile_uploads import noise
 
 from showattendtell.inference import pipeline
 from showattendtell.inference.pipeline import load

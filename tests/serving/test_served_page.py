@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import caption
 from axe import faults
 from chromium import started_browser
-from hostile import encoded, noise
+from hostile_uploads import encoded, noise
 from PIL import Image
-from started import WORDS, Served
+from server_requests import caption
+from small_server import WORDS, Served
 
 from showattendtell.serving.app import EXAMPLES
 

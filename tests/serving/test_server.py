@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import uvicorn
-from asking import FORM, form, part
 from packaging.requirements import Requirement
 from repository import ROOT
+from server_requests import FORM, form, part
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from uvicorn.protocols.http import h11_impl

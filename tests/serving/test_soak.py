@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from asking import ask, caption
-from costly import jpeg_with_scans
-from hostile import ATTACKS, encoded, noise
-from started import Served
+from hostile_uploads import ATTACKS, encoded, noise
+from server_requests import caption, send_request
+from slow_images import jpeg_with_scans
+from small_server import Served
 
 MINUTES = float(os.environ.get("SHOWATTENDTELL_SOAK_MINUTES", "2"))
 CLIENTS, PAUSE = 50, 4.0
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
 PHOTOGRAPHS = [
     encoded(noise(width, height), "JPEG") for width, height in ((640, 480), (480, 640), (900, 300), (64, 64))
 ]
-COSTLY = jpeg_with_scans(20_000)
+SLOW_IMAGE = jpeg_with_scans(20_000)
 
 
 def good(address: str, draw: random.Random) -> int:
@@ -50,12 +50,12 @@ def hostile(address: str, draw: random.Random) -> int:
 
 
 def costly(address: str, draw: random.Random) -> int:
-    return caption(address, *[COSTLY] * draw.randint(1, 8)).status
+    return caption(address, *[SLOW_IMAGE] * draw.randint(1, 8)).status
 
 
 def malformed(address: str, draw: random.Random) -> int:
     body = bytes(draw.getrandbits(8) for _ in range(draw.randint(0, 2_000)))
-    return ask(address, draw.choice(["api/caption", "cards", "api/picture", "nowhere"]), body).status
+    return send_request(address, draw.choice(["api/caption", "cards", "api/picture", "nowhere"]), body).status
 
 
 def hung_up(address: str, draw: random.Random) -> int:

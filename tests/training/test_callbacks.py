@@ -10,7 +10,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
-from small import small_config, small_run
+from small_training import small_config, small_run
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import read_times

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and goes on ends as the undisturbed one does, bit for bit.
+"""A run that is killed at any moment and resumed ends as the uninterrupted one does, bit for bit.
 
 What a kill leaves is the folder as it is at that moment: it is copied whenever the last checkpoint has changed.
 """
@@ -13,7 +13,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
-from small import small_config, small_run
+from small_training import small_config, small_run
 
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 

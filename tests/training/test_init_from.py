@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import small_config, small_run
+from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
 from showattendtell.errors import UserError

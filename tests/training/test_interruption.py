@@ -10,7 +10,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
-from small import IMAGES, WORDS, examples_of, small_config, small_run
+from small_training import IMAGES, WORDS, examples_of, small_config, small_run
 from test_exact_resume import assert_ends_as, read
 
 from showattendtell.data.vocabulary import EOS, Vocabulary

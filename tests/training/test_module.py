@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import REGIONS, small_config, small_run
+from small_training import REGIONS, small_config, small_run
 
 from showattendtell.losses.caption import total
 from showattendtell.training.module import CaptioningModule
@@ -17,7 +17,7 @@ WHOLE = BatchShard(weight=1.0, whole=3)
 
 @pytest.fixture
 def trained(tmp_path: Path) -> dict[float, CaptioningModule]:
-    """Modules with a reward, by the weight with which people's captions are mixed in."""
+    """Modules with a reward, by the weight of the reference captions."""
     settings = ("reward=cider", "loss.attention_weight=0.3", "decoder.dropout=0")
     weights = {0.0: "reward.likelihood=0", 0.25: "reward.likelihood=0.25"}
     return {weight: small_run(small_config(*settings, given), tmp_path / given) for weight, given in weights.items()}

@@ -1,4 +1,4 @@
-"""Training in half the precision with loss scaling, and steps of several batches, beside plain training."""
+"""Training in half the precision with loss scaling, and gradient accumulation, against plain training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import MixedPrecision
-from small import WORDS, small_config, small_run
+from small_training import WORDS, small_config, small_run
 from test_exact_resume import Kills, assert_ends_as, read
 from torch import Tensor
 from torch.optim import Optimizer

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks.progress import rich_progress
 from pytorch_lightning.loggers import Logger
 from rich.console import Console
-from small import small_config, small_run
+from small_training import small_config, small_run
 from test_exact_resume import Kills
 
 from showattendtell.runtime.files import LAST

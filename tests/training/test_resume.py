@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
-from dealt import Recorder, caption_data, examples_of, trainer_of
 from pytorch_lightning.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from three_images import Recorder, caption_data, examples_of, trainer_of
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError

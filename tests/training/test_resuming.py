@@ -1,4 +1,4 @@
-"""Which run goes on and from which checkpoint; what is refused; and what is done about a damaged one."""
+"""Which run is resumed, and from which checkpoint; what is refused; damaged checkpoints."""
 
 import io
 import multiprocessing
@@ -12,7 +12,7 @@ import pytest
 import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
-from small import SETTINGS, small_config, small_run
+from small_training import SETTINGS, small_config, small_run
 
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD, find_damage

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import small
+import small_training
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
@@ -56,21 +56,21 @@ class Report(Callback):
 class Data(NamedTuple):
     """Images to train and to validate on, and regions of each."""
 
-    images: int = small.IMAGES
-    validated: int = small.VALIDATED
-    regions: int = small.REGIONS.shape[1]
+    images: int = small_training.IMAGES
+    validated: int = small_training.VALIDATED
+    regions: int = small_training.REGIONS.shape[1]
 
 
 Trained = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def trained(fresh: ForkServerContext) -> Trained:
+def trained(fork_server: ForkServerContext) -> Trained:
     """What each of a number of processes ends with, that are forked from one that has not trained yet: torch does not
     fork from others."""
 
     def train_freshly(folder: Path, *arguments: Any, data: Data | None = None) -> list[dict[str, Any]]:
-        process = fresh.Process(target=train, args=(folder, data or Data(), *arguments))
+        process = fork_server.Process(target=train, args=(folder, data or Data(), *arguments))
         process.start()
         process.join(TIME_LIMIT)
         assert process.exitcode == 0
@@ -80,11 +80,15 @@ def trained(fresh: ForkServerContext) -> Trained:
 
 
 def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: str) -> None:
-    small.IMAGES, small.VALIDATED, small.REGIONS = data.images, data.validated, small.REGIONS[:, : data.regions]
+    small_training.IMAGES, small_training.VALIDATED, small_training.REGIONS = (
+        data.images,
+        data.validated,
+        small_training.REGIONS[:, : data.regions],
+    )
     several = [f"trainer.devices={processes}", "trainer.strategy=ddp_fork"] if processes > 1 else []
     size = "data.tokens_per_batch" if any("tokens_per_batch" in setting for setting in settings) else "data.batch_size"
-    config = small.small_config(*SETTINGS, *settings, f"{size}={batch_size}", *several)
-    small.small_run(config, folder, callbacks=[Report(folder)])
+    config = small_training.small_config(*SETTINGS, *settings, f"{size}={batch_size}", *several)
+    small_training.small_run(config, folder, callbacks=[Report(folder)])
 
 
 @pytest.mark.parametrize(

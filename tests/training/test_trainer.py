@@ -4,7 +4,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from omegaconf import OmegaConf
-from small import small_config, small_run
+from small_training import small_config, small_run
 from torch.utils.data import DataLoader
 
 from showattendtell.config.compose import compose

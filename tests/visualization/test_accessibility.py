@@ -10,7 +10,7 @@ from axe import faults
 from chromium import started_browser
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
-from shown import one_model, two_models
+from sample_pages import one_model, two_models
 
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.pages import render

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from chromium import started_browser
 from PIL import Image
-from shown import HOSTILE, PEAKS, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models
+from sample_pages import HOSTILE, PEAKS, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models
 
 from showattendtell.types import Box
 from showattendtell.visualization.figures import map_onto_photograph

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageFont, ImageSequence
-from shown import PEAKS, gated, peaked
+from sample_pages import PEAKS, gated, peaked
 
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError

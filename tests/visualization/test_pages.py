@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 from repository import SHARED
-from shown import HOSTILE, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models, ungated
+from sample_pages import (
+    HOSTILE,
+    SEEN,
+    WORDS,
+    gated,
+    made_up,
+    one_model,
+    output,
+    peaked,
+    photograph,
+    two_models,
+    ungated,
+)
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box

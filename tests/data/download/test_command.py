@@ -1,4 +1,4 @@
-"""`python -m showattendtell.download` before a publisher on this machine: layouts, interruptions and faults."""
+"""`python -m showattendtell.download` with a local server: layouts, interruptions and faults."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from publisher import Publisher, files_in, publishing, tarred, zipped
+from archive_server import ArchiveServer, files_in, serve_archives, tarred, zipped
 
 from showattendtell.data.flickr import read_flickr8k
 
@@ -36,9 +36,9 @@ UNPACKED = {
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ArchiveServer]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with publishing() as server:
+    with serve_archives() as server:
         server.files = {name: zipped(members) for name, members in COCO2017.items()}
         yield server
 
@@ -59,30 +59,30 @@ def download(run_forked: Callable[..., Any], tmp_path: Path) -> Callable[..., An
 
 
 def complaint(done: Any) -> str:
-    """The one sentence with which a command ends that cannot go on."""
+    """The error message of a command."""
     assert done.status == 2
     return done.err.splitlines()[-1]
 
 
 def test_coco_is_fetched_once_and_only_the_parts_that_are_required(
-    download: Download, server: Publisher, tmp_path: Path
+    download: Download, server: ArchiveServer, tmp_path: Path
 ):
     mirror = f"mirror={server.address}/zips"
     captions = download(*SETTINGS, mirror, "parts=[captions]")
     assert captions.status == 0
     assert "licence: captions: CC BY 4.0" in captions.out
-    assert [name for name, *_ in server.asked] == ["annotations_trainval2017.zip"]
+    assert [name for name, *_ in server.requests] == ["annotations_trainval2017.zip"]
     assert all(name.startswith("annotations/") for name in files_in(tmp_path / "data"))
     done = download(*SETTINGS, mirror)
     assert (done.status, done.out.splitlines()[-1]) == (0, "complete in data")
     assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
     assert not list((tmp_path / "data" / "downloads").glob("*.zip*part*"))
     assert not list((tmp_path / "data" / "downloads").glob("*.zip"))
-    asked = len(server.asked)
+    asked = len(server.requests)
     again = download(*SETTINGS, mirror)
     assert again.status == 0
     assert again.out.count("there already") == 3
-    assert len(server.asked) == asked == 3
+    assert len(server.requests) == asked == 3
 
 
 FLICKR8K_TEXT = {
@@ -122,7 +122,9 @@ def test_flickr8k_is_read_by_training_as_it_was_unpacked(download: Download, tmp
     assert read_flickr8k(str(tmp_path / "data"), captions="dataset_flickr8k.json") == dataset
 
 
-def test_what_has_no_address_is_required_when_the_rest_is_there(download: Download, server: Publisher, tmp_path: Path):
+def test_what_has_no_address_is_required_when_the_rest_is_there(
+    download: Download, server: ArchiveServer, tmp_path: Path
+):
     server.files["caption_datasets.zip"] = zipped(FLICKR8K["caption_datasets.zip"])
     settings = [*unpublished("flickr8k", "karpathy"), f"dataset.archives.karpathy.base={server.address}"]
     assert complaint(download(*settings)) == (
@@ -134,11 +136,11 @@ def test_what_has_no_address_is_required_when_the_rest_is_there(download: Downlo
     for name in ("Flickr8k_Dataset.zip", "Flickr8k_text.zip"):
         (tmp_path / "data" / name).write_bytes(zipped(FLICKR8K[name]))
     assert download(*settings).status == 0
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert len(read_flickr8k(str(tmp_path / "data")).examples()) == 3
 
 
-def test_flickr30k_comes_as_tar_files(download: Download, server: Publisher, tmp_path: Path):
+def test_flickr30k_comes_as_tar_files(download: Download, server: ArchiveServer, tmp_path: Path):
     server.files = {
         "flickr30k.tar.gz": tarred({"results_20130124.token": b"1.jpg#0\ta dog\n", "readme.txt": b""}),
         "flickr30k-images.tar.gz": tarred({"flickr30k-images/1.jpg": b"photo", "flickr30k-images/readme.txt": b""}),
@@ -148,7 +150,7 @@ def test_flickr30k_comes_as_tar_files(download: Download, server: Publisher, tmp
     assert list(files_in(tmp_path / "data")) == ["flickr30k-images/1.jpg", "results_20130124.token"]
 
 
-def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server: Publisher, tmp_path: Path):
+def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server: ArchiveServer, tmp_path: Path):
     server.faults = ["busy", "drop:1000000", "busy", "drop:500000"]
     done = download(*SETTINGS, f"mirror={server.address}", "parts=[images]")
     assert done.status == 0
@@ -156,7 +158,7 @@ def test_a_broken_line_and_a_busy_server_are_got_over(download: Download, server
     assert done.err.count("trying again in") == 4
 
 
-def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download, server: Publisher, tmp_path: Path):
+def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download, server: ArchiveServer, tmp_path: Path):
     right = server.files["val2017.zip"]
     settings = ["dataset=coco2017", "parts=[images]", f"mirror={server.address}", *SETTINGS[1:3]]
     server.files["val2017.zip"] = right[:50] + b"?" + right[51:]
@@ -170,7 +172,7 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
     assert not any(name.startswith("val2017/") for name in files_in(tmp_path / "data"))
     server.files["val2017.zip"] = right
     assert download(*settings, "dataset.archives.val2017.checksum=null").status == 0
-    assert [name for name, *_ in server.asked] == ["train2017.zip", "val2017.zip", "val2017.zip"]
+    assert [name for name, *_ in server.requests] == ["train2017.zip", "val2017.zip", "val2017.zip"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,12 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
     ],
 )
 def test_a_fault_is_reported_in_a_sentence(
-    download: Download, server: Publisher, tmp_path: Path, settings: list[str], files: dict[str, bytes], sentence: str
+    download: Download,
+    server: ArchiveServer,
+    tmp_path: Path,
+    settings: list[str],
+    files: dict[str, bytes],
+    sentence: str,
 ):
     server.files = files
     (tmp_path / "file").touch()
@@ -226,8 +233,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def test_a_process_killed_while_it_fetches_loses_nothing(download: Download, server: Publisher, tmp_path: Path):
-    server.breath = 0.01
+def test_a_process_killed_while_it_fetches_loses_nothing(download: Download, server: ArchiveServer, tmp_path: Path):
+    server.pause = 0.01
     begun = tmp_path / "data" / "downloads" / "train2017.zip.part"
     process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
     while not (begun.exists() and begun.stat().st_size > 1_000_000):
@@ -236,22 +243,22 @@ def test_a_process_killed_while_it_fetches_loses_nothing(download: Download, ser
     kill(process)
     size = begun.stat().st_size
     assert begun.read_bytes() == server.files["train2017.zip"][:size]
-    server.breath = 0.0
+    server.pause = 0.0
     assert download(*SETTINGS, f"mirror={server.address}").status == 0
     assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
-    assert [wanted for name, wanted, _ in server.asked if name == "train2017.zip"] == [None, f"bytes={size}-"]
+    assert [wanted for name, wanted, _ in server.requests if name == "train2017.zip"] == [None, f"bytes={size}-"]
 
 
-def heed_interruptions() -> None:
+def restore_sigint() -> None:
     """As in a terminal; what a script runs in the background is born deaf to them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_an_interruption_by_the_user_ends_without_a_word(server: Publisher, tmp_path: Path):
-    server.breath = 0.05
+def test_an_interruption_by_the_user_ends_without_a_word(server: ArchiveServer, tmp_path: Path):
+    server.pause = 0.05
     line = [*LINE, "dataset.root=data", *SETTINGS, f"mirror={server.address}"]
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(line, cwd=tmp_path, preexec_fn=heed_interruptions, **streams)
+    process = subprocess.Popen(line, cwd=tmp_path, preexec_fn=restore_sigint, **streams)
     while not (tmp_path / "data" / "downloads" / "train2017.zip.part").exists():
         assert process.poll() is None
         time.sleep(0.01)
@@ -261,7 +268,9 @@ def test_an_interruption_by_the_user_ends_without_a_word(server: Publisher, tmp_
     assert [line for line in err.splitlines() if line] == [line for line in err.splitlines() if "fetching" in line]
 
 
-def test_a_process_killed_while_it_unpacks_writes_nothing_twice(download: Download, server: Publisher, tmp_path: Path):
+def test_a_process_killed_while_it_unpacks_writes_nothing_twice(
+    download: Download, server: ArchiveServer, tmp_path: Path
+):
     server.files["train2017.zip"] = zipped({f"train2017/{n}.jpg": n.to_bytes(2) * 2000 for n in range(4000)})
     folder = tmp_path / "data" / "train2017"
     process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
@@ -276,11 +285,13 @@ def test_a_process_killed_while_it_unpacks_writes_nothing_twice(download: Downlo
         f"{n}.jpg": n.to_bytes(2) * 2000 for n in range(4000)
     }
     assert {name: (folder / name).stat().st_ino for name in written} == written
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
-def test_whenever_a_process_is_killed_the_next_ones_complete_it(download: Download, server: Publisher, tmp_path: Path):
-    server.breath, lives = 0.004, random.Random(0)
+def test_whenever_a_process_is_killed_the_next_ones_complete_it(
+    download: Download, server: ArchiveServer, tmp_path: Path
+):
+    server.pause, lives = 0.004, random.Random(0)
     for _ in range(5):
         process = start(tmp_path, *SETTINGS, f"mirror={server.address}")
         while not (tmp_path / "data" / "downloads" / "lock").exists():
@@ -293,13 +304,13 @@ def test_whenever_a_process_is_killed_the_next_ones_complete_it(download: Downlo
     assert files_in(tmp_path / "data") == dict(sorted(UNPACKED.items()))
 
 
-def test_a_full_disk_is_reported_and_what_came_is_kept(download: Download, server: Publisher, tmp_path: Path):
+def test_a_full_disk_is_reported_and_what_came_is_kept(download: Download, server: ArchiveServer, tmp_path: Path):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))"
     done = download(*SETTINGS, f"mirror={server.address}", first=limit)
     assert complaint(done) == "error: data: file too large; fix this and run the command again to resume"
     assert (tmp_path / "data" / "downloads" / "train2017.zip.part").stat().st_size == 2_000_000
     assert download(*SETTINGS, f"mirror={server.address}").status == 0
-    assert server.asked[1][1] == "bytes=2000000-"
+    assert server.requests[1][1] == "bytes=2000000-"
 
 
 @pytest.fixture
@@ -314,15 +325,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(
-    download: Download, server: Publisher, tmp_path: Path, small_disk: Path
+    download: Download, server: ArchiveServer, tmp_path: Path, small_disk: Path
 ):
     settings = [*SETTINGS, f"mirror={server.address}", f"dataset.archives.val2017.num_bytes={3_000_000}"]
     assert complaint(download(*settings)).startswith(
         "error: the archives and what is in them need 6.0 MB, and the disk of data has 2.1 MB free; make room"
     )
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_disk_that_fills_up_is_reported(download: Download, server: Publisher, tmp_path: Path, small_disk: Path):
+def test_a_disk_that_fills_up_is_reported(download: Download, server: ArchiveServer, tmp_path: Path, small_disk: Path):
     output = complaint(download(*SETTINGS, f"mirror={server.address}"))
     assert output == "error: data: no space left on device; fix this and run the command again to resume"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from publisher import Publisher
+from archive_server import ArchiveServer
 
 from showattendtell.data.download import NotFoundError, fetch
 from showattendtell.errors import UserError
@@ -16,7 +16,7 @@ Fetch = Callable[..., Path]
 
 
 @pytest.fixture
-def get(publisher: Publisher, tmp_path: Path) -> Fetch:
+def get(publisher: ArchiveServer, tmp_path: Path) -> Fetch:
     """Fetches a.zip from the publisher; `output` and `warned` of the function keep its reports and warnings."""
     publisher.files["a.zip"] = CONTENT
 
@@ -32,11 +32,11 @@ def get(publisher: Publisher, tmp_path: Path) -> Fetch:
     return run
 
 
-def asked(publisher: Publisher) -> list[tuple[str | None, str | None]]:
-    return [(wanted, condition) for _, wanted, condition in publisher.asked]
+def asked(publisher: ArchiveServer) -> list[tuple[str | None, str | None]]:
+    return [(wanted, condition) for _, wanted, condition in publisher.requests]
 
 
-def test_a_file_arrives_whole_and_is_reported_on_the_way(publisher: Publisher, get: Fetch):
+def test_a_file_arrives_whole_and_is_reported_on_the_way(publisher: ArchiveServer, get: Fetch):
     assert get(len(CONTENT)).read_bytes() == CONTENT
     assert asked(publisher) == [(None, None)]
     here = [count for count, _ in get.output]
@@ -46,7 +46,7 @@ def test_a_file_arrives_whole_and_is_reported_on_the_way(publisher: Publisher, g
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_came_before_the_line_broke_is_not_requested_again(publisher: Publisher, get: Fetch, seed: int):
+def test_what_came_before_the_line_broke_is_not_requested_again(publisher: ArchiveServer, get: Fetch, seed: int):
     cuts = sorted(random.Random(seed).sample(range(1000, len(CONTENT), 1000), 3))
     publisher.faults = [f"drop:{end - start}" for start, end in zip([0, *cuts], cuts, strict=False)]
     assert get().read_bytes() == CONTENT
@@ -54,54 +54,54 @@ def test_what_came_before_the_line_broke_is_not_requested_again(publisher: Publi
     assert len(get.warned) == 3
 
 
-def test_a_second_run_continues_where_the_first_gave_up(publisher: Publisher, get: Fetch, tmp_path: Path):
+def test_a_second_run_continues_where_the_first_gave_up(publisher: ArchiveServer, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:300000"] + ["drop:0"] * 3
     with pytest.raises(UserError, match=r"a.zip cannot be downloaded \(.*\); 300.0 kB are here: run the command again"):
         get(retries=2)
     assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[:300_000]
-    publisher.asked.clear()
+    publisher.requests.clear()
     publisher.faults.clear()
     assert get().read_bytes() == CONTENT
     assert asked(publisher) == [("bytes=300000-", '"first"')]
 
 
-def test_a_beginning_that_is_whole_already_is_not_requested(publisher: Publisher, get: Fetch, tmp_path: Path):
+def test_a_beginning_that_is_whole_already_is_not_requested(publisher: ArchiveServer, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:700000", "drop:0"]
     with pytest.raises(UserError, match="cannot be downloaded"):
         get(retries=0)
     with (tmp_path / "a.zip.part").open("ab") as file:
         file.write(CONTENT[700_000:])
-    publisher.asked.clear()
+    publisher.requests.clear()
     assert get().read_bytes() == CONTENT
-    assert publisher.asked == []
+    assert publisher.requests == []
 
 
 @pytest.mark.parametrize("faults", [["drop:9"], ["drop:300000", "drop:9"], ["drop:300000", "drop:0", "drop:350000"]])
-def test_a_server_without_ranges_is_required_the_whole(publisher: Publisher, get: Fetch, faults: list[str]):
+def test_a_server_without_ranges_is_required_the_whole(publisher: ArchiveServer, get: Fetch, faults: list[str]):
     publisher.ranges, publisher.faults = False, faults
     assert get().read_bytes() == CONTENT
 
 
-def test_a_server_without_ranges_that_breaks_at_one_place_is_given_up(publisher: Publisher, get: Fetch):
+def test_a_server_without_ranges_that_breaks_at_one_place_is_given_up(publisher: ArchiveServer, get: Fetch):
     publisher.ranges, publisher.faults = False, ["drop:300000"] * 100
     with pytest.raises(UserError, match="cannot be downloaded"):
         get(retries=3)
-    assert len(publisher.asked) == 4
+    assert len(publisher.requests) == 4
 
 
-def test_a_file_that_nothing_identifies_is_not_put_together_from_two_answers(publisher: Publisher, get: Fetch):
+def test_a_file_that_nothing_identifies_is_not_put_together_from_two_answers(publisher: ArchiveServer, get: Fetch):
     publisher.validator, publisher.faults = None, ["drop:300000"]
     assert get().read_bytes() == CONTENT
     assert asked(publisher) == [(None, None)] * 2
 
 
-def test_a_weak_tag_identifies_nothing(publisher: Publisher, get: Fetch):
+def test_a_weak_tag_identifies_nothing(publisher: ArchiveServer, get: Fetch):
     publisher.validator, publisher.faults = 'W/"first"', ["drop:300000"]
     assert get().read_bytes() == CONTENT
     assert asked(publisher) == [(None, None)] * 2
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_anew(publisher: Publisher, get: Fetch):
+def test_a_file_that_changed_meanwhile_is_downloaded_again(publisher: ArchiveServer, get: Fetch):
     publisher.faults = ["drop:300000"]
     with pytest.raises(UserError):
         get(retries=0)
@@ -110,8 +110,8 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(publisher: Publisher, get
     assert asked(publisher)[1:] == [("bytes=300000-", '"first"')]
 
 
-def test_a_changed_file_is_fetched_anew_from_a_server_that_overlooks_the_condition(
-    publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch
+def test_a_changed_file_is_downloaded_again_from_a_server_that_ignores_the_condition(
+    publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch
 ):
     publisher.faults = ["drop:300000"]
     with pytest.raises(UserError):
@@ -124,13 +124,13 @@ def test_a_changed_file_is_fetched_anew_from_a_server_that_overlooks_the_conditi
     ]
 
 
-def test_a_rest_that_does_not_begin_where_the_beginning_ends_is_refused(publisher: Publisher, get: Fetch):
+def test_a_rest_that_does_not_begin_where_the_beginning_ends_is_refused(publisher: ArchiveServer, get: Fetch):
     publisher.faults = ["drop:300000", "shift"]
     assert get().read_bytes() == CONTENT
     assert [wanted for wanted, _ in asked(publisher)] == [None, "bytes=300000-", None]
 
 
-def test_a_beginning_longer_than_the_file_is_forgotten(publisher: Publisher, get: Fetch, tmp_path: Path):
+def test_a_beginning_longer_than_the_file_is_forgotten(publisher: ArchiveServer, get: Fetch, tmp_path: Path):
     publisher.faults = ["drop:300000"]
     with pytest.raises(UserError):
         get(retries=0)
@@ -140,7 +140,7 @@ def test_a_beginning_longer_than_the_file_is_forgotten(publisher: Publisher, get
 
 @pytest.mark.parametrize("note", [None, "", "{}", "[]", '{"url": "http://elsewhere/a.zip", "validator": "x"}'])
 def test_a_beginning_of_something_unknown_is_forgotten(
-    publisher: Publisher, get: Fetch, tmp_path: Path, note: str | None
+    publisher: ArchiveServer, get: Fetch, tmp_path: Path, note: str | None
 ):
     (tmp_path / "a.zip.part").write_bytes(OTHER[:1000])
     if note is not None:
@@ -148,21 +148,21 @@ def test_a_beginning_of_something_unknown_is_forgotten(
     assert get().read_bytes() == CONTENT
 
 
-def test_a_busy_server_is_requested_again(publisher: Publisher, get: Fetch):
+def test_a_busy_server_is_requested_again(publisher: ArchiveServer, get: Fetch):
     publisher.faults = ["busy", "busy"]
     assert get().read_bytes() == CONTENT
-    assert len(publisher.asked) == 3
+    assert len(publisher.requests) == 3
     assert "the server answers 503 Service Unavailable; trying again" in get.warned[0]
 
 
-def test_a_server_that_stays_busy_is_reported(publisher: Publisher, get: Fetch):
+def test_a_server_that_stays_busy_is_reported(publisher: ArchiveServer, get: Fetch):
     publisher.faults = ["busy"] * 9
     with pytest.raises(UserError, match=r"cannot be downloaded \(the server answers 503 Service Unavailable\)"):
         get(retries=3)
-    assert len(publisher.asked) == 4
+    assert len(publisher.requests) == 4
 
 
-def test_waits_double_and_heed_the_server(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):
+def test_waits_double_and_follow_retry_after(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):
     waits: list[float] = []
     monkeypatch.setattr("showattendtell.data.download.BACKOFF", 0.5)
     monkeypatch.setattr("showattendtell.data.download.LONGEST_WAIT", 3.0)
@@ -172,14 +172,14 @@ def test_waits_double_and_heed_the_server(publisher: Publisher, get: Fetch, monk
     assert waits == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_an_address_without_the_file_is_no_fault_yet(publisher: Publisher, tmp_path: Path):
+def test_an_address_without_the_file_is_no_fault_yet(publisher: ArchiveServer, tmp_path: Path):
     with pytest.raises(NotFoundError):
         fetch(f"{publisher.address}/b.zip", tmp_path / "b.zip", None, 3, lambda *_: None, print)
-    assert len(publisher.asked) == 1
+    assert len(publisher.requests) == 1
 
 
 def test_another_length_than_the_published_one_is_reported_before_anything_is_lost(
-    publisher: Publisher, get: Fetch, tmp_path: Path
+    publisher: ArchiveServer, get: Fetch, tmp_path: Path
 ):
     publisher.faults = ["drop:300000"]
     with pytest.raises(UserError):
@@ -190,8 +190,8 @@ def test_another_length_than_the_published_one_is_reported_before_anything_is_lo
     assert (tmp_path / "a.zip.part").read_bytes() == CONTENT[:300_000]
 
 
-def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: Publisher, get: Fetch):
-    publisher.tells_length = False
+def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: ArchiveServer, get: Fetch):
+    publisher.sends_length = False
     assert get().read_bytes() == CONTENT
     assert get.output[-1] == (len(CONTENT), None)
 
@@ -204,13 +204,13 @@ def test_a_file_of_unreported_length_ends_where_the_answer_ends(publisher: Publi
         ("http://[/a.zip", "."),
     ],
 )
-def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_path: Path, publisher: Publisher):
+def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_path: Path, publisher: ArchiveServer):
     with pytest.raises(UserError, match=rf"^.* cannot be downloaded \(.*{reason}.*\)") as error:
         fetch(address, tmp_path / "a.zip", None, 1, lambda *_: None, print)
     assert "\n" not in str(error.value)
 
 
-def test_a_silent_server_is_given_up(publisher: Publisher, get: Fetch, monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_server_is_given_up(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("showattendtell.data.download.TIMEOUT", 0.1)
     silent = threading.Event()
     monkeypatch.setattr("publisher.Handler.do_GET", lambda self: silent.wait(5))

@@ -1,4 +1,4 @@
-"""Training that is killed, stopped or refused by the disk, and the commands with which it goes on."""
+"""Training that is killed, stopped or runs out of disk space, and the commands that resume it."""
 
 import os
 import random
@@ -21,7 +21,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_none(
-    start: Start, undisturbed: Path, folder: Path
+    start: Start, uninterrupted: Path, folder: Path
 ):
     command = ["train", *STEPWISE, "resume=true"]
     known = runs_of(folder)
@@ -38,7 +38,7 @@ def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_no
     assert run
     assert f"{run.relative_to(folder)} resumes after step " in done.out
     assert runs_of(folder) == [*known, run]
-    assert_same_end(undisturbed, run)
+    assert_same_end(uninterrupted, run)
 
     again = assert_done(start(*command).finish())
     assert f"{run.relative_to(folder)} is finished" in again.out
@@ -48,7 +48,7 @@ def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_no
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_prints_the_command_with_which_it_continues(
-    start: Start, run: Run, undisturbed: Path, folder: Path, number: signal.Signals
+    start: Start, run: Run, uninterrupted: Path, folder: Path, number: signal.Signals
 ):
     name = f"runs/stopped, {number.name}"
     rare = [*STEPWISE, "checkpoint_interval_minutes=60", f"hydra.run.dir='{name}'"]
@@ -61,12 +61,12 @@ def test_a_stopped_run_prints_the_command_with_which_it_continues(
     command = shlex.split(stopped.err.splitlines()[-1])
     assert command == ["python", "-m", "showattendtell.train", f'resume="{name}"']
     assert_done(run("train", *command[3:]))
-    assert_same_end(undisturbed, folder / name)
+    assert_same_end(uninterrupted, folder / name)
 
 
 @pytest.mark.slow
 def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
-    start: Start, run: Run, undisturbed: Path, folder: Path
+    start: Start, run: Run, uninterrupted: Path, folder: Path
 ):
     """The one that reads the grids, too."""
     rare = [*STEPWISE, "checkpoint_interval_minutes=60", "data.num_workers=1", "hydra.run.dir=runs/group"]
@@ -78,7 +78,7 @@ def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
     assert stopped.status == 143
     assert "stopped after step" in stopped.err
     assert_done(run("train", "resume=runs/group"))
-    assert_same_end(undisturbed, folder / "runs/group")
+    assert_same_end(uninterrupted, folder / "runs/group")
 
 
 def test_a_run_does_not_continue_with_other_settings(run: Run, killed: Path):
@@ -124,7 +124,7 @@ def test_a_folder_that_may_not_be_written_is_reported(ordinary: list[str], kille
 
 
 @pytest.mark.slow
-def test_a_sweep_continues_where_it_was(start: Start, undisturbed: Path, folder: Path):
+def test_a_sweep_continues_where_it_was(start: Start, uninterrupted: Path, folder: Path):
     """The first job is finished, the second was killed, the third had not begun."""
     small = [*STEPWISE, "trainer.max_epochs=1", "trainer.limit_train_batches=2"]
     command = ["train", "-m", *small, "seed=5,6,7", "resume=true"]

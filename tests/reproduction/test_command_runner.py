@@ -1,4 +1,4 @@
-"""CommandRunner run in turn: their faults, and the signals that are handed on to them."""
+"""Commands that CommandRunner runs one after the other: their errors, and the signals that it forwards."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Folders of strangers, opened by real commands: nothing in them is run."""
+"""Untrusted folders, opened by real commands: nothing in them is executed."""
 
 import json
 import pickle
