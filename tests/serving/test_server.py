@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 import showattendtell
 from showattendtell.serving import server
+from showattendtell.serving.schemas import Limits
 
 SIZE = 3_000_000
 INTERNALS = ("uvicorn.", "starlette.formparsers", "python_multipart")
@@ -120,3 +121,29 @@ def test_no_other_module_of_the_server_uses_internals():
                 if not is_own and node.attr not in ("_asdict", "_replace"):
                     found.append(f"{file.name} {node.attr}")
     assert set(found) == {"server.py starlette.formparsers", "server.py uvicorn.protocols.http.h11_impl"}
+
+
+def test_no_connection_is_read_for_long_at_once():
+    """A body in chunks of one byte takes seconds for each megabyte."""
+    sizes = []
+
+    class Protocol(server.LimitedProtocol):
+        limits = Limits()
+
+        def data_received(self, data: bytes) -> None:
+            sizes.append(len(data))
+            super().data_received(data)
+
+    async def serve() -> None:
+        config, state = uvicorn.Config(answer, lifespan="off", log_level="error"), ServerState()
+        config.load()
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000))
+        assert b"200 OK" in await reader.readline()
+        writer.close()
+        listening.close()
+
+    asyncio.run(serve())
+    assert 1_000 < max(sizes) <= server.READ_BYTES

@@ -296,7 +296,7 @@ class DownloadCache:
         record = self.fetched(archive, ".unpacked")
         names = record.read_text(encoding="utf-8", errors="replace").splitlines() if record.exists() else []
         fits = all(any(fnmatchcase(name, pattern) for name in names) for pattern in archive.members)
-        return fits and all((self.root / name).exists() for name in names)
+        return fits and all(os.path.exists(self.root / name) for name in names)  # False for a name that cannot be
 
     def has_begun(self, archive: Archive) -> bool:
         """Return whether an archive is partly unpacked."""

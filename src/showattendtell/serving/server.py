@@ -1,9 +1,10 @@
 """The server: its socket, limits on connections so that no client blocks the others, and its run until it is stopped.
 
-This module alone uses internals of uvicorn and starlette: the class `H11Protocol`, with its methods and attributes
-`app`, `client`, `connections`, `cycle` (`response_complete`, `response_started`), `loop` and `transport`, and the form
-parser with its attribute `spool_max_size`. `tests/serving/test_server.py` fails if a new version changes one of them;
-pyproject.toml lists the versions that are allowed.
+This module alone uses internals of uvicorn, starlette and asyncio: the class `H11Protocol`, with its methods and
+attributes `app`, `client`, `connections`, `cycle` (`response_complete`, `response_started`), `loop` and `transport`;
+the form parser with its attribute `spool_max_size`; and the attribute `max_size` of a transport.
+`tests/serving/test_server.py` fails if a new version changes one of them; pyproject.toml lists the versions that are
+allowed.
 """
 
 import asyncio
@@ -48,6 +49,11 @@ HEADER_SECONDS = 10
 """Time for the header of a request to arrive, from the connection or the previous answer on.
 
 `limits.seconds` replaces it if that is shorter."""
+
+READ_BYTES = 16_384
+"""Bytes that are read from a connection at once, after which it is the turn of the others.
+
+A body in chunks of one byte takes h11 7 microseconds for each: 0.3 seconds for 256 kB, as much as asyncio reads."""
 
 UNREAD_SECONDS = 10
 """Time for which the rest of a body is read and discarded after the request has been answered."""
@@ -105,6 +111,7 @@ class LimitedProtocol(H11Protocol):
     limits: Limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         super().connection_made(transport)
         self.client_network = client_network(self.client[0] if self.client else "")
         self.opened = self.loop.time()
