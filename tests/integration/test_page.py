@@ -26,7 +26,9 @@ def test_a_run_has_a_page_of_its_validation_images(run: Run, checkpoint: Path, f
     assert ", 4 of 10 images of val" in html
     assert "first/best.ckpt" in html
     for example in (validated(folder)[number] for number in (0, 2, 5, 7)):
-        assert all(f"<li>{caption.written or ' '.join(caption.words)}</li>" in html for caption in example.captions)
+        for caption in example.captions:
+            written = caption.written or " ".join(caption.words)
+            assert f'<li dir="auto">{written}</li>' in html
 
 
 def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run: Run, checkpoint: Path, folder: Path):

@@ -76,7 +76,7 @@ def test_odd_captions_shift_no_line(odd: str):
 def test_killed_while_it_answers_it_gives_the_same_scores_in_any_country(monkeypatch: pytest.MonkeyPatch):
     expected = scores(CORPUS)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE")
-    process = meteor.SERVER._talk._process
+    process = meteor.SERVER._program._process
     process.send_signal(signal.SIGSTOP)  # it shall not answer before it is killed
     killer = threading.Timer(0.3, process.kill)
     killer.start()
