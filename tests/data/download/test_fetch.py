@@ -117,7 +117,7 @@ def test_a_changed_file_is_downloaded_again_from_a_server_that_ignores_the_condi
     with pytest.raises(UserError):
         get(retries=0)
     publisher.files["a.zip"], publisher.validator = OTHER, '"second"'
-    monkeypatch.setattr("publisher.Handler._first", lambda self, wanted, *_: 300_000 if wanted else 0)
+    monkeypatch.setattr("archive_server.Handler._first", lambda self, wanted, *_: 300_000 if wanted else 0)
     assert get().read_bytes() == OTHER
     assert get.warned == [
         f"{publisher.address}/zips/a.zip: the server sent the rest of another file; trying again in 0 s"
@@ -213,7 +213,7 @@ def test_a_server_that_is_not_there_is_reported(address: str, reason: str, tmp_p
 def test_a_silent_server_is_given_up(publisher: ArchiveServer, get: Fetch, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("showattendtell.data.download.TIMEOUT", 0.1)
     silent = threading.Event()
-    monkeypatch.setattr("publisher.Handler.do_GET", lambda self: silent.wait(5))
+    monkeypatch.setattr("archive_server.Handler.do_GET", lambda self: silent.wait(5))
     with pytest.raises(UserError, match="timed out"):
         get(retries=1)
     silent.set()
