@@ -90,6 +90,9 @@ def read_settings(file: Path) -> dict[str, Any]:
         content = load_plain(file)
         if not isinstance(content, dict):
             raise ValueError("no settings")
+        for page in ("help", "hydra_help"):  # texts of several lines, which `check_content` does not accept
+            if isinstance(content.get("hydra"), dict):
+                content["hydra"].pop(page, None)
         check_content({"config": content}, file)
         return content
     except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as fault:

@@ -249,6 +249,9 @@ def load_models(
     return models
 
 
+FOLDER = 0x10  # the attribute of a folder in a zip archive
+
+
 def find_damage(file: Path) -> str:
     """Return what is wrong with the file of a checkpoint; an empty text if it is intact.
 
@@ -258,6 +261,8 @@ def find_damage(file: Path) -> str:
         with zipfile.ZipFile(file) as parts:
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):
                 return "it is compressed, as torch never writes it"
+            if any(part.external_attr & FOLDER for part in parts.infolist()):
+                return "one of its parts is marked as a folder"  # torch would read uninitialised memory
             broken = parts.testzip()
         if not broken:
             torch.load(file, map_location="cpu", weights_only=True, mmap=True)

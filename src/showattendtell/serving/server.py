@@ -50,7 +50,7 @@ HEADER_SECONDS = 10
 
 `limits.seconds` replaces it if that is shorter."""
 
-READ_BYTES = 16_384
+READ_BYTES = 65_536
 """Bytes that are read from a connection at once, after which it is the turn of the others.
 
 A body in chunks of one byte takes h11 7 microseconds for each: 0.3 seconds for 256 kB, as much as asyncio reads."""
