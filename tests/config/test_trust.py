@@ -14,7 +14,7 @@ from small import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, recalled
+from showattendtell.config.trust import LIMIT, TRUST, literal, recalled, untrusted_targets
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD
 from showattendtell.models.encoder import Encoder
@@ -276,3 +276,10 @@ def test_the_tags_of_a_dashboard_are_literal(tmp_path: Path, monkeypatch: pytest
         "hydra: {mode: RUN, runtime: {choices: {dataset: '${oc.env:SECRET}', attention: soft}}}"
     )
     assert read_origin(tmp_path)[1] == ("${oc.env:SECRET}", "soft")
+
+
+def test_the_progress_bar_of_older_checkpoints_is_trusted():
+    """Nothing else of its module is."""
+    bar = {"progress_bar": {"_target_": "pytorch_lightning.callbacks.RichProgressBar"}}
+    assert untrusted_targets(bar) == []
+    assert untrusted_targets({"_target_": "pytorch_lightning.callbacks.LambdaCallback"}) != []

@@ -26,11 +26,14 @@ from showattendtell.errors import UserError
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
 LIMIT = 20_000  # the largest number of characters in a stored command
 
+# targets of conf/ in earlier versions, which their checkpoints name
+FORMER_TARGETS = ("pytorch_lightning.callbacks.RichProgressBar",)
+
 
 def trusted_targets() -> list[str]:
     """Return the patterns of every `_target_` that a file may name: those in conf/, and those that the user trusts."""
     own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
-    return [*_targets_in_conf(), *own, *(f"{name}.*" for name in own)]  # all targets of a package
+    return [*_targets_in_conf(), *FORMER_TARGETS, *own, *(f"{name}.*" for name in own)]  # all targets of a package
 
 
 @cache

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from omegaconf import DictConfig
 
 from showattendtell.config.compose import to_plain, with_overrides
 from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import raise_errors, validate
+from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import LoadedModel, find_model, load_models, next_to, weights_file
+from showattendtell.inference.checkpoints import CACHE, LoadedModel, find_model, load_models, next_to, weights_file
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.metrics.bootstrap import corpus_figures
@@ -27,6 +28,8 @@ from showattendtell.visualization.tables import (
     print_relations,
     relation_figures,
 )
+
+SHAPES = "showattendtell.data.shapes.read_shapes"
 
 ATTENTION = "attention"
 """The metric of attention maps, which needs boxes and no captions."""
@@ -78,6 +81,14 @@ class EvaluationRun(NamedTuple):
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
+def draw_into_own_cache(settings: DictConfig, cache: str | None) -> None:
+    """Have scenes of `dataset=shapes` that are not drawn yet drawn into the user's own cache. The checkpoint may come
+    from a stranger and name any folder."""
+    place = settings.dataset.get("root")
+    if settings.dataset[TARGET] == SHAPES and not any(Path(place).expanduser().glob("shapes-*")):
+        settings.dataset.root = f"{cache or CACHE}/shapes"
+
+
 def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """Open what a command's `checkpoint`, `split`, `dataset`, `attention`, `device` and `cache` name.
 
@@ -90,6 +101,8 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     hashes = [sha256(weights_file(find_model(path))) for path in checkpoints]
     first, *others = [with_overrides(model.config, dataset=config.dataset, cache=config.cache) for model in models]
     raise_errors(validate(first))
+    if config.dataset.root is None:
+        draw_into_own_cache(first, config.cache)
     dataset = build(first.dataset)
     sources = []
     for model, settings in zip(models, [first, *others], strict=True):

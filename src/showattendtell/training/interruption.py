@@ -173,9 +173,9 @@ def release_unknown_semaphores() -> None:
     does not know them, and prints a traceback for each that is released."""
     unregister = resource_tracker.unregister
 
-    def register_and_unregister(name: Any, kind: str) -> None:
-        resource_tracker.register(name, kind)  # the tracker keeps a set of names: a known one changes nothing
-        unregister(name, kind)
+    def register_and_unregister(name: Any, rtype: str) -> None:
+        resource_tracker.register(name, rtype)  # the tracker keeps a set of names: a known one changes nothing
+        unregister(name, rtype)
 
     resource_tracker.unregister = register_and_unregister
 
