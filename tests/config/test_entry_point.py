@@ -177,7 +177,7 @@ def test_a_command_that_another_one_starts_shows_no_traceback_unless_asked(
     assert run_light(code, folder=tmp_path).out == "0\n"
 
 
-LIGHT = Path(__file__).parents[1] / "fixtures/light.py"
+LIGHT = Path(__file__).parents[1] / "fixtures/light_command.py"
 
 
 def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(tmp_path: Path):

@@ -14,7 +14,7 @@ from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled
+from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled, untrusted_targets
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD, read_checkpoint
 from showattendtell.models.encoder import Encoder
@@ -339,3 +339,10 @@ def test_arguments_with_control_characters_are_refused(tmp_path: Path):
     run = write_checkpoint(tmp_path / "run", ['cache="/tmp/\x1b]0;x"'])
     with pytest.raises(UserError, match="has control characters"):
         recall([f"resume={run}"])
+
+
+def test_the_progress_bar_of_older_checkpoints_is_trusted():
+    """Nothing else of its module is."""
+    bar = {"progress_bar": {"_target_": "pytorch_lightning.callbacks.RichProgressBar"}}
+    assert untrusted_targets(bar) == []
+    assert untrusted_targets({"_target_": "pytorch_lightning.callbacks.LambdaCallback"}) != []

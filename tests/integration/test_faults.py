@@ -1,13 +1,14 @@
 """Errors of the commands that users can fix."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disks import fill, small_disk
 from PIL import Image
-from runs import TINY, Run, assert_error
+from runs import TINY, Run, assert_done, assert_error
 
 
 @pytest.mark.parametrize(
@@ -139,3 +140,17 @@ def test_a_training_that_leaves_no_best_checkpoint_ends_without_naming_one(
     assert "Traceback" not in done.err
     assert done.status in (0, 2)
     assert ("best.ckpt" in done.out) == (tmp_path / "best.ckpt").is_file()
+
+
+def test_a_stranger_s_checkpoint_draws_no_scenes_in_a_folder_that_it_names(
+    run: Run, altered: Callable[[Callable[[dict[str, Any]], None]], Path], tmp_path: Path
+):
+    def name_a_folder(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"]["dataset"]["root"] = str(tmp_path / "elsewhere")
+
+    file = altered(name_a_folder)
+    assert_done(run("evaluate", f"checkpoint={file}", "metrics=[bleu]", f"output={tmp_path}/results.json"))
+    assert not (tmp_path / "elsewhere").exists()
+    given = f"dataset.root={tmp_path}/own"
+    assert_done(run("evaluate", f"checkpoint={file}", "metrics=[bleu]", f"output={tmp_path}/other.json", given))
+    assert list((tmp_path / "own").iterdir())

@@ -8,10 +8,11 @@ import torch
 
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
-from showattendtell.config.validation import raise_errors, validate
+from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import (
+    CACHE,
     LoadedModel,
     find_model,
     load_models,
@@ -34,6 +35,8 @@ from showattendtell.visualization.tables import (
     print_relations,
     relation_figures,
 )
+
+SHAPES = "showattendtell.data.shapes.read_shapes"
 
 ATTENTION = "attention"
 """Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
@@ -89,6 +92,14 @@ class EvaluationRun(NamedTuple):
         return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
 
 
+def draw_into_own_cache(settings: Config, cache: str | None) -> None:
+    """Have scenes of `dataset=shapes` that are not drawn yet drawn into the user's own cache. The checkpoint may come
+    from a stranger and name any folder."""
+    place = settings.dataset.get("root")
+    if settings.dataset[TARGET] == SHAPES and not any(Path(place).expanduser().glob("shapes-*")):
+        settings.dataset.root = f"{cache or CACHE}/shapes"
+
+
 def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """Load the checkpoints and the split that the configuration of a command names.
 
@@ -105,6 +116,8 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     changes = {"dataset": config.dataset, "cache": config.cache}
     first, *others = [reading_settings(model.config, **changes) for model in models]
     raise_errors(validate(first))
+    if config.dataset.root is None:
+        draw_into_own_cache(first, config.cache)
     dataset = build(first.dataset)
     sources = []
     for model, settings in zip(models, [first, *others], strict=True):
