@@ -68,6 +68,14 @@ def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], s
     assert multiprocessing.active_children() == []
 
 
+def test_pictures_are_written_if_another_photograph_cannot_be_read(tmp_path: Path):
+    with pytest.raises(UserError, match="no photograph"), drawing() as draw:
+        for name in ("a.png", "b.png"):
+            draw(*something(tmp_path / name))
+        fall_down()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
 def test_pictures_of_equal_names_do_not_overwrite_each_other():
     files = [Path("a/photo.jpg"), Path("b/photo.png"), Path("other.jpg")]
     assert picture_names(files) == ["photo", "photo-2", "other"]

@@ -132,7 +132,8 @@ def drawing() -> Iterator[Callable[..., None]]:
     """Draw figures in another process, which imports matplotlib while this one goes ahead.
 
     Yields a function with the arguments of `draw_picture` that returns at once; on exit all figures are written.
-    Raises a `UserError` for a figure that could not be drawn, at a later call or on exit.
+    Raises a `UserError` for a figure that could not be drawn, at a later call or on exit. If the body raises one, as
+    for a photograph that cannot be read, the figures of the others are written all the same.
     """
     process = ProcessPoolExecutor(1, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     process.submit(picture_names, [])  # starts the process before its first figure
@@ -143,10 +144,16 @@ def drawing() -> Iterator[Callable[..., None]]:
         while len(pictures) > AHEAD:
             pictures.popleft().result()
 
+    problem = None
     try:
-        yield draw
+        try:
+            yield draw
+        except UserError as fault:
+            problem = fault
         for picture in pictures:
             picture.result()
+        if problem:
+            raise problem
     except BrokenProcessPool:
         raise UserError("the process that draws the figures was killed, probably out of memory; try again") from None
     finally:
