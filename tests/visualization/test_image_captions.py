@@ -69,10 +69,14 @@ def test_whatever_happens_meanwhile_the_process_ends(then: Callable[[], None], s
 
 
 def test_pictures_are_written_if_another_photograph_cannot_be_read(tmp_path: Path):
-    with pytest.raises(UserError, match="no photograph"), drawing() as draw:
-        for name in ("a.png", "b.png"):
-            draw(*something(tmp_path / name))
-        fall_down()
+    def draw_two() -> None:
+        with drawing() as draw:
+            for name in ("a.png", "b.png"):
+                draw(*something(tmp_path / name))
+            fall_down()
+
+    with pytest.raises(UserError, match="no photograph"):
+        draw_two()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.png", "b.png"]
 
 
