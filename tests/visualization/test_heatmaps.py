@@ -11,8 +11,11 @@ from sample_pages import PEAKS, gated, peaked
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.figures import LINE, MARGIN, WHOLE, WORD
 from showattendtell.visualization.heatmaps import (
+    LINE,
+    MARGIN,
+    WHOLE,
+    WORD,
     draw_animation,
     draw_heatmaps,
     map_onto_photograph,
