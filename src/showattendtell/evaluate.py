@@ -9,6 +9,7 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> float:
     """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent."""
     from pathlib import Path
+    from typing import Any
 
     from showattendtell.config.instantiate import build
     from showattendtell.inference.checkpoints import find_model
@@ -16,8 +17,9 @@ def main(config: DictConfig) -> float:
     from showattendtell.inference.predictions import generate_captions, references_of
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
+    from showattendtell.visualization.comparison import BASELINES, find_unbeaten
     from showattendtell.visualization.result_files import has_fields, time_figures, writable, write_json
-    from showattendtell.visualization.tables import print_scores
+    from showattendtell.visualization.tables import print_notes, print_scores
 
     clip = load_clip(config.clip) if config.clip else None
     without_captions = list(config.metrics) == ["attention"]
@@ -39,7 +41,16 @@ def main(config: DictConfig) -> float:
 
     references = references_of(trial.examples)
     scores = score(trial, written, references, config, clip)
-    print_scores([scores.figures], scores.missing, trial.title())
+    baselines: dict[str, dict[str, Any]] = {}
+    if config.baselines:
+        from showattendtell.inference.baselines import score_baselines
+
+        baselines = score_baselines(trial, written, list(references.values()), config)
+    columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
+    title = "\n".join([trial.title(), *(f"({number}) {name}" for number, name in enumerate(columns, start=1))])
+    print_scores([scores.figures, *baselines.values()], scores.missing, title)
+    notes = [f"the model {fault}" for fault in find_unbeaten(scores.figures, baselines)]
+    print_notes(notes)
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
 
     write_json(
@@ -47,12 +58,14 @@ def main(config: DictConfig) -> float:
             **scores.figures,
             **attention,
             "missing": scores.missing,
+            **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
             "tokenizer": config.tokenizer,
             "decoding": trial.writers[0].module.decoding.describe(),
             "captions": {image: " ".join(captions[0]) for image, captions in written.items()},
             "references": references,
+            "per_image": scores.per_image,
         },
         path,
     )

@@ -133,6 +133,8 @@ class EvaluateConfig(ModelConfig):
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
         cache: the folder of the feature cache; by default that of training.
+        baselines: also score the best constant caption, the caption of the nearest training image, and people against
+            each other.
     """
 
     split: Split
@@ -141,6 +143,7 @@ class EvaluateConfig(ModelConfig):
     clip: Text | None
     output: Text | None
     cache: Text | None
+    baselines: bool
 
 
 @dataclass
@@ -252,9 +255,13 @@ class ScoreConfig:
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the result file.
+        judgments: instead of hypotheses, a file of human judgements of captions: Flickr8k's ExpertAnnotations.txt or
+            CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
+        images: the folder of the judged images, for clip.
+        clip: a CLIP model for the tau of CLIPScore, a folder or a name on the hub (needs the package transformers).
     """
 
-    hypotheses: Texts
+    hypotheses: Texts | None
     references: Texts | None
     split: Text | None
     tokenizer: Literal["plain", "whitespace", "ptb"]
@@ -264,6 +271,9 @@ class ScoreConfig:
     resamples: PositiveInt
     seed: NonNegativeInt
     output: Text
+    judgments: Text | None
+    images: Text | None
+    clip: Text | None
 
 
 @dataclass

@@ -93,6 +93,15 @@ class CaptionScore(_Gathered):
         """Return the statistics of all captions so far, for `bootstrap.resample`."""
         return self.measure([CaptionPair(*pair) for pair in self._kept()])
 
+    def per_caption(self) -> dict[str, Tensor]:
+        """Return the scores (N,) of each caption so far, by name and in the order of `update`; empty without captions.
+
+        In distributed training these are the captions of all processes.
+        """
+        with self.sync_context():
+            scores = self.statistics().per_image() if self._kept() else {}
+        return {name: torch.from_numpy(values) for name, values in scores.items()}
+
     def compute(self) -> Any:
         """Return the score of all captions so far; nan without captions."""
         return _only(corpus_figures([self.statistics()])) if self._kept() else torch.tensor(torch.nan)

@@ -9,6 +9,7 @@ from rich.table import Table
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
+from showattendtell.metrics.human_judgments import RankCorrelation
 from showattendtell.types import Dataset
 
 METRICS = {
@@ -91,6 +92,19 @@ def print_comparison(comparison: Comparison, title: str) -> None:
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
     _print_titled(table, title, comparison.missing)
+
+
+def print_correlations(
+    correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str
+) -> None:
+    """Print Kendall's tau-b and tau-c of metrics with human judgements, times 100."""
+    table = Table("")
+    for column in ("tau-b", "tau-c"):
+        table.add_column(column, justify="right")
+    labels = {**{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)}, **{name: label for name, (label, _) in METRICS.items()}}
+    for name, correlation in correlations.items():
+        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
+    _print_titled(table, title, missing)
 
 
 def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
