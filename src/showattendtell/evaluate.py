@@ -9,11 +9,12 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> float:
     """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent."""
     from pathlib import Path
-    from typing import Any
 
     from showattendtell.config.instantiate import build
+    from showattendtell.inference.baselines import score_baselines
     from showattendtell.inference.checkpoints import find_model
     from showattendtell.inference.evaluator import evaluate_attention, open_evaluation, score, score_attention
+    from showattendtell.inference.objects import score_objects
     from showattendtell.inference.predictions import generate_captions, references_of
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
@@ -41,14 +42,11 @@ def main(config: DictConfig) -> float:
 
     references = references_of(trial.examples)
     scores = score(trial, written, references, config, clip)
-    baselines: dict[str, dict[str, Any]] = {}
-    if config.baselines:
-        from showattendtell.inference.baselines import score_baselines
-
-        baselines = score_baselines(trial, written, list(references.values()), config)
+    objects = score_objects(trial, written, config.metrics)
+    baselines = score_baselines(trial, written, list(references.values()), config) if config.baselines else {}
     columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
     title = "\n".join([trial.title(), *(f"({number}) {name}" for number, name in enumerate(columns, start=1))])
-    print_scores([scores.figures, *baselines.values()], scores.missing, title)
+    print_scores([scores.figures | objects.figures, *baselines.values()], scores.missing | objects.missing, title)
     notes = [f"the model {fault}" for fault in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
@@ -57,7 +55,8 @@ def main(config: DictConfig) -> float:
         {
             **scores.figures,
             **attention,
-            "missing": scores.missing,
+            **objects.figures,
+            "missing": scores.missing | objects.missing,
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from showattendtell.metrics.modular import (
+        CHAIR,
         METEOR,
         ROUGEL,
         SPICE,
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
         CorpusBLEU,
         Diversity,
         Endings,
+        Grounding,
         Means,
         PointingGame,
         RelationAccuracy,
     )
 
 __all__ = [
+    "CHAIR",
     "METEOR",
     "ROUGEL",
     "SPICE",
@@ -31,6 +34,7 @@ __all__ = [
     "CorpusBLEU",
     "Diversity",
     "Endings",
+    "Grounding",
     "Means",
     "PointingGame",
     "RelationAccuracy",

@@ -19,6 +19,14 @@ METRICS = {
     "spice": ("SPICE", ".1f"),
     "clip_score": ("CLIPScore", ".1f"),
 }
+OBJECTS = {
+    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
+    "chair_s": ("CHAIR-s, % of captions", ".1f"),
+    "chair_mentions": ("mentioned objects", ",.0f"),
+    "grounding_f1_all": ("F1-all of attended objects", ".1f"),
+    "grounding_f1_loc": ("F1-loc", ".1f"),
+}
+"""Labels and number formats of scores of objects in captions."""
 SCORES = (
     {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
     {
@@ -71,7 +79,7 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
-    for group in (*SCORES, COUNTS):
+    for group in (*SCORES, OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
