@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import mean
 
 from omegaconf import DictConfig
 
@@ -86,6 +87,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.inference import pipeline
     from showattendtell.inference.checkpoints import next_to, reading_settings
     from showattendtell.inference.predictions import references_of
+    from showattendtell.metrics.cider import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import starts_with, writable
     from showattendtell.visualization.tables import print_notes
@@ -102,9 +104,11 @@ def _caption_split(config: DictConfig) -> None:
     examples = pipeline.evenly_spaced(split, config.number)
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
+    cider = make_scorer([[caption.words for caption in example.captions] for example in split])
     for number, descriptions in pipeline.caption_all(captioners, [Path(each.path) for each in examples], faults):
-        name = examples[number].image
-        entries.append(make_entry(name, descriptions, references[name]))
+        name, said = examples[number].image, [caption.words for caption in examples[number].captions]
+        score = mean(cider(description.words, said) for description in descriptions)
+        entries.append(make_entry(name, descriptions, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
     print(f"written to {path}")

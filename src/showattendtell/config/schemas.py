@@ -298,8 +298,9 @@ class FeaturesConfig:
 Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]
 BleuWithPenalty = Literal["bleu1_with_penalty", "bleu2_with_penalty", "bleu3_with_penalty", "bleu4_with_penalty"]
 Attention = Literal["pointing_game", "attention_correctness", "attention_entropy", "attention_movement"]
+Objects = Literal["chair_i", "chair_s", "grounding_f1_all", "grounding_f1_loc"]
 Others = Literal["distinct_captions", "training_minutes"]
-Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Others]
+Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Objects, Others]
 """The metrics of result files that can be columns of the table."""
 
 
