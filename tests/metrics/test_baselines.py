@@ -9,7 +9,24 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from showattendtell.metrics import baselines
 from showattendtell.metrics.baselines import WeightedReferences, leave_one_out
 
-WORDS = "a dog cat man runs sits on the grass red ball with two and field near".split()
+WORDS = [
+    "a",
+    "dog",
+    "cat",
+    "man",
+    "runs",
+    "sits",
+    "on",
+    "the",
+    "grass",
+    "red",
+    "ball",
+    "with",
+    "two",
+    "and",
+    "field",
+    "near",
+]
 
 
 def made_up(images: int, seed: int) -> list[list[list[str]]]:
@@ -42,7 +59,9 @@ def test_the_first_of_the_shortlist_is_nearly_the_best(monkeypatch: pytest.Monke
     monkeypatch.setattr(baselines, "SHORTLIST", 1)
     for seed in range(5):
         references = made_up(12, seed)
-        scores = sorted((mean_cider(list(words), references) for words in chain.from_iterable(references)), reverse=True)
+        scores = sorted(
+            (mean_cider(list(words), references) for words in chain.from_iterable(references)), reverse=True
+        )
         assert mean_cider(list(WeightedReferences(references).best_constant()), references) >= 0.6 * scores[0]
 
 

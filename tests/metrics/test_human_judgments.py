@@ -1,9 +1,7 @@
 """Kendall's tau against counts of pairs, and against published correlations."""
 
-import json
 import math
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -12,7 +12,13 @@ from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatis
 from showattendtell.metrics.cider import make_scorer
 from showattendtell.metrics.java import MetricError
 
-HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car near a tree", "a dog", "the dog runs over the grass"]
+HYPOTHESES = [
+    "a dog runs on the grass",
+    "two men play",
+    "a red car near a tree",
+    "a dog",
+    "the dog runs over the grass",
+]
 REFERENCES = [
     ["a dog is running on the grass", "the brown dog runs over the grass"],
     ["two men play", "two men play a game on a field"],

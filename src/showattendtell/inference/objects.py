@@ -35,9 +35,10 @@ def score_objects(
     for name, measure in ((CHAIR, _hallucination), (GROUNDING, _grounding)):
         if name in metrics:
             found = measure(run, captions)
-            (scores.missing if isinstance(found, str) else scores.figures).update(
-                {name: found} if isinstance(found, str) else found  # type: ignore[dict-item]
-            )
+            if isinstance(found, str):
+                scores.missing[name] = found
+            else:
+                scores.figures.update(found)
     return scores
 
 

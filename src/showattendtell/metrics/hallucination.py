@@ -107,7 +107,7 @@ def find_mentions(words: Sequence[str], names: Names) -> list[Mention]:
     """Return the objects that a caption mentions, in order; of overlapping names the longest counts."""
     found = [Mention(word, thing) for word, thing in find_names(words, names) if thing]
     if any(thing == "toilet" for _, thing in found):  # "the seat of the toilet" is no chair
-        return [one for one in found if words[one.word] not in ("seat", "seats")]
+        return [one for one in found if one.thing != "chair" or words[one.word] not in ("seat", "seats")]
     return found
 
 

@@ -237,7 +237,9 @@ def make_entry(
     small.save(content, "WEBP", quality=QUALITY, method=4)
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
-    return PageEntry(name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references, measures)
+    return PageEntry(
+        name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references, measures
+    )
 
 
 def write_page(page: Page, path: Path) -> None:

@@ -102,9 +102,7 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     _print_titled(table, title, comparison.missing)
 
 
-def print_correlations(
-    correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str
-) -> None:
+def print_correlations(correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str) -> None:
     """Print Kendall's tau-b and tau-c of metrics with human judgements, times 100."""
     table = Table("")
     for column in ("tau-b", "tau-c"):
