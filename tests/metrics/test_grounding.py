@@ -43,8 +43,9 @@ IMAGES = [
 def test_scores_worked_by_hand():
     """Classes of the references: man, dog, tree.
 
-    Precision. man: 1 and 1 in the first reference, 0 and 1 in the second: 3/4. dog: 0, and wrong in the second reference;
-    1 in the second image: 1/3, or 1/2 of those that are in the reference. tree: 0. Ball and cat are of no class.
+    Precision. man: 1 and 1 in the first reference, 0 and 1 in the second: 3/4. dog: 0, and wrong in the second
+    reference; 1 in the second image: 1/3, or 1/2 of those that are in the reference. tree: 0. Ball and cat are of no
+    class.
     Recall. man: 1, and 0, since its first box counts: 1/2. dog: 0; 1 and 0 in the second image: 1/3. tree: 0.
     """
     found = score_grounding(IMAGES)
@@ -90,7 +91,7 @@ def test_the_metric_gathers_batches():
 
 
 def test_different_numbers_of_images_are_refused():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="shorter"):
         Grounding().update([[]], [])
 
 

@@ -108,9 +108,16 @@ def test_no_captions_have_no_rates():
     assert CHAIR().compute()["chair_i"] == 0
 
 
-@pytest.mark.parametrize("wrong", [("a dog", [["a"]]), (["a dog"], ["a dog"]), (["a", "b"], [["a"]])])
-def test_what_is_no_list_of_captions_is_refused(wrong: tuple):
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("a dog", [["a"]]), "the hypotheses are the string 'a dog'"),
+        ((["a dog"], ["a dog"]), "the references of an image are the string 'a dog'"),
+        ((["a", "b"], [["a"]]), "shorter"),
+    ],
+)
+def test_what_is_no_list_of_captions_is_refused(wrong: tuple, message: str):
+    with pytest.raises(ValueError, match=message):
         CHAIR().update(*wrong)
 
 

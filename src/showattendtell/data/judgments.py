@@ -109,8 +109,8 @@ def _crowd_rating(numbers: Sequence[float], place: str) -> tuple[float, ...]:
     fraction, yes, no = numbers
     if not _is_fraction(fraction, yes, no):
         raise UserError(
-            f"{place}: the fraction of yes, {fraction:g}, does not fit {yes:g} yes and {no:g} no; correct or remove the "
-            "line"
+            f"{place}: the fraction of yes, {fraction:g}, does not fit {yes:g} yes and {no:g} no; correct or remove "
+            "the line"
         )
     return (fraction,)
 
@@ -180,7 +180,7 @@ def _find_caption(judgment: Judgment, known: Mapping[str, list[str]]) -> str:
     captions = known.get(image, [])
     if int(number) >= len(captions):
         raise UserError(
-            f"{judgment.place}: the references have no caption {judgment.candidate}; give the caption file that the ids "
-            "are from"
+            f"{judgment.place}: the references have no caption {judgment.candidate}; give the caption file that the "
+            "ids are from"
         )
     return captions[int(number)].strip()

@@ -34,8 +34,8 @@ def score_baselines(
     """Return the scores of each baseline by the names of result files.
 
     - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
-    - `nearest`: the caption of the nearest training image, by the cosine of the mean grids of the first model's encoder;
-      of its captions the one that agrees best with the others
+    - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's
+      encoder; of its captions the one that agrees best with the others
     - `people`: one reference caption against the others, mean over the references
     - `model_leave_one_out`: the model's captions against the same references as `people`
 

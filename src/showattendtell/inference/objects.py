@@ -47,7 +47,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
 
     With COCO's instances the objects are its categories, else the nouns of phrases with boxes.
     """
-    from showattendtell.metrics import CHAIR as Metric  # torchmetrics takes seconds to import
+    from showattendtell import metrics  # torchmetrics takes seconds to import
 
     names: Mapping[Name, str]
     if any(example.objects is not None for example in run.examples):
@@ -60,7 +60,7 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
     examples, own = [run.examples[number] for number in judged], [captions[number] for number in judged]
     references = [[caption.words for caption in example.captions] for example in examples]
     objects = [example.objects or () for example in examples]
-    metric = Metric(names)
+    metric = metrics.CHAIR(names)
     metric.update(own, references, objects)
     invented = {}
     for example, caption, said, things in zip(examples, own, references, objects, strict=True):
@@ -105,6 +105,6 @@ def _captions(run: EvaluationRun) -> list[Caption]:
 
 def _lacks_boxes(run: EvaluationRun) -> str:
     return (
-        f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip (Flickr30k "
-        "Entities) or, for COCO, as dataset.instances=instances_val2014.json"
+        f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
+        "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
     )

@@ -107,8 +107,8 @@ def intersection_over_union(a: Box, b: Box) -> float:
 def attended_box(weights: np.ndarray, seen: Box, peak: float = PEAK) -> Box:
     """Return the box that a model attends to, in fractions of the image.
 
-    It is the bounding box of the cells around the maximum whose weight is at least `peak` times the maximum, and that are
-    connected to it (as for class activation maps, Zhou et al. 2016).
+    It is the bounding box of the cells around the maximum whose weight is at least `peak` times the maximum, and that
+    are connected to it (as for class activation maps, Zhou et al. 2016).
 
     Args:
         weights: attention map (rows, columns).

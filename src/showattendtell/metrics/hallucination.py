@@ -25,11 +25,12 @@ Names = Mapping[Name, str]
 """The object of each name, by the words of the name; empty for a name such as "train track" that is no object."""
 
 WIDER_SYNONYMS = {
-    "person": "male female mother father parent son daughter brother sister husband wife grandmother grandfather infant "
-    "newborn teen teenager youth passenger driver worker soldier cop firefighter cowboy bride groom student teacher doctor "
-    "nurse athlete golfer swimmer runner dancer singer musician drummer guitarist artist painter performer hiker climber "
-    "walker jogger shopper customer tourist traveler visitor waiter waitress cook baker barber farmer fisherman sailor "
-    "pilot bicyclist motorcyclist umpire referee coach goalie quarterback batsman bowler spectator bystander friend",
+    "person": "male female mother father parent son daughter brother sister husband wife grandmother grandfather "
+    "infant newborn teen teenager youth passenger driver worker soldier cop firefighter cowboy bride groom student "
+    "teacher doctor nurse athlete golfer swimmer runner dancer singer musician drummer guitarist artist painter "
+    "performer hiker climber walker jogger shopper customer tourist traveler visitor waiter waitress cook baker barber "
+    "farmer fisherman sailor pilot bicyclist motorcyclist umpire referee coach goalie quarterback batsman bowler "
+    "spectator bystander friend",
     "bicycle": "tricycle",
     "car": "automobile van minivan sedan suv hatchback cab taxi taxicab jeep limousine limo",
     "motorcycle": "scooter moped motorbicycle",
@@ -40,8 +41,8 @@ WIDER_SYNONYMS = {
     "boat": "ferry yacht rowboat motorboat speedboat dinghy gondola vessel barge",
     "traffic light": "streetlight street-light",
     "bench": "pew",
-    "bird": "duck duckling goose geese pigeon seagull gull owl eagle hawk falcon parrot parakeet swan chicken hen rooster "
-    "ostrich peacock pelican heron crow flamingo penguin sparrow robin hummingbird dove stork cockatoo",
+    "bird": "duck duckling goose geese pigeon seagull gull owl eagle hawk falcon parrot parakeet swan chicken hen "
+    "rooster ostrich peacock pelican heron crow flamingo penguin sparrow robin hummingbird dove stork cockatoo",
     "cat": "kitty feline tabby",
     "dog": "pup doggy hound terrier retriever labrador poodle bulldog collie beagle dachshund chihuahua dalmatian "
     "greyhound spaniel husky pug canine",

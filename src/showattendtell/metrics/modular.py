@@ -270,8 +270,8 @@ class Diversity(_Gathered):
 class CHAIR(_Gathered):
     """Rates of hallucinated objects in captions (Rohrbach et al. 2018).
 
-    `compute` returns in percent `chair_i`, the hallucinated ones among all mentions of objects, and `chair_s`, the captions
-    with a hallucinated object; and `chair_mentions`, the number of mentions.
+    `compute` returns in percent `chair_i`, the hallucinated ones among all mentions of objects, and `chair_s`, the
+    captions with a hallucinated object; and `chair_mentions`, the number of mentions.
 
     Args:
         names: the object of each name; by default names of COCO's 80 categories (`hallucination.coco_names`).
@@ -317,8 +317,8 @@ class CHAIR(_Gathered):
 class Grounding(_Gathered):
     """Grounding of generated captions in images (Zhou et al. 2019), in percent.
 
-    `compute` returns `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc`, `recall_loc`, and the number of
-    classes in the references, `classes`; see `metrics.grounding`.
+    `compute` returns `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc`, `recall_loc`, and the number
+    of classes in the references, `classes`; see `metrics.grounding`.
 
     Args:
         iou: intersection over union above which a box is correct.
