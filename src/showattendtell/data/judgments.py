@@ -69,7 +69,10 @@ def read_judgments(path: Path) -> JudgmentFile:
     if not text.strip():
         raise UserError(f"{path} is empty")
     if IMAGE_URL in text.partition("\n")[0]:
-        return JudgmentFile(COMPOSITE, tuple(_read_composite(text, path)))
+        try:
+            return JudgmentFile(COMPOSITE, tuple(_read_composite(text, path)))
+        except csv.Error as fault:
+            raise UserError(f"{path} is no table ({fault}); download it again") from None
     lines = [(f"{path}, line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     rows = [(place, *_split(line, place)) for place, line in lines]
     # the fraction of yes follows from the counts, which never holds for three ratings from 1 to 4
@@ -86,7 +89,12 @@ def _split(line: str, place: str) -> tuple[str, str, list[float]]:
         numbers = [float(cell) for cell in cells[:-2]]
     except ValueError:
         numbers = []
-    if len(numbers) != 3 or not image or not re.fullmatch(r".+#\d+", caption) or not all(map(math.isfinite, numbers)):
+    if (
+        len(numbers) != 3
+        or not image
+        or not re.fullmatch(r".+#\d{1,9}", caption)
+        or not all(map(math.isfinite, numbers))
+    ):
         raise UserError(
             f"{place}: expected an image, a caption id such as 'name.jpg#0' and three numbers between tabs, "
             f"got '{line[:60]}'"

@@ -240,7 +240,7 @@ def baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[Tab
         found: dict[str, tuple[str, dict[str, TableValue]]] = {}
         for result in results:
             scores = result.baselines.get(name, {})
-            figures = {c: TableValue(float(scores[c]), None, DIGITS.get(c, 1)) for c in columns if c in scores}
+            figures = {c: TableValue(scores[c], None, DIGITS.get(c, 1)) for c in columns if c in scores}
             if figures:
                 found.setdefault(" ".join(map(str, figures.values())), (run_name(result), figures))
         for run, figures in found.values():

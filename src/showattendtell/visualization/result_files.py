@@ -60,7 +60,7 @@ class Result(NamedTuple):
     models: tuple[ModelRecord, ...]
     figures: Mapping[str, float]
     missing: Mapping[str, str]
-    baselines: Mapping[str, Mapping[str, Any]] = {}
+    baselines: Mapping[str, Mapping[str, float]] = {}
 
 
 def run_name(result: Result) -> str:
@@ -118,7 +118,10 @@ def read_result(path: Path) -> Result:
         tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
         {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and math.isfinite(x)},
         content.missing,
-        content.baselines,
+        {
+            baseline: {name: x for name, x in scores.items() if isinstance(x, float) and math.isfinite(x)}
+            for baseline, scores in content.baselines.items()
+        },
     )
 
 
