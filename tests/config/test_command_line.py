@@ -151,8 +151,8 @@ def test_faults_of_every_kind_are_reported_at_once():
 
 def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
     with pytest.raises(UserError) as error:
-        check_command("score", ["hypothses=a.txt"])
-    for fault in ("hypothses; did you mean 'hypotheses'", "hypotheses is not set"):
+        check_command("evaluate", ["chekpoint=a.ckpt"])
+    for fault in ("chekpoint; did you mean 'checkpoint'", "checkpoint is not set"):
         assert fault in str(error.value)
 
 
