@@ -11,6 +11,7 @@ from showattendtell.errors import UserError, printable
 
 PAGE = "html"
 PAGE_START = "<!doctype html>"
+NOT_SURE = " (not sure)"
 
 
 @entry_point("caption", positional="images")
@@ -56,11 +57,11 @@ def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable
     entries, faults = [], list[str]()
     for number, descriptions in caption_all(captioners, files, faults):
         first = descriptions[0]
-        print(printable(f"{files[number]}: {first.caption}"))
+        print(printable(f"{files[number]}: {first.caption}{NOT_SURE if first.unsure else ''}"))
         for other in first.captions[1:]:
             print(f"  also: {other.caption}")
         for model, description in zip(models[1:], descriptions[1:], strict=True):
-            print(f"  {model}: {description.caption}")
+            print(f"  {model}: {description.caption}{NOT_SURE if description.unsure else ''}")
         for suffix in pictures:
             path = output / f"{names[number]}.{suffix}"
             draw(*first.as_drawn(), path)

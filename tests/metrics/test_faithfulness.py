@@ -75,7 +75,8 @@ def test_differences_to_random_maps_are_paired():
     assert difference.difference == pytest.approx(-0.1, abs=0.02)
     assert difference.low < difference.difference < difference.high < 0
     assert difference.higher < 0.01
-    assert 0.2 < score_faithfulness(made_up(200, 0.0)).against_random["attention"]["deletion"].higher < 0.8
+    chance = score_faithfulness(made_up(200, 0.0)).against_random["attention"]["deletion"]
+    assert chance.low < 0 < chance.high
 
 
 def test_words_without_curves_count_for_the_ranks_alone():

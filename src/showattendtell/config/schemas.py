@@ -235,6 +235,24 @@ class AverageConfig:
 
 
 @dataclass
+class CalibrateConfig:
+    """Settings of `calibrate`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        output: the calibrated checkpoint, a file or, for a folder, a folder; by default the checkpoint itself.
+        cache: the folder of the feature cache; by default that of training.
+        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text
+    output: Text | None
+    cache: Text | None
+    device: Text
+
+
+@dataclass
 class ScoreConfig:
     """Settings of `score`.
 

@@ -19,6 +19,8 @@ from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import SHIPPED, LoadedModel, load_models, save_model_folder
+from showattendtell.inference.confidence import assess
+from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
@@ -47,6 +49,11 @@ class CaptioningPipeline(ModelHubMixin):
     def config(self) -> Config:
         """The configuration that the first model was trained with."""
         return self.models[0].config
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration of the model; None if it has none, or for an ensemble."""
+        return self.models[0].calibration if len(self.models) == 1 else None
 
     @property
     def _first(self) -> ImageCaptioner:
@@ -103,7 +110,12 @@ class CaptioningPipeline(ModelHubMixin):
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
+            if self.calibration:  # the images are encoded once, for the captions and their confidence
+                with torch.no_grad():
+                    seen[0] = self._first.encoder(seen[0])
             written = self._ensemble.generate([*seen, *mirrors])
+            if self.calibration:
+                written = assess(self._first, self.calibration, self._first.regions(seen[0]), written)
         first, vocabulary = self._first.encoder, self._first.vocabulary
         for (name, image), captions in zip(pictures, written, strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
@@ -114,6 +126,8 @@ class CaptioningPipeline(ModelHubMixin):
                     caption.attention.unflatten(1, first.grid).numpy(),
                     caption.gates.numpy(),
                     tuple(vocabulary.decode(caption.tokens)),
+                    None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
+                    caption.unsure,
                 )
                 for caption in captions
             )

@@ -37,6 +37,9 @@ KILOBYTES_EACH = 70
 LEVELS = 255
 """Level of the peak of a stored map, which has one byte per region."""
 
+UNSURE = "this photograph is unlike those that the model was trained on"
+"""What the mark of doubt means."""
+
 EVEN = 1.25
 """A map counts as uniform if its peak is less than this many times its mean."""
 
@@ -92,6 +95,14 @@ class ImageCaptions:
     @property
     def gates(self) -> np.ndarray:
         return self.best.gates
+
+    @property
+    def confidence(self) -> float:
+        return self.best.confidence
+
+    @property
+    def unsure(self) -> bool:
+        return self.best.unsure
 
     @property
     def maps(self) -> np.ndarray:
@@ -228,7 +239,7 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp}
+    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp, "unsure": UNSURE}
     captions = [
         [caption for entry in page.entries for caption in entry.outputs[model].captions]
         for model in range(len(page.models))

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
+from showattendtell.metrics.calibration import Reliability
 from showattendtell.types import Dataset
 
 METRICS = {
@@ -137,6 +139,18 @@ def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool
     for name, score in (sources | kinds).items():
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
         table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
+    Console(highlight=False).print(table)
+
+
+def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
+    """Print the reliability of the predicted words before and after calibration."""
+    table = Table("predicted words", title=title, title_justify="left")
+    for column in ("before", "after"):
+        table.add_column(column, justify="right")
+    table.add_row("expected calibration error", *(f"{100 * one.error:.1f} %" for one in (before, after)))
+    for name in ("confidence", "accuracy"):
+        means = ((one.counts * np.nan_to_num(getattr(one, name))).sum() / max(one.counts.sum(), 1) for one in (before, after))
+        table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
     Console(highlight=False).print(table)
 
 
