@@ -128,7 +128,9 @@ class EvaluateConfig(ModelConfig):
             they were written; or ptb, Stanford's.
         metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
-            boxes it is always computed. metrics=[attention] generates no captions.
+            boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
+            show the regions that words depend on, scores captions again with regions left out. calibration, how often
+            probabilities and confidence are right, needs a checkpoint of calibrate.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
@@ -137,7 +139,9 @@ class EvaluateConfig(ModelConfig):
 
     split: Split
     tokenizer: Literal["plain", "whitespace", "ptb"]
-    metrics: Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice", "attention"]]
+    metrics: Sequence[
+        Literal["bleu", "meteor", "rouge_l", "cider", "spice", "attention", "faithfulness", "calibration"]
+    ]
     clip: Text | None
     output: Text | None
     cache: Text | None

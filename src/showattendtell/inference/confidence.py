@@ -3,7 +3,7 @@
 Sizes are those of `showattendtell.types`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +20,14 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset
 from showattendtell.decoding.decoding import Captions
 from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import LoadedModel, reading_settings
-from showattendtell.inference.evaluator import draw_into_own_cache
+from showattendtell.inference.evaluator import EvaluationRun, draw_into_own_cache
 from showattendtell.inference.predictions import CAPTIONS_AT_A_TIME, IMAGES_AT_A_TIME, Predictor
-from showattendtell.metrics.calibration import Reliability, reliability
+from showattendtell.metrics.calibration import Reliability, reliability, risk_coverage
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
-from showattendtell.types import Example
+from showattendtell.types import CaptionOutput, Example
+from showattendtell.visualization.tables import print_calibration, print_confidence
 
 DIRECTIONS = 64
 """Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""
@@ -68,12 +70,12 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
         examples.append(spread(dataset.split(split), most or len(dataset.split(split))))
         predictors.append(Predictor(model.module, source(examples[-1])))
     features = torch.cat([unit_mean(regions).cpu() for regions in read_regions(predictors[0], examples[0])])
-    log_probs, targets = word_log_probs(predictors[1], examples[1], WORDS)
-    temperature, no_threshold = fit_temperature(log_probs, targets), torch.tensor(torch.inf)
-    calibration = Calibration(temperature, *principal_directions(features), no_threshold)
+    words = list(word_log_probs(predictors[1], examples[1], WORDS))
+    temperature = fit_temperature(*(torch.cat(parts) for parts in zip(*words, strict=True)))
+    calibration = Calibration(temperature, *principal_directions(features), torch.tensor(torch.inf))
     unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictors[1], examples[1])])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
-    return calibration, score_calibration(log_probs, targets, calibration)
+    return calibration, score_calibration(words, calibration)
 
 
 def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,25 +118,24 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
 
 
 @torch.no_grad()
-def word_log_probs(predictor: Predictor, examples: Sequence[Example], most: int) -> tuple[Tensor, Tensor]:
-    """Return log p of all words (N, V) at the words of the reference captions, and these words (N,).
+def word_log_probs(
+    predictor: Predictor, examples: Sequence[Example], most: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,).
 
     Args:
         most: read the captions of evenly spaced images, with about this many words, if there are more.
     """
     module, words = predictor.module, sum(len(caption.words) + 1 for one in examples for caption in one.captions)
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    chosen = set(spread(range(len(examples)), max(1, len(examples) * most // words)))
+    chosen = set(spread(range(len(examples)), max(1, len(examples) * (most or words) // words)))
     numbers = [number for number, image in enumerate(captions.image_index) if image in chosen]
-    found, targets = [], []
     starts, console = range(0, len(numbers), CAPTIONS_AT_A_TIME), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
         images, image_index, tokens, _ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
         trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
-        of_words = tokens.flatten()[trace.places.cpu()]
-        found.append(trace.logits.log_softmax(dim=1).cpu()[of_words != PAD])
-        targets.append(of_words[of_words != PAD])
-    return torch.cat(found), torch.cat(targets)
+        targets = tokens.flatten()[trace.places.cpu()]
+        yield trace.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
 def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
@@ -143,14 +144,17 @@ def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
     return [items[place * len(items) // number] for place in range(number)]
 
 
-def score_calibration(log_probs: Tensor, targets: Tensor, calibration: Calibration) -> CalibrationScores:
-    """Return the reliability of log p (N, V) at the words `targets` (N,)."""
-    diagrams, losses = [], []
-    for scored in (log_probs, calibration.calibrate(log_probs)):
-        best, words = scored.max(dim=1)
-        diagrams.append(reliability(best.exp().numpy(), (words == targets).numpy()))
-        losses.append(-scored.gather(1, targets.unsqueeze(1)).mean().item())
-    return CalibrationScores(*diagrams, *losses)
+def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> CalibrationScores:
+    """Return the reliability of batches of log p (N, V) at the words (N,)."""
+    parts: list[list[Tensor]] = [[], []]  # before and after: p of the predicted word, whether it is right, log p
+    for log_probs, targets in batches:
+        for own, scored in zip(parts, (log_probs, calibration.cpu().calibrate(log_probs)), strict=True):
+            best, words = scored.max(dim=1)
+            log_p = scored.gather(1, targets.unsqueeze(1)).squeeze(1)
+            own.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
+    before, after = (torch.cat(own, dim=1).double().numpy() for own in parts)
+    diagrams = (reliability(p, correct) for p, correct, _ in (before, after))
+    return CalibrationScores(*diagrams, float(-before[2].mean()), float(-after[2].mean()))
 
 
 @torch.no_grad()
@@ -177,3 +181,63 @@ def assess(module: ImageCaptioner, calibration: Calibration, regions: Tensor, ca
         [one._replace(calibrated_log_probs=next(rows)[: len(one.tokens)], unsure=doubt) for one in of_image]
         for of_image, doubt in zip(captions, unsure, strict=True)
     ]
+
+
+def check_calibrated(run: EvaluationRun) -> Calibration:
+    """Return the calibration of the model; raise `UserError` if it has none, or if there are several models."""
+    if len(run.models) > 1:
+        raise UserError("calibration is scored for one model; give a single checkpoint, or leave it out of metrics")
+    if (calibration := run.models[0].calibration) is None:
+        raise UserError(
+            f"{run.checkpoints[0]} is not calibrated; run 'python -m showattendtell.calibrate "
+            f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
+        )
+    return calibration
+
+
+def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, Any]:
+    """Print and return how well probabilities and confidence are calibrated, by their names in result files.
+
+    Args:
+        written: captions of each image in words, best first.
+
+    Raises:
+        UserError: as `check_calibrated`.
+    """
+    from showattendtell.metrics import CIDErD  # torchmetrics takes seconds to import
+
+    calibration, [predictor] = check_calibrated(run), run.writers
+    scores = score_calibration(word_log_probs(predictor, run.examples), calibration)
+    print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
+    nothing, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
+    batches = read_regions(predictor, run.examples)
+    captions = [predictor.module.vocabulary.encode(said[0]) for said in written.values()]
+    for regions in batches:
+        own = [[CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]]
+        outputs += [one for [one] in assess(predictor.module, calibration.to(regions.device), regions, own)]
+    cider = CIDErD()
+    cider.update(
+        [said[0] for said in written.values()], [[own.words for own in one.captions] for one in run.examples]
+    )
+    confidence = [one.confidence for one in outputs]
+    coverage, kept = risk_coverage(confidence, cider.statistics().by_image)
+    half = kept[max(len(kept) // 2, 1) - 1]
+    unsure = 100 * float(np.mean([one.unsure for one in outputs]))
+    print_confidence(float(half), float(kept[-1]), unsure)
+    steps = [max(len(kept) * part // 10, 1) - 1 for part in range(1, 11)]
+    return {
+        "ece": 100 * scores.after.error,
+        "ece_uncalibrated": 100 * scores.before.error,
+        "nll_calibrated": scores.nll_after,
+        "nll_uncalibrated": scores.nll_before,
+        "reliability": [row._asdict() for row in (_plain(scores.before), _plain(scores.after))],
+        "unsure": unsure,
+        "cider_confident_half": float(half),
+        "risk_coverage": [{"coverage": float(coverage[at]), "cider": float(kept[at])} for at in steps],
+        "confidence": dict(zip(written, confidence, strict=True)),
+    }
+
+
+def _plain(diagram: Reliability) -> Reliability:
+    """Return a diagram as lists for JSON, null for empty bins."""
+    return Reliability(*([None if np.isnan(value) else float(value) for value in part] for part in diagram))  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def score(
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
-    from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.modular import CLASSES, CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
 
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
@@ -162,7 +162,7 @@ def score(
     corpus = in_words(MatchedCaptions(list(written), list(references.values()), sentences), config.tokenizer)
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
-    panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name != ATTENTION])
+    panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name in CLASSES])
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)

@@ -7,6 +7,7 @@ of sets of regions that are kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from showattendtell.data.tokenizers import word_class
 from showattendtell.datamodules.datasets import ImageDataset
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
+from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import IMAGES_AT_A_TIME, Predictor
 from showattendtell.metrics.attention import GroundedWord, centre_prior, coverage
 from showattendtell.metrics.faithfulness import (
@@ -33,6 +35,7 @@ from showattendtell.metrics.faithfulness import (
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import cross_entropy
 from showattendtell.types import Example
+from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
 
 ATTENTION, CENTRE, BOX = "attention", "centre", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
@@ -40,6 +43,31 @@ GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_
 attributions by gradients, and the effects themselves."""
 
 INTEGRATION_STEPS = 8
+
+
+def evaluate_faithfulness(
+    run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]], seed: int
+) -> dict[str, Any]:
+    """Print and return the faithfulness of the attention maps of captions, by their names in result files.
+
+    Args:
+        written: captions of each image in words, best first.
+
+    Raises:
+        UserError: as `check_faithfulness`.
+    """
+    check_faithfulness(run)
+    captions = {image: said[0] for image, said in written.items()}
+    scores = measure_faithfulness(run.writers[0], run.examples, captions, seed)
+    print_faithfulness(scores, "faithfulness of the maps at the generated words")
+    return faithfulness_figures(scores)
+
+
+def check_faithfulness(run: EvaluationRun) -> None:
+    """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
+    if len(run.models) > 1:
+        raise UserError("faithfulness is scored for one model; give a single checkpoint, or leave it out of metrics")
+    check_intervention(run.models[0].module)
 
 
 def measure_faithfulness(
