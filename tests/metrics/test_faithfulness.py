@@ -25,7 +25,9 @@ def test_rank_correlation_is_scipys(ties: bool):
         if ties:
             weights, effects = weights.round(1), effects.round()
         expected = spearmanr(weights, effects).statistic
-        assert rank_agreement(weights, effects).rank_correlation == pytest.approx(expected, abs=1e-12)
+        found = rank_agreement(weights, effects)
+        assert found.rank_correlation == pytest.approx(expected, abs=1e-12)
+        assert found.magnitude_correlation == pytest.approx(spearmanr(weights, abs(effects)).statistic, abs=1e-12)
 
 
 def test_a_constant_map_has_no_rank_and_hits_as_often_as_chance():
@@ -62,8 +64,8 @@ def made_up(number: int, better: float) -> list[WordFaithfulness]:
     for _ in range(number):
         chance = rng.random()
         maps = {
-            "attention": MapFaithfulness(0.5, 1.0, chance - better + rng.normal(scale=0.1), 0.9),
-            "random": MapFaithfulness(0.0, 0.0, chance, 0.5),
+            "attention": MapFaithfulness(0.5, 0.6, 1.0, chance - better + rng.normal(scale=0.1), 0.9),
+            "random": MapFaithfulness(0.0, 0.0, 0.0, chance, 0.5),
         }
         words.append(WordFaithfulness(maps, rng.random()))
     return words
@@ -80,7 +82,7 @@ def test_differences_to_random_maps_are_paired():
 
 
 def test_words_without_curves_count_for_the_ranks_alone():
-    words = [*made_up(3, 0.1), WordFaithfulness({"attention": MapFaithfulness(-1.0, 0.0)}, 9.0)]
+    words = [*made_up(3, 0.1), WordFaithfulness({"attention": MapFaithfulness(-1.0, 0.0, 0.0)}, 9.0)]
     scores = score_faithfulness(words)
     assert (scores.num_words, scores.num_curves) == (4, 3)
     assert scores.maps["attention"].rank_correlation == pytest.approx((3 * 0.5 - 1) / 4)

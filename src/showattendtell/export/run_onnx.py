@@ -17,7 +17,8 @@ from numpy import ndarray
 from PIL import Image, ImageOps
 
 Graphs = Mapping[str, Callable[..., list[ndarray]]]
-"""`encode`, `begin`, `step`, `greedy` and, of a calibrated model, `unlikeness`: functions from arrays to arrays, in the order of captioner.json."""
+"""`encode`, `begin`, `step`, `greedy` and, of a calibrated model, `unlikeness`: functions from arrays to arrays, in the
+order of captioner.json."""
 
 Card = Mapping[str, Any]
 """Content of captioner.json."""

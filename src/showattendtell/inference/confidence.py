@@ -213,12 +213,12 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
     batches = read_regions(predictor, run.examples)
     captions = [predictor.module.vocabulary.encode(said[0]) for said in written.values()]
     for regions in batches:
-        own = [[CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]]
+        own = [
+            [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]
+        ]
         outputs += [one for [one] in assess(predictor.module, calibration.to(regions.device), regions, own)]
     cider = CIDErD()
-    cider.update(
-        [said[0] for said in written.values()], [[own.words for own in one.captions] for one in run.examples]
-    )
+    cider.update([said[0] for said in written.values()], [[own.words for own in one.captions] for one in run.examples])
     confidence = [one.confidence for one in outputs]
     coverage, kept = risk_coverage(confidence, cider.statistics().by_image)
     half = kept[max(len(kept) // 2, 1) - 1]

@@ -257,5 +257,3 @@ def box_maps(module: ImageCaptioner, words: Sequence[str], example: Example) -> 
                 grounded = GroundedWord(np.zeros(module.encoder.grid), seen, by_noun[word])  # type: ignore[arg-type]
                 maps[number] = coverage(grounded).flatten()
     return {number: covered for number, covered in maps.items() if covered.any()}
-
-

@@ -29,14 +29,16 @@ RANDOM = "random"
 class MapFaithfulness(NamedTuple):
     """Faithfulness of a map at one word, or its mean over words; None if it was not measured.
 
-    rank_correlation  Spearman's rank correlation of the map with the effects, -1 to 1; 0 for a constant map
-    top_tenth         whether the region with the largest weight is among the tenth of the regions with the largest
-                      effects; of several equal weights, the fraction that is
-    deletion          mean p of the word while regions are left out, largest weight first; small for a faithful map
-    insertion         mean p of the word while regions are added, largest weight first; large for a faithful map
+    rank_correlation       Spearman's rank correlation of the map with the effects, -1 to 1; 0 for a constant map
+    magnitude_correlation  the same with |effect|: a region may also speak against the word
+    top_tenth              whether the region with the largest weight is among the tenth of the regions with the largest
+                           effects; of several equal weights, the fraction that is
+    deletion               mean p of the word while regions are left out, largest weight first; small for a faithful map
+    insertion              mean p of the word while regions are added, largest weight first; large for a faithful map
     """
 
     rank_correlation: float | None = None
+    magnitude_correlation: float | None = None
     top_tenth: float | None = None
     deletion: float | None = None
     insertion: float | None = None
@@ -74,13 +76,20 @@ def rank_agreement(weights: Array, effects: Array) -> MapFaithfulness:
     """
     if weights.shape != effects.shape:
         raise ValueError(f"a map of {weights.shape} cannot be compared with effects of {effects.shape}")
-    ranks, others = (rankdata(values) - (len(values) + 1) / 2 for values in (weights, effects))
-    norm = np.sqrt((ranks**2).sum() * (others**2).sum())
     top = np.zeros(len(effects))
     top[np.argsort(-effects, kind="stable")[: max(1, round(len(effects) / 10))]] = 1
     return MapFaithfulness(
-        float((ranks * others).sum() / norm) if norm else 0.0, float(top[weights == weights.max()].mean())
+        _rank_correlation(weights, effects),
+        _rank_correlation(weights, np.abs(effects)),
+        float(top[weights == weights.max()].mean()),
     )
+
+
+def _rank_correlation(values: Array, others: Array) -> float:
+    """Return Spearman's rank correlation, 0 if one of them is constant."""
+    ranks, other_ranks = (rankdata(each) - (len(each) + 1) / 2 for each in (values, others))
+    norm = np.sqrt((ranks**2).sum() * (other_ranks**2).sum())
+    return float((ranks * other_ranks).sum() / norm) if norm else 0.0
 
 
 def num_deleted(regions: int) -> list[int]:

@@ -369,7 +369,9 @@ class Faithfulness(_Gathered):
     def compute(self) -> dict[str, Tensor]:
         """Return the means over all words so far; nan without words."""
         scores = score_faithfulness(self._words(), resamples=1)
-        fields = {f"{name}_{field}": value for name, one in scores.maps.items() for field, value in one._asdict().items()}
+        fields = {
+            f"{name}_{field}": value for name, one in scores.maps.items() for field, value in one._asdict().items()
+        }
         present = {name: value for name, value in fields.items() if value is not None}
         return _scalars({**present, "largest_effect": scores.largest_effect})
 

@@ -150,7 +150,9 @@ def print_calibration(before: Reliability, after: Reliability, title: str) -> No
         table.add_column(column, justify="right")
     table.add_row("expected calibration error", *(f"{100 * one.error:.1f} %" for one in (before, after)))
     for name in ("confidence", "accuracy"):
-        means = ((one.counts * np.nan_to_num(getattr(one, name))).sum() / max(one.counts.sum(), 1) for one in (before, after))
+        means = (
+            (one.counts * np.nan_to_num(getattr(one, name))).sum() / max(one.counts.sum(), 1) for one in (before, after)
+        )
         table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
     Console(highlight=False).print(table)
 
@@ -179,12 +181,12 @@ FAITHFULNESS = {
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
     table = Table("map", title=title, title_justify="left")
-    for column in ("rank correlation", "top tenth", "deletion", "insertion"):
+    for column in ("rank corr.", "with |effect|", "top tenth", "deletion", "insertion"):
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:
             one = scores.maps[name]
-            forms = zip(one, ("{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}"), strict=True)
+            forms = zip(one, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}"), strict=True)
             table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
@@ -198,10 +200,13 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
 
 def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
     """Return the faithfulness of the maps by their names in result files; rates in percent."""
-    against = {name: {field: one._asdict() for field, one in own.items()} for name, own in scores.against_random.items()}
+    against = {
+        name: {field: one._asdict() for field, one in own.items()} for name, own in scores.against_random.items()
+    }
     attention = scores.maps.get("attention", MapFaithfulness())
     return {
         "attention_rank_correlation": attention.rank_correlation,
+        "attention_magnitude_correlation": attention.magnitude_correlation,
         "attention_top_tenth": None if attention.top_tenth is None else 100 * attention.top_tenth,
         "attention_deletion": attention.deletion,
         "attention_insertion": attention.insertion,
