@@ -210,8 +210,8 @@ class LSTMDecoder(Decoder):
         output_tanh: p(y) = softmax(L_o tanh(...)), as in the released code.
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
         first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
-        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code; or learned, the same state
-            for all images, so that the decoder sees them by attention alone.
+        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code; or learned, the same
+            state for all images, so that the decoder sees them by attention alone.
         start_depth: the number of layers from the mean region to h_0.
 
     Raises:
