@@ -49,6 +49,7 @@ RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "exper
 ASKED = {
     "download": ["dataset"],
     "average": ["checkpoint", "output"],
+    "calibrate": ["checkpoint"],
     "evaluate": ["checkpoint"],
     "export": ["checkpoint"],
     "score": ["hypotheses"],

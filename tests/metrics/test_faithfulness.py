@@ -73,11 +73,11 @@ def made_up(number: int, better: float) -> list[WordFaithfulness]:
 
 def test_differences_to_random_maps_are_paired():
     scores = score_faithfulness(made_up(200, 0.1))
-    difference = scores.against_random["attention"]["deletion"]
+    difference = scores.against["random"]["attention"]["deletion"]
     assert difference.difference == pytest.approx(-0.1, abs=0.02)
     assert difference.low < difference.difference < difference.high < 0
     assert difference.higher < 0.01
-    chance = score_faithfulness(made_up(200, 0.0)).against_random["attention"]["deletion"]
+    chance = score_faithfulness(made_up(200, 0.0)).against["random"]["attention"]["deletion"]
     assert chance.low < 0 < chance.high
 
 

@@ -165,11 +165,12 @@ def metadata_of(
             "longest": LONGEST,
             "pixels": pixels,
         },
-        **({} if calibration is None else {"calibration": _describe_calibration(calibration)}),
+        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
     }
 
 
-def _describe_calibration(calibration: Calibration) -> dict[str, Any]:
+def describe_calibration(calibration: Calibration) -> dict[str, Any]:
+    """Return what `run_onnx` needs of a calibration besides the graph `unlikeness`."""
     return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
 
 

@@ -24,6 +24,7 @@ from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import IMAGES_AT_A_TIME, Predictor
 from showattendtell.metrics.attention import GroundedWord, centre_prior, coverage
 from showattendtell.metrics.faithfulness import (
+    ATTENTION,
     RANDOM,
     Array,
     FaithfulnessScores,
@@ -37,10 +38,10 @@ from showattendtell.models.kernels.cross_entropy import cross_entropy
 from showattendtell.types import Example
 from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
 
-ATTENTION, CENTRE, BOX = "attention", "centre", "box"
+CENTRE, BOX = "centre", "box"
 GRADIENT, INTEGRATED, EFFECT = "gradient_input", "integrated_gradients", "leave_one_out"
-"""Names of the maps: the model's, two that ignore it (`random` and `centre`), the ground-truth boxes of the word, two
-attributions by gradients, and the effects themselves."""
+"""Names of maps: the centre prior, the ground-truth boxes of the word, two attributions by gradients, and the effects
+themselves."""
 
 INTEGRATION_STEPS = 8
 

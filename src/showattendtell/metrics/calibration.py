@@ -44,7 +44,9 @@ def reliability(probabilities: ArrayLike, correct: ArrayLike, bins: int = BINS) 
     if p.shape != hits.shape:
         raise ValueError(f"{len(p)} probabilities of {len(hits)} predictions")
     places = np.clip(np.ceil(p * bins).astype(int) - 1, 0, bins - 1)  # a bin includes its upper edge
-    counts, sums, right = (np.bincount(places, weights, bins) for weights in (np.ones_like(p), p, hits))
+    counts, sums, right = (
+        np.bincount(places, weights, bins).astype(np.float64) for weights in (np.ones_like(p), p, hits)
+    )
     with np.errstate(invalid="ignore"):
         return Reliability(counts, sums / counts, right / counts)
 

@@ -22,8 +22,8 @@ Array = NDArray[np.float64]
 DELETED = (0.2, 0.4, 0.6, 0.8)
 """Fractions of the regions that are left out on the deletion and insertion curves."""
 
-RANDOM = "random"
-"""Name of the map that all others are compared with."""
+ATTENTION, RANDOM = "attention", "random"
+"""Names of the maps that all others are compared with."""
 
 
 class MapFaithfulness(NamedTuple):
@@ -55,14 +55,15 @@ class FaithfulnessScores(NamedTuple):
     """Means over words.
 
     maps            of each map, over the words at which it was measured
-    against_random  differences in deletion and insertion to random maps, with 95 % intervals of a paired bootstrap
+    against         differences of each map's deletion and insertion to those of random maps and of attention, with 95 %
+                    intervals of a paired bootstrap
     largest_effect  median over words of the largest effect of any region, in nats
     num_words       number of words with effects
     num_curves      number of words with curves
     """
 
     maps: dict[str, MapFaithfulness]
-    against_random: dict[str, dict[str, Difference]]
+    against: dict[str, dict[str, dict[str, Difference]]]
     largest_effect: float
     num_words: int
     num_curves: int
@@ -110,31 +111,40 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
         resamples: number of bootstrap samples of the words.
         seed: their seed.
     """
-    names = list(dict.fromkeys(name for word in words for name in word.maps))
-    maps, against = {}, {}
-    curves = [word for word in words if word.maps.get(RANDOM, MapFaithfulness()).deletion is not None]
+    names, maps = list(dict.fromkeys(name for word in words for name in word.maps)), {}
     for name in names:
         own = [word.maps[name] for word in words if name in word.maps]
         measured = {field: _present(own, field) for field in MapFaithfulness._fields}
-        maps[name] = MapFaithfulness(
-            **{field: float(np.mean(values)) for field, values in measured.items() if len(values)}
-        )
-        both = [word for word in curves if word.maps.get(name, MapFaithfulness()).deletion is not None]
-        if both and name != RANDOM:
-            copies = draw_copies(len(both), resamples, seed)
-            samples = (
-                resample(
-                    {
-                        field: ImageMeans(field, _present([word.maps[each] for word in both], field))
-                        for field in ("deletion", "insertion")
-                    },
-                    copies,
-                )
-                for each in (RANDOM, name)
-            )
-            against[name] = compare(*samples).differences
+        means = {field: float(np.mean(values)) for field, values in measured.items() if len(values)}
+        maps[name] = MapFaithfulness(**means)
+    curves = [word.maps for word in words if _has_curves(word.maps, RANDOM)]
+    against = {
+        other: {
+            name: _compare([word for word in curves if _has_curves(word, name)], other, name, resamples, seed)
+            for name in names
+            if name != other and any(_has_curves(word, name) for word in curves)
+        }
+        for other in (RANDOM, ATTENTION)
+        if other in names
+    }
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
     return FaithfulnessScores(maps, against, effect, len(words), len(curves))
+
+
+def _has_curves(maps: Mapping[str, MapFaithfulness], name: str) -> bool:
+    return maps.get(name, MapFaithfulness()).deletion is not None
+
+
+def _compare(
+    words: Sequence[Mapping[str, MapFaithfulness]], other: str, name: str, resamples: int, seed: int
+) -> dict[str, Difference]:
+    """Return the differences of a map's deletion and insertion to those of another map at the same words."""
+    copies, sampled = draw_copies(len(words), resamples, seed), []
+    for each in (other, name):
+        maps = [word[each] for word in words]
+        measured = {field: ImageMeans(field, _present(maps, field)) for field in ("deletion", "insertion")}
+        sampled.append(resample(measured, copies))
+    return compare(*sampled).differences
 
 
 def _present(maps: Sequence[MapFaithfulness], field: str) -> Array:

@@ -190,7 +190,7 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
             table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    for field, (difference, low, high, _) in scores.against_random.get("attention", {}).items():
+    for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
         console.print(f"{field} of attention less that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(
         f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
@@ -201,7 +201,8 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
 def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
     """Return the faithfulness of the maps by their names in result files; rates in percent."""
     against = {
-        name: {field: one._asdict() for field, one in own.items()} for name, own in scores.against_random.items()
+        other: {name: {field: one._asdict() for field, one in own.items()} for name, own in maps.items()}
+        for other, maps in scores.against.items()
     }
     attention = scores.maps.get("attention", MapFaithfulness())
     return {
@@ -212,7 +213,7 @@ def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
         "attention_insertion": attention.insertion,
         "faithfulness": {
             "maps": {name: one._asdict() for name, one in scores.maps.items()},
-            "against_random": against,
+            "against": against,
             "largest_effect": scores.largest_effect,
             "words": scores.num_words,
             "curves": scores.num_curves,
