@@ -187,10 +187,10 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         raise UserError(
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
-    device = _device(device)
     if calibration and len(calibration.mean) != encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
-    return LoadedModel(module.eval().to(device), config, card, calibration and calibration.to(device))
+    place = _device(device)
+    return LoadedModel(module.eval().to(place), config, card, calibration and calibration.to(place))
 
 
 def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:

@@ -153,8 +153,9 @@ def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Cal
             log_p = scored.gather(1, targets.unsqueeze(1)).squeeze(1)
             own.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
     before, after = (torch.cat(own, dim=1).double().numpy() for own in parts)
-    diagrams = (reliability(p, correct) for p, correct, _ in (before, after))
-    return CalibrationScores(*diagrams, float(-before[2].mean()), float(-after[2].mean()))
+    return CalibrationScores(
+        reliability(*before[:2]), reliability(*after[:2]), float(-before[2].mean()), float(-after[2].mean())
+    )
 
 
 @torch.no_grad()

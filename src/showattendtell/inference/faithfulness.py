@@ -201,7 +201,7 @@ def areas(
     num_regions = len(regions)
     ties = generator.random(num_regions)
     orders = torch.from_numpy(np.stack([np.lexsort((ties, -weights)) for weights in maps.values()]))
-    deleted, kept = [whole], []
+    deleted, kept = [np.array(whole)], list[Array]()
     removed = num_deleted(num_regions)
     for number in removed:
         sets = torch.cat([orders[:, number:], orders[:, : num_regions - number]])  # without, and with only, the first
@@ -211,7 +211,7 @@ def areas(
         kept.append(only)
     fractions = [number / num_regions for number in (0, *removed)]
     curves = zip(*(np.broadcast_to(p, len(maps)) for p in deleted), strict=True)
-    grown = zip(*(np.broadcast_to(p, len(maps)) for p in (*reversed(kept), whole)), strict=True)
+    grown = zip(*(np.broadcast_to(p, len(maps)) for p in (*reversed(kept), deleted[0])), strict=True)
     rising = [1 - fraction for fraction in reversed(fractions)]
     return {
         name: (area(fractions, falling), area(rising, growing))
