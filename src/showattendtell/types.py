@@ -11,6 +11,7 @@ the alpha_ti, *gates* the beta_t and *context* the vector z_t of Xu et al. (2015
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -231,3 +232,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     def log_prob(self) -> float:
         """log p of the whole caption."""
         return float(self.log_probs.sum())  # type: ignore[attr-defined]
+
+    @property
+    def confidence(self) -> float:
+        """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T)."""
+        return math.exp(self.log_prob / max(len(self.tokens), 1))
