@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from showattendtell.data.image_limits import FILE_MEGABYTES, MEGAPIXELS
 from showattendtell.settings import PositiveFloat, PositiveInt
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions, find_place
@@ -56,9 +57,9 @@ class Limits(NamedTuple):
         proxy all clients have the address of the proxy.
     """
 
-    file_megabytes: PositiveFloat = 16.0
+    file_megabytes: PositiveFloat = FILE_MEGABYTES
     request_megabytes: PositiveFloat = 32.0
-    megapixels: PositiveFloat = 64.0
+    megapixels: PositiveFloat = MEGAPIXELS
     photographs: PositiveInt = 8
     waiting: PositiveInt = 16
     seconds: PositiveFloat = 60.0
@@ -97,6 +98,7 @@ class WordResponse(BaseModel):
 class CaptionResponse(BaseModel):
     caption: str
     log_prob: Annotated[float, Field(description="of the whole caption, its end included")]
+    confidence: Annotated[float, Field(description="in the caption, 0 to 1")]
     words: list[WordResponse]
 
     @classmethod
@@ -113,7 +115,12 @@ class CaptionResponse(BaseModel):
                 caption.words, caption.log_probs, caption.gates, caption.attention, strict=False
             )
         ]
-        return cls(caption=caption.caption, log_prob=round(caption.log_prob, DIGITS), words=words)
+        return cls(
+            caption=caption.caption,
+            log_prob=round(caption.log_prob, DIGITS),
+            confidence=round(caption.confidence, DIGITS),
+            words=words,
+        )
 
 
 class SeenResponse(BaseModel):
