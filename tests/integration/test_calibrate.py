@@ -37,13 +37,17 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     content[CALIBRATION]["threshold"] = torch.tensor(-1.0)
     torch.save(content, doubtful)
     scene = next((calibrated.parents[2] / "cache").rglob("shapes-*/**/*.png"))
-    said = []
+    said, rows = [], []
     for number, name in enumerate((checkpoint, calibrated, doubtful)):
-        arguments = [f"checkpoint={name}", f"images={scene}", "formats=[html]", f"output={tmp_path}/out{number}"]
-        said.append(assert_done(run("caption", *arguments)).out)
-    caption = said[0].splitlines()[0].partition(": ")[2]
-    assert "(not sure)" not in said[0]
-    assert f"{caption} (not sure)" in said[2]
+        arguments = [f"checkpoint={name}", f"images={scene}", f"output={tmp_path}/out{number}"]
+        said.append(assert_done(run("caption", *arguments)))
+        rows.append(json.loads((tmp_path / f"out{number}/captions.jsonl").read_text()))
+    assert len({done.out.splitlines()[0] for done in said}) == 1
+    assert [row["unsure"] for row in rows[::2]] == [False, True]
+    assert rows[1]["confidence"] != rows[0]["confidence"]
+    assert rows[1]["log_prob"] == rows[0]["log_prob"]
+    assert f"note: not sure of {scene}" in said[2].err
+    assert "not sure" not in said[0].err
     assert "<strong>not sure</strong>" in (tmp_path / "out2/index.html").read_text()
     assert "<strong>not sure</strong>" not in (tmp_path / "out0/index.html").read_text()
 

@@ -167,21 +167,21 @@ class CaptionConfig(CaptioningConfig):
     """Settings of `caption`.
 
     Attributes:
-        images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as
-            well.
+        images: a photograph, the http or https URL of one, a folder, which is searched with its subfolders, or a list of
+            these as [a.jpg,b.jpg]; given without images= as well.
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
         number: how many images of the split, evenly spread; null for all.
-        formats: output formats for photographs: png, a picture of each with a panel for each word; gif and webp, the
-            same as an animation; html, one page of all that shows a word's attention map on hover. By default
-            [png,html]. A split is always one html page.
-        output: the folder for the pictures and the page, index.html; captions by default. With split= the file of the
-            page; page-SPLIT.html next to the checkpoint by default.
+        formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
+            a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
+            as an animation. By default [jsonl,csv,html]. A split is always one html page.
+        output: the folder for these files, whose earlier captions are replaced; by default captions, or captions-2, ...
+            if that has files. With split= the file of the page; page-SPLIT.html next to the checkpoint by default.
     """
 
     images: Texts | None
     split: Split | None
     number: PositiveInt | None
-    formats: Annotated[Sequence[Literal["png", "gif", "webp", "html"]], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Literal["jsonl", "csv", "html", "png", "gif", "webp"]], Field(min_length=1)] | None
     output: Text | None
 
 

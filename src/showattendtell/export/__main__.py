@@ -26,8 +26,8 @@ def main(config: DictConfig) -> None:
     if config.images is None:
         images = generated_images(preprocessing.crop, 8)
     else:
-        files = find_images([config.images] if isinstance(config.images, str) else config.images)
-        images = [preprocessing(open_image(file)).unsqueeze(0).numpy() for file in files]
+        found = find_images([config.images] if isinstance(config.images, str) else config.images)
+        images = [preprocessing(open_image(file)).unsqueeze(0).numpy() for file in found.places]
     with new_folder(output) as folder:
         with plain_torch():
             graphs = graphs_of(model, config.pixels, config.max_length, calibration)

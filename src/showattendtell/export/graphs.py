@@ -23,7 +23,7 @@ from showattendtell.models.kernels.attention import AdditiveKeys
 
 Pixels = Literal["uint8", "float32"]
 
-NEVER = (PAD, START)
+NEVER = (PAD, START, UNK)
 """Tokens that no caption contains."""
 
 

@@ -6,7 +6,7 @@ publishing: `config.json`, `model.safetensors` and a model card. No code in eith
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -62,6 +62,12 @@ CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
 
 SHIPPED = "flickr8k_soft"
 """Name of the default bundled model."""
+
+SHIPPED_NOTE = (
+    f"{SHIPPED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
+    "people and dogs that are not there"
+)
+"""What a user of the bundled model should know."""
 
 
 class _EncoderCard(TypedDict):
@@ -485,6 +491,11 @@ def bundled_models() -> dict[str, Path]:
     """Return the folder of each bundled model by its name."""
     root = Path(str(files("showattendtell") / "shipped"))
     return {folder.parent.name: folder.parent for folder in sorted(root.glob(f"*/{CONFIG}"))}
+
+
+def note_about(names: Iterable[str]) -> str:
+    """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
+    return SHIPPED_NOTE if any(name == SHIPPED and not Path(name).exists() for name in names) else ""
 
 
 def find_model(name: str) -> Path:

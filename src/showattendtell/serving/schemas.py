@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from showattendtell.data.image_limits import FILE_MEGABYTES, MEGAPIXELS
 from showattendtell.settings import PositiveFloat, PositiveInt
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions, find_place
@@ -57,9 +58,9 @@ class Limits(NamedTuple):
         proxy all clients have the address of the proxy.
     """
 
-    file_megabytes: PositiveFloat = 16.0
+    file_megabytes: PositiveFloat = FILE_MEGABYTES
     request_megabytes: PositiveFloat = 32.0
-    megapixels: PositiveFloat = 64.0
+    megapixels: PositiveFloat = MEGAPIXELS
     photographs: PositiveInt = 8
     waiting: PositiveInt = 16
     seconds: PositiveFloat = 60.0

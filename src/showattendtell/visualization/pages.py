@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +95,10 @@ class ImageCaptions:
     @property
     def gates(self) -> np.ndarray:
         return self.best.gates
+
+    @property
+    def log_prob(self) -> float:
+        return self.best.log_prob
 
     @property
     def confidence(self) -> float:
@@ -179,16 +183,17 @@ def draw_picture(*arguments: Any) -> None:
     draw(*arguments)
 
 
-def picture_names(files: Sequence[Path]) -> list[str]:
-    """Return a name without suffix for each image file: `photo` for `photo.jpg`. A repeated name becomes `photo-2`, or
-    gets the next free number."""
-    stems = {file.stem for file in files}
-    names: list[str] = []
-    for file in files:
-        numbered = (f"{file.stem}-{number}" for number in count(2))
-        free = (name for name in numbered if name not in stems and name not in names)
-        names.append(next(free) if file.stem in names else file.stem)
-    return names
+def picture_names(images: Sequence[str]) -> list[str]:
+    """Return a name without suffix for the picture of each image: `rome/photo` for `rome/photo.jpg`. A repeated name
+    becomes `photo-2`, or gets the next free number."""
+    stems = [image.removesuffix(PurePath(image).suffix) for image in images]
+    taken, names = set(stems), dict[str, None]()  # `names` is an ordered set
+    for stem in stems:
+        numbered = (f"{stem}-{number}" for number in count(2))
+        name = next(name for name in numbered if name not in taken) if stem in names else stem
+        taken.add(name)
+        names[name] = None
+    return list(names)
 
 
 class PageEntry(NamedTuple):
@@ -210,11 +215,13 @@ class PageEntry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Photographs with captions: a description of them, the names of the models, and an entry per photograph."""
+    """Photographs with captions: a description of them, the names of the models, an entry per photograph, and a
+    sentence that readers should know about the models."""
 
     about: str
     models: Sequence[str]
     entries: Sequence[PageEntry]
+    note: str = ""
 
 
 def make_entry(name: str, outputs: Sequence[ImageCaptions], references: Sequence[str] = ()) -> PageEntry:

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -157,6 +158,16 @@ def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
         if path.is_file() and path.stat().st_size and not is_earlier(path):
             raise UserError(f"{path} exists and is not an earlier output of this command; set output to another file")
         return path
+
+
+def next_free(path: Path) -> Path:
+    """Return the path, or else the first of `NAME-2`, `NAME-3`, ... that does not exist or is an empty folder."""
+    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return next(place for place in chain([path], numbered) if not place.exists() or _is_empty_folder(place))
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def has_fields(*fields: str) -> Callable[[Path], bool]:
