@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -166,6 +167,7 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.inference import pipeline
     from showattendtell.inference.checkpoints import next_to, note_about, reading_settings
     from showattendtell.inference.predictions import references_of
+    from showattendtell.metrics.cider import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import next_free, starts_with, writable
     from showattendtell.visualization.tables import print_notes
@@ -183,9 +185,11 @@ def _caption_split(config: DictConfig) -> None:
     examples = pipeline.evenly_spaced(split, config.number)
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
+    cider = make_scorer([[caption.words for caption in example.captions] for example in split])
     for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults):
-        name = examples[number].image
-        entries.append(make_entry(name, outputs, references[name]))
+        name, said = examples[number].image, [caption.words for caption in examples[number].captions]
+        score = mean(cider(output.words, said) for output in outputs)
+        entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))
     write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)

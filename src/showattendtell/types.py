@@ -70,11 +70,15 @@ class Caption(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An image file with its reference captions; `image` is its name in the data set."""
+    """An image file with its reference captions; `image` is its name in the data set.
+
+    `objects` are the categories of its annotated objects, None if nobody annotated it.
+    """
 
     image: str
     path: str
     captions: tuple[Caption, ...]
+    objects: tuple[str, ...] | None = None
 
 
 class Dataset(NamedTuple):

@@ -130,21 +130,28 @@ class EvaluateConfig(ModelConfig):
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
-            probabilities and confidence are right, needs a checkpoint of calibrate.
+            probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of
+            objects that are not in the image, and grounding, F1 of objects that are attended to, need boxes.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
         cache: the folder of the feature cache; by default that of training.
+        baselines: also score the best constant caption, the caption of the nearest training image, and people against
+            each other.
     """
 
     split: Split
     tokenizer: Literal["plain", "whitespace", "ptb"]
     metrics: Sequence[
-        Literal["bleu", "meteor", "rouge_l", "cider", "spice", "attention", "faithfulness", "calibration"]
+        Literal[
+            *("bleu", "meteor", "rouge_l", "cider", "spice", "attention", "chair", "grounding"),
+            *("faithfulness", "calibration"),
+        ]
     ]
     clip: Text | None
     output: Text | None
     cache: Text | None
+    baselines: bool
 
 
 @dataclass
@@ -274,9 +281,13 @@ class ScoreConfig:
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the result file.
+        judgments: instead of hypotheses, a file of human judgements of captions: Flickr8k's ExpertAnnotations.txt or
+            CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
+        images: the folder of the judged images, for clip.
+        clip: a CLIP model for the tau of CLIPScore, a folder or a name on the hub (needs the package transformers).
     """
 
-    hypotheses: Texts
+    hypotheses: Texts | None
     references: Texts | None
     split: Text | None
     tokenizer: Literal["plain", "whitespace", "ptb"]
@@ -286,6 +297,9 @@ class ScoreConfig:
     resamples: PositiveInt
     seed: NonNegativeInt
     output: Text
+    judgments: Text | None
+    images: Text | None
+    clip: Text | None
 
 
 @dataclass
@@ -309,8 +323,9 @@ class FeaturesConfig:
 Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]
 BleuWithPenalty = Literal["bleu1_with_penalty", "bleu2_with_penalty", "bleu3_with_penalty", "bleu4_with_penalty"]
 Attention = Literal["pointing_game", "attention_correctness", "attention_entropy", "attention_movement"]
+Objects = Literal["chair_i", "chair_s", "grounding_f1_all", "grounding_f1_loc"]
 Others = Literal["distinct_captions", "training_minutes"]
-Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Others]
+Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Objects, Others]
 """The metrics of result files that can be columns of the table."""
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from showattendtell.metrics.modular import (
+        CHAIR,
         METEOR,
         ROUGEL,
         SPICE,
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
         Diversity,
         Endings,
         Faithfulness,
+        Grounding,
         Means,
         PointingGame,
         RelationAccuracy,
     )
 
 __all__ = [
+    "CHAIR",
     "METEOR",
     "ROUGEL",
     "SPICE",
@@ -33,6 +36,7 @@ __all__ = [
     "Diversity",
     "Endings",
     "Faithfulness",
+    "Grounding",
     "Means",
     "PointingGame",
     "RelationAccuracy",

@@ -5,7 +5,7 @@ import base64
 import math
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from showattendtell.errors import UserError
+from showattendtell.metrics.diversity import disagreement
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
 from showattendtell.visualization.result_files import write_text
@@ -204,6 +205,7 @@ class PageEntry(NamedTuple):
     picture         the reduced copy as a data URI
     outputs         the captions of each model; their photographs are reduced too
     references      reference captions
+    measures        values by which the page can be sorted, by the names of `ORDERS`
     """
 
     name: str
@@ -212,6 +214,16 @@ class PageEntry(NamedTuple):
     picture: str
     outputs: Sequence[ImageCaptions]
     references: Sequence[str] = ()
+    measures: Mapping[str, float] = {}
+
+
+SCORE, CONFIDENCE, DISAGREEMENT = "score", "confidence", "disagreement"
+ORDERS = {
+    SCORE: ("CIDEr-D", ".1f", "score (CIDEr-D), lowest first"),
+    CONFIDENCE: ("confidence", ".2f", "confidence, lowest first"),
+    DISAGREEMENT: ("disagreement", ".2f", "disagreement of the models, highest first"),
+}
+"""Values by which a page can be sorted: label and number format on a photograph, and the name of the order."""
 
 
 class Page(NamedTuple):
@@ -224,8 +236,18 @@ class Page(NamedTuple):
     note: str = ""
 
 
-def make_entry(name: str, outputs: Sequence[ImageCaptions], references: Sequence[str] = ()) -> PageEntry:
-    """Return an entry with a copy of the photograph, whose longest side has LONGEST_SIDE pixels at most."""
+def make_entry(
+    name: str, outputs: Sequence[ImageCaptions], references: Sequence[str] = (), score: float | None = None
+) -> PageEntry:
+    """Return an entry with a copy of the photograph, whose longest side has LONGEST_SIDE pixels at most.
+
+    The confidence of an entry is the mean over the models; `score` is that of their captions.
+    """
+    best = [one.best for one in outputs]
+    measures = {SCORE: score} if score is not None else {}
+    measures[CONFIDENCE] = sum(caption.confidence for caption in best) / len(best)
+    if len(best) > 1:
+        measures[DISAGREEMENT] = disagreement([caption.words for caption in best])
     photograph = outputs[0].photograph
     scale = min(1.0, LONGEST_SIDE / max(photograph.size))
     small = photograph.resize((max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale))))
@@ -233,7 +255,9 @@ def make_entry(name: str, outputs: Sequence[ImageCaptions], references: Sequence
     small.save(content, "WEBP", quality=QUALITY, method=4)
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
-    return PageEntry(name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references)
+    return PageEntry(
+        name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references, measures
+    )
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -251,8 +275,10 @@ def render(page: Page, template: str = "page.html") -> str:
         [caption for entry in page.entries for caption in entry.outputs[model].captions]
         for model in range(len(page.models))
     ]
+    common = [name for name in ORDERS if all(name in entry.measures for entry in page.entries)]
+    orders = {name: ORDERS[name] for name in common} if template == "page.html" and len(page.entries) > 1 else {}
     gated = [any((one.gates[: len(one.words)] < UNGATED).any() for one in own) for own in captions]
-    return fill(template, page=page, gated=gated, darkest=DARKEST, **helpers)
+    return fill(template, page=page, orders=orders, gated=gated, darkest=DARKEST, **helpers)
 
 
 def encode_map(grid: np.ndarray) -> str:

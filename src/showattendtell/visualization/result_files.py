@@ -33,6 +33,7 @@ class ResultContent(BaseModel):
     checkpoint_sha256: str | list[str]
     seed: int | list[int]
     missing: dict[str, str] = {}
+    baselines: dict[str, dict[str, float | str]] = {}
     choices: dict[str, Any] | list[dict[str, Any]] = {}
     config: dict[str, Any] | list[dict[str, Any]] | None = None
 
@@ -48,7 +49,8 @@ class ModelRecord(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The scores of a result file by their names, their provenance, and the reasons for missing metrics."""
+    """The scores of a result file by their names, their provenance, the reasons for missing metrics, and the scores of
+    baselines."""
 
     path: str
     dataset: str
@@ -59,6 +61,7 @@ class Result(NamedTuple):
     models: tuple[ModelRecord, ...]
     figures: Mapping[str, float]
     missing: Mapping[str, str]
+    baselines: Mapping[str, Mapping[str, float]] = {}
 
 
 def run_name(result: Result) -> str:
@@ -95,7 +98,7 @@ def read_result(path: Path) -> Result:
         first = fault.errors()[0]
         where = "".join(f"{name}: " for name in first["loc"][:1])
         raise UserError(f"{path} is no result file of evaluate ({where}{first['msg']}); leave it out") from None
-    if has_control(content.model_dump(exclude={"captions", "references"})):
+    if has_control(content.model_dump(exclude={"captions", "references", "per_image"})):
         raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
     if content.config is None:
         raise UserError(f"{path} is of an older version and does not say what was trained; evaluate again")
@@ -116,6 +119,10 @@ def read_result(path: Path) -> Result:
         tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
         {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and math.isfinite(x)},
         content.missing,
+        {
+            baseline: {name: x for name, x in scores.items() if isinstance(x, float) and math.isfinite(x)}
+            for baseline, scores in content.baselines.items()
+        },
     )
 
 

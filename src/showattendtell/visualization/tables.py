@@ -12,6 +12,7 @@ from showattendtell.metrics.attention import AttentionScores, MapScore, Relation
 from showattendtell.metrics.bootstrap import Comparison
 from showattendtell.metrics.calibration import Reliability
 from showattendtell.metrics.faithfulness import FaithfulnessScores, MapFaithfulness
+from showattendtell.metrics.human_judgments import RankCorrelation
 from showattendtell.types import Dataset
 
 METRICS = {
@@ -21,6 +22,14 @@ METRICS = {
     "spice": ("SPICE", ".1f"),
     "clip_score": ("CLIPScore", ".1f"),
 }
+OBJECTS = {
+    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
+    "chair_s": ("CHAIR-s, % of captions", ".1f"),
+    "chair_mentions": ("mentioned objects", ",.0f"),
+    "grounding_f1_all": ("F1-all of attended objects", ".1f"),
+    "grounding_f1_loc": ("F1-loc", ".1f"),
+}
+"""Labels and number formats of scores of objects in captions."""
 SCORES = (
     {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
     {
@@ -73,7 +82,7 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
-    for group in (*SCORES, COUNTS):
+    for group in (*SCORES, OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
@@ -94,6 +103,17 @@ def print_comparison(comparison: Comparison, title: str) -> None:
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
     _print_titled(table, title, comparison.missing)
+
+
+def print_correlations(correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str) -> None:
+    """Print Kendall's tau-b and tau-c of metrics with human judgements, times 100."""
+    table = Table("")
+    for column in ("tau-b", "tau-c"):
+        table.add_column(column, justify="right")
+    labels = {**{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)}, **{name: label for name, (label, _) in METRICS.items()}}
+    for name, correlation in correlations.items():
+        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
+    _print_titled(table, title, missing)
 
 
 def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
