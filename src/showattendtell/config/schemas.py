@@ -118,6 +118,10 @@ class ModelConfig:
     device: Text
 
 
+CaptionMetric = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
+OtherMetric = Literal["attention", "chair", "grounding", "faithfulness", "calibration"]
+
+
 @dataclass
 class EvaluateConfig(ModelConfig):
     """Settings of `evaluate`.
@@ -130,8 +134,8 @@ class EvaluateConfig(ModelConfig):
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
-            probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of
-            objects that are not in the image, and grounding, F1 of objects that are attended to, need boxes.
+            probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
+            not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
@@ -142,12 +146,7 @@ class EvaluateConfig(ModelConfig):
 
     split: Split
     tokenizer: Literal["plain", "whitespace", "ptb"]
-    metrics: Sequence[
-        Literal[
-            *("bleu", "meteor", "rouge_l", "cider", "spice", "attention", "chair", "grounding"),
-            *("faithfulness", "calibration"),
-        ]
-    ]
+    metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
     clip: Text | None
     output: Text | None
     cache: Text | None
