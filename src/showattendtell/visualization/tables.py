@@ -201,7 +201,7 @@ FAITHFULNESS = {
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
     table = Table("map", title=title, title_justify="left")
-    for column in ("rank corr.", "with |effect|", "top tenth", "deletion", "insertion"):
+    for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion"):
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:
