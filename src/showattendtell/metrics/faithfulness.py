@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from showattendtell.metrics.bootstrap import Difference, ImageMeans, compare, draw_copies, resample
 
@@ -88,6 +87,8 @@ def rank_agreement(weights: Array, effects: Array) -> MapFaithfulness:
 
 def _rank_correlation(values: Array, others: Array) -> float:
     """Return Spearman's rank correlation, 0 if one of them is constant."""
+    from scipy.stats import rankdata  # here, because tables of scores do not wait for it
+
     ranks, other_ranks = (rankdata(each) - (len(each) + 1) / 2 for each in (values, others))
     norm = np.sqrt((ranks**2).sum() * (other_ranks**2).sum())
     return float((ranks * other_ranks).sum() / norm) if norm else 0.0
