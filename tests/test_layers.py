@@ -64,6 +64,8 @@ def _statements(node: ast.AST, when_imported: bool) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if when_imported and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
+        if when_imported and isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
         yield child
         yield from _statements(child, when_imported)
 

@@ -173,8 +173,8 @@ class CaptionConfig(CaptioningConfig):
     """Settings of `caption`.
 
     Attributes:
-        images: a photograph, the http or https URL of one, a folder, which is searched with its subfolders, or a list of
-            these as [a.jpg,b.jpg]; given without images= as well.
+        images: a photograph, the http or https URL of one, a folder, which is searched with its subfolders, or a list
+            of these as [a.jpg,b.jpg]; given without images= as well.
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
