@@ -13,7 +13,9 @@ def main(config: DictConfig) -> float:
     from showattendtell.config.instantiate import build
     from showattendtell.inference.baselines import score_baselines
     from showattendtell.inference.checkpoints import find_model
+    from showattendtell.inference.confidence import check_calibrated, evaluate_confidence
     from showattendtell.inference.evaluator import evaluate_attention, open_evaluation, score, score_attention
+    from showattendtell.inference.faithfulness import check_faithfulness, evaluate_faithfulness
     from showattendtell.inference.objects import score_objects
     from showattendtell.inference.predictions import generate_captions, references_of
     from showattendtell.metrics.clip_score import load_clip
@@ -26,6 +28,9 @@ def main(config: DictConfig) -> float:
     without_captions = list(config.metrics) == ["attention"]
     with process_group():
         trial = open_evaluation(config, build(config.decoding))
+        for name, check in (("calibration", check_calibrated), ("faithfulness", check_faithfulness)):
+            if name in config.metrics:
+                check(trial)
         kind = "attention" if without_captions else "results"
         output, is_result = Path(config.output or trial.result_file(kind)), has_fields("checkpoint", "split_sha256")
         path = decide_on_first(lambda: writable(output, is_result))
@@ -50,6 +55,10 @@ def main(config: DictConfig) -> float:
     notes = [f"the model {fault}" for fault in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
+    if "calibration" in config.metrics:
+        attention |= evaluate_confidence(trial, written)
+    if "faithfulness" in config.metrics:
+        attention |= evaluate_faithfulness(trial, written, config.seed)
 
     write_json(
         {

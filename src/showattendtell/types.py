@@ -219,6 +219,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     attention  (T, L) alpha, which sums to 1 at every step; (T, rows, columns) where the grid is known
     gates      (T,) beta
     words      the words without `<eos>`, if the tokens have been decoded
+    calibrated_log_probs  (T,) calibrated log p of each token, if the model is calibrated
+    unsure     whether the image is unlike those that the calibrated model was trained on
     """
 
     tokens: list[int]
@@ -226,6 +228,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     attention: Array
     gates: Array
     words: tuple[str, ...] = ()
+    calibrated_log_probs: Array | None = None
+    unsure: bool = False
 
     @property
     def caption(self) -> str:
@@ -239,5 +243,10 @@ class CaptionOutput(NamedTuple, Generic[Array]):
 
     @property
     def confidence(self) -> float:
-        """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T)."""
-        return math.exp(self.log_prob / max(len(self.tokens), 1))
+        """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T), calibrated if the model is."""
+        return math.exp(float(self.best_log_probs.sum()) / max(len(self.tokens), 1))  # type: ignore[attr-defined]
+
+    @property
+    def best_log_probs(self) -> Array:
+        """Calibrated log p of each token (T,) if the model is calibrated, otherwise its log p."""
+        return self.log_probs if self.calibrated_log_probs is None else self.calibrated_log_probs

@@ -89,7 +89,7 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
 
 
 def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.CaptureFixture[str]):
-    loop, single, attention = blocks(DOCS / "metrics.md", "python")
+    loop, single, attention, trust = blocks(DOCS / "metrics.md", "python")
     names: dict[str, Any] = {}
     exec(loop, names)
     lines = capsys.readouterr().out.splitlines()
@@ -106,6 +106,11 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     exec(attention, names)
     found = {name: score.item() for name, score in names["pointing"].compute().items()}
     assert found == {"model": 100, "uniform": 25, "centre": 25}
+    capsys.readouterr()
+    exec(trust, names)
+    agreement, error = capsys.readouterr().out.splitlines()
+    assert agreement.startswith("MapFaithfulness(rank_correlation=0.9486")  # sqrt(0.9)
+    assert error == "0.33"
 
 
 def test_the_page_of_metrics_names_every_class():

@@ -159,12 +159,12 @@ def score(
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
-    from showattendtell.metrics.modular import (
+    from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
         CLASSES,
         CLIPScore,
         Diversity,
         measure,
-    )  # torchmetrics takes seconds to import
+    )
 
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]

@@ -32,6 +32,12 @@ from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, c
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
+from showattendtell.metrics.faithfulness import (
+    FaithfulnessScores,
+    MapFaithfulness,
+    WordFaithfulness,
+    score_faithfulness,
+)
 from showattendtell.metrics.grounding import IOU, GroundedCaption, GroundedObject, GroundingScores, score_grounding
 from showattendtell.metrics.hallucination import HallucinationCounts, coco_names, measure_hallucination
 from showattendtell.metrics.java import MetricError
@@ -456,6 +462,38 @@ class RelationAccuracy(_Gathered):
         """Return the rates so far; 0 without words."""
         relations = score_relations(self._kept())
         return _scalars({"accuracy": 100 * relations.accuracy, "commonest": 100 * relations.commonest})
+
+
+class Faithfulness(_Gathered):
+    """Faithfulness of attention maps: whether large weights are on the regions that the words depend on.
+
+    `compute` returns the mean over words of each field of `MapFaithfulness` for each map, as `attention_deletion`, and
+    `largest_effect`, the median of the largest effect of any region on a word, in nats.
+    """
+
+    def update(self, words: Iterable[WordFaithfulness]) -> None:
+        """Add words."""
+        self._keep((dict(word.maps), word.largest_effect) for word in words)
+
+    def scores(self) -> FaithfulnessScores:
+        """Return the means over all words so far, and the differences to random maps."""
+        with self.sync_context():
+            return score_faithfulness(self._words())
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the means over all words so far; nan without words."""
+        scores = score_faithfulness(self._words(), resamples=1)
+        fields = {
+            f"{name}_{field}": value for name, one in scores.maps.items() for field, value in one._asdict().items()
+        }
+        present = {name: value for name, value in fields.items() if value is not None}
+        return _scalars({**present, "largest_effect": scores.largest_effect})
+
+    def _words(self) -> list[WordFaithfulness]:
+        return [
+            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, effect)
+            for maps, effect in self._kept()
+        ]
 
 
 class Means(Metric):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,9 @@ KILOBYTES_EACH = 70
 
 LEVELS = 255
 """Level of the peak of a stored map, which has one byte per region."""
+
+UNSURE = "this photograph is unlike those that the model was trained on"
+"""What the mark of doubt means."""
 
 EVEN = 1.25
 """A map counts as uniform if its peak is less than this many times its mean."""
@@ -93,6 +96,18 @@ class ImageCaptions:
     @property
     def gates(self) -> np.ndarray:
         return self.best.gates
+
+    @property
+    def log_prob(self) -> float:
+        return self.best.log_prob
+
+    @property
+    def confidence(self) -> float:
+        return self.best.confidence
+
+    @property
+    def unsure(self) -> bool:
+        return self.best.unsure
 
     @property
     def maps(self) -> np.ndarray:
@@ -169,16 +184,17 @@ def draw_picture(*arguments: Any) -> None:
     draw(*arguments)
 
 
-def picture_names(files: Sequence[Path]) -> list[str]:
-    """Return a name without suffix for each image file: `photo` for `photo.jpg`. A repeated name becomes `photo-2`, or
-    gets the next free number."""
-    stems = {file.stem for file in files}
-    names: list[str] = []
-    for file in files:
-        numbered = (f"{file.stem}-{number}" for number in count(2))
-        free = (name for name in numbered if name not in stems and name not in names)
-        names.append(next(free) if file.stem in names else file.stem)
-    return names
+def picture_names(images: Sequence[str]) -> list[str]:
+    """Return a name without suffix for the picture of each image: `rome/photo` for `rome/photo.jpg`. A repeated name
+    becomes `photo-2`, or gets the next free number."""
+    stems = [image.removesuffix(PurePath(image).suffix) for image in images]
+    taken, names = set(stems), dict[str, None]()  # `names` is an ordered set
+    for stem in stems:
+        numbered = (f"{stem}-{number}" for number in count(2))
+        name = next(name for name in numbered if name not in taken) if stem in names else stem
+        taken.add(name)
+        names[name] = None
+    return list(names)
 
 
 class PageEntry(NamedTuple):
@@ -211,11 +227,13 @@ ORDERS = {
 
 
 class Page(NamedTuple):
-    """Photographs with captions: a description of them, the names of the models, and an entry per photograph."""
+    """Photographs with captions: a description of them, the names of the models, an entry per photograph, and a
+    sentence that readers should know about the models."""
 
     about: str
     models: Sequence[str]
     entries: Sequence[PageEntry]
+    note: str = ""
 
 
 def make_entry(
@@ -252,7 +270,7 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp}
+    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp, "unsure": UNSURE}
     captions = [
         [caption for entry in page.entries for caption in entry.outputs[model].captions]
         for model in range(len(page.models))

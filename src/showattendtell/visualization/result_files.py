@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -147,7 +148,7 @@ def write_text(text: str, path: Path) -> None:
 
 def write_bytes(content: bytes, path: Path, remedy: str = "output to another place") -> None:
     """Write a file atomically; raise a `UserError` that says which setting to change if it cannot be written."""
-    with _user_errors(path, remedy), atomic_write(path) as stream:
+    with write_errors(path, remedy), atomic_write(path) as stream:
         stream.write(content)
 
 
@@ -160,10 +161,20 @@ def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
     Raises:
         UserError: the file cannot be written, or it exists and is something else, such as an input.
     """
-    with _user_errors(path), NamedTemporaryFile(dir=path.parent):
+    with write_errors(path), NamedTemporaryFile(dir=path.parent):
         if path.is_file() and path.stat().st_size and not is_earlier(path):
             raise UserError(f"{path} exists and is not an earlier output of this command; set output to another file")
         return path
+
+
+def next_free(path: Path) -> Path:
+    """Return the path, or else the first of `NAME-2`, `NAME-3`, ... that does not exist or is an empty folder."""
+    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return next(place for place in chain([path], numbered) if not place.exists() or _is_empty_folder(place))
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def has_fields(*fields: str) -> Callable[[Path], bool]:
@@ -190,7 +201,8 @@ def starts_with(start: str) -> Callable[[Path], bool]:
 
 
 @contextmanager
-def _user_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
+def write_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
+    """Create the folder of a file, and report as a `UserError` that the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
