@@ -36,7 +36,7 @@ def test_the_overview_names_every_module_that_can_be_run():
 
 
 @pytest.mark.parametrize(
-    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are average, caption, demo")]
+    ("typo", "hint"), [("trian", "did you mean 'train'"), ("zzz", "known are average, calibrate, caption")]
 )
 def test_an_unknown_command_is_reported_in_a_sentence(typo: str, hint: str, tmp_path: Path):
     done = showattendtell(tmp_path, typo, "attention=soft")

@@ -13,7 +13,7 @@ import showattendtell
 
 PACKAGE = Path(showattendtell.__file__).parent
 
-COMMANDS = {"download", "prepare", "features.__main__", "train", "average", "evaluate", "score", "report"}
+COMMANDS = {"download", "prepare", "features.__main__", "train", "average", "calibrate", "evaluate", "score", "report"}
 COMMANDS |= {"caption", "export.__main__", "demo", "reproduce", "serve", "cli"}
 
 LAYERS = [
@@ -63,6 +63,8 @@ def imports(module: str, when_imported: bool = False) -> Iterator[str]:
 def _statements(node: ast.AST, when_imported: bool) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if when_imported and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if when_imported and isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             continue
         yield child
         yield from _statements(child, when_imported)

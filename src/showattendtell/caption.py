@@ -1,16 +1,28 @@
-"""Caption photographs, or images of a checkpoint's data set, and draw the attention maps."""
+"""Caption photographs, or images of a checkpoint's data set: captions as data, an HTML page, and pictures."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError, printable
+from showattendtell.settings import is_url
+
+if TYPE_CHECKING:
+    from showattendtell.visualization.pages import ImageCaptions, PageEntry
 
 PAGE = "html"
 PAGE_START = "<!doctype html>"
+NOT_SURE = " (not sure)"
+PICTURES = ("png", "gif", "webp")
+DEFAULT_FORMATS = ("jsonl", "csv", PAGE)
+FOLDER, INDEX = Path("captions"), "index.html"
 
 
 @entry_point("caption", positional="images")
@@ -24,55 +36,124 @@ def main(config: DictConfig) -> None:
     if config.split:
         return _caption_split(config)
     images = [config.images] if isinstance(config.images, str) else config.images
-    missing = [image for image in images if "://" not in image and not Path(image).exists()]
+    missing = [image for image in images if not is_url(image) and not Path(image).exists()]
     if len(missing) == len(images):  # said here, before torch is imported
         raise UserError("; ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import drawing
 
-    pictures = [suffix for suffix in config.formats or ("png", PAGE) if suffix != PAGE]
-    with drawing() if pictures else nullcontext(print) as draw:  # starts before torch is imported
-        return _caption_photographs(config, pictures, draw)
+    formats = list(dict.fromkeys(config.formats or DEFAULT_FORMATS))
+    draws = any(suffix in PICTURES for suffix in formats)
+    with drawing() if draws else nullcontext(print) as draw:  # starts before torch is imported
+        return _caption_photographs(config, images, formats, draw)
 
 
-def _caption_photographs(config: DictConfig, pictures: list[str], draw: Callable[..., None]) -> None:
+def _caption_photographs(
+    config: DictConfig, images: Sequence[str], formats: Sequence[str], draw: Callable[..., None]
+) -> None:
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.data.images import find_images
-    from showattendtell.inference.pipeline import caption_all, load_captioners, warn_of_size
-    from showattendtell.visualization.pages import Page, make_entry, picture_names, write_page
-    from showattendtell.visualization.result_files import starts_with, writable
+    from showattendtell.inference.checkpoints import note_about
+    from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners, warn_of_size
+    from showattendtell.visualization.caption_rows import CaptionRow, row_writer
+    from showattendtell.visualization.pages import make_entry, picture_names
+    from showattendtell.visualization.result_files import next_free
 
-    files = find_images([config.images] if isinstance(config.images, str) else config.images)
-    names, output = picture_names(files), Path(config.output or "captions")
-    page, photographs = output / "index.html", {file.resolve() for file in files}
-    for path in (output / f"{name}.{suffix}" for name in names for suffix in pictures):
-        if path.resolve() in photographs:
-            raise UserError(f"{path} is one of the photographs; set output to another folder")
-    with_page = config.formats is None or PAGE in config.formats
-    if with_page:
-        writable(page, starts_with(PAGE_START))
-        warn_of_size(len(files), "formats=[png] writes none")
+    found, groups = find_images(images), checkpoint_groups(config)
+    folder = Path(config.output) if config.output else next_free(FOLDER)
+    suffixes = [suffix for suffix in formats if suffix in PICTURES]
+    pictures = [[folder / f"{name}.{suffix}" for suffix in suffixes] for name in picture_names(found.names)]
+    if PAGE in formats:
+        warn_of_size(len(found.places), "formats=[jsonl,csv] writes none")
     captioners = load_captioners(config)
-    models = [captioner.name for captioner in captioners]
-    entries, faults = [], list[str]()
-    for number, descriptions in caption_all(captioners, files, faults):
-        first = descriptions[0]
-        print(printable(f"{files[number]}: {first.caption}"))
-        for other in first.captions[1:]:
-            print(f"  also: {other.caption}")
-        for model, description in zip(models[1:], descriptions[1:], strict=True):
-            print(f"  {model}: {description.caption}")
-        for suffix in pictures:
-            path = output / f"{names[number]}.{suffix}"
-            draw(*first.as_drawn(), path)
-            print(printable(f"  {path}"))
-        if with_page:
-            entries.append(make_entry(files[number].name, descriptions))
-    if entries:
-        count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
-        write_page(Page(count, models, entries), page)
-        print(page)
+    _check_output(folder, formats, chain.from_iterable(pictures), found.places)
+    note = note_about(chain.from_iterable(groups))
+    _print_notes([note, f"skipped files that are not images: {found.others:,}" if found.others else ""])
+    models, faults = [captioner.name for captioner in captioners], list[str]()
+    with row_writer(folder, formats) as write_row, _page_and_summary(folder, formats, models, note) as entries:
+        for number, outputs in caption_all(captioners, found.places, faults):
+            place = found.places[number]
+            for group, output in zip(groups, outputs, strict=True):
+                for caption in output.captions:
+                    write_row(CaptionRow.of(place, caption, " + ".join(group)))
+            _print_captions(place, list(zip(models, outputs, strict=True)), pictures[number], len(found.places) == 1)
+            for path in pictures[number]:
+                draw(*outputs[0].as_drawn(), path)
+            if PAGE in formats:
+                entries.append(make_entry(found.names[number], outputs))
     if faults:
         raise UserError("; ".join(faults))
+
+
+def _check_output(folder: Path, formats: Sequence[str], pictures: Iterable[Path], places: Sequence[str]) -> None:
+    """Raise `UserError` if a photograph or a file that this command has not written would be replaced. Print a note if
+    earlier captions are replaced."""
+    from showattendtell.visualization.caption_rows import BEGINNINGS
+    from showattendtell.visualization.result_files import starts_with, writable
+
+    photographs = {Path(place).resolve() for place in places if not is_url(place)}
+    for path in pictures:
+        if path.resolve() in photographs:
+            raise UserError(f"{path} is one of the photographs; set output to another folder")
+    files = _files(folder, formats)
+    earlier = [path.name for path in files if path.is_file()]
+    for path in files:
+        writable(path, starts_with(PAGE_START if path.name == INDEX else BEGINNINGS[path.suffix[1:]]))
+    if earlier:
+        _print_notes([f"replacing {', '.join(earlier)} in {folder}"])
+
+
+@contextmanager
+def _page_and_summary(
+    folder: Path, formats: Sequence[str], models: Sequence[str], note: str
+) -> Iterator[list["PageEntry"]]:
+    """Yield the list of the page's entries. Afterwards, also after Ctrl-C, write the page, and print what is in the
+    folder."""
+    from showattendtell.visualization.pages import Page, write_page
+
+    entries = list["PageEntry"]()
+    try:
+        yield entries
+    finally:
+        if entries:
+            count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
+            write_page(Page(count, models, entries, note), folder / INDEX)
+        written = [str(path) for path in _files(folder, formats) if path.is_file()]
+        written += [f"{folder}/*.{suffix}" for suffix in formats if suffix in PICTURES]
+        print(printable(f"written: {', '.join(written)}"), file=sys.stderr)
+
+
+def _files(folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Return the paths of the row files and the page, if the formats include them."""
+    from showattendtell.visualization.caption_rows import FORMATS, row_file
+
+    rows = [row_file(folder, suffix) for suffix in FORMATS if suffix in formats]
+    return [*rows, *([folder / INDEX] if PAGE in formats else [])]
+
+
+def _print_captions(
+    place: str, outputs: Sequence[tuple[str, "ImageCaptions"]], pictures: Sequence[Path], alone: bool
+) -> None:
+    """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
+    photograph unless it is `alone`, and by the model if there are several; separated by tabs."""
+    if not sys.stdout.isatty():
+        for model, output in outputs:
+            before = [*([] if alone else [place]), *([model] if len(outputs) > 1 else [])]
+            for caption in output.captions:
+                print("\t".join(map(printable, [*before, caption.caption])), flush=True)
+        if outputs[0][1].unsure:
+            _print_notes([f"not sure of {place}, which is unlike the photographs that the model was trained on"])
+        return
+    (_, first), *others = outputs
+    lines = [f"{place}: {first.caption}{NOT_SURE if first.unsure else ''}"]
+    lines += [f"  also: {caption.caption}" for caption in first.captions[1:]]
+    lines += [f"  {model}: {output.caption}{NOT_SURE if output.unsure else ''}" for model, output in others]
+    lines += [f"  {path}" for path in pictures]
+    for line in lines:
+        print(printable(line))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    sys.stderr.writelines(f"note: {printable(note)}\n" for note in notes if note)
 
 
 def _caption_split(config: DictConfig) -> None:
@@ -84,16 +165,18 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build
     from showattendtell.config.validation import raise_errors, validate
     from showattendtell.inference import pipeline
-    from showattendtell.inference.checkpoints import next_to, reading_settings
+    from showattendtell.inference.checkpoints import next_to, note_about, reading_settings
     from showattendtell.inference.predictions import references_of
+    from showattendtell.metrics.cider import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
-    from showattendtell.visualization.result_files import starts_with, writable
+    from showattendtell.visualization.result_files import next_free, starts_with, writable
     from showattendtell.visualization.tables import print_notes
 
     if config.formats is not None and list(config.formats) != [PAGE]:
         raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
     first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    path = writable(Path(config.output or next_to(first, f"page-{config.split}.html")), starts_with(PAGE_START))
+    place = Path(config.output) if config.output else next_free(next_to(first, f"page-{config.split}.html"))
+    path = writable(place, starts_with(PAGE_START))
     captioners = pipeline.load_captioners(config)
     settings = reading_settings(captioners[0].config, dataset=config.dataset)
     raise_errors(validate(settings))
@@ -102,11 +185,14 @@ def _caption_split(config: DictConfig) -> None:
     examples = pipeline.evenly_spaced(split, config.number)
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
-    for number, descriptions in pipeline.caption_all(captioners, [Path(each.path) for each in examples], faults):
-        name = examples[number].image
-        entries.append(make_entry(name, descriptions, references[name]))
+    cider = make_scorer([[caption.words for caption in example.captions] for example in split])
+    for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults):
+        name, said = examples[number].image, [caption.words for caption in examples[number].captions]
+        score = mean(cider(output.words, said) for output in outputs)
+        entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
-    write_page(Page(about, [captioner.name for captioner in captioners], entries), path)
+    note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))
+    write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)
     print(f"written to {path}")
     if settings.dataset.get("skip_unreadable"):
         print_notes(faults)

@@ -12,6 +12,7 @@ COMMANDS = {
     "features": "show, verify and merge the stored grids",
     "train": "train a captioner",
     "average": "one checkpoint of several, of their mean weights",
+    "calibrate": "fit how sure a checkpoint is of its captions",
     "evaluate": "score a checkpoint",
     "score": "score captions of any origin, and compare them",
     "report": "results next to the paper's, or what a search has found",

@@ -11,18 +11,26 @@ def main(config: DictConfig) -> float:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build
+    from showattendtell.inference.baselines import score_baselines
     from showattendtell.inference.checkpoints import find_model
+    from showattendtell.inference.confidence import check_calibrated, evaluate_confidence
     from showattendtell.inference.evaluator import evaluate_attention, open_evaluation, score, score_attention
+    from showattendtell.inference.faithfulness import check_faithfulness, evaluate_faithfulness
+    from showattendtell.inference.objects import score_objects
     from showattendtell.inference.predictions import generate_captions, references_of
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
+    from showattendtell.visualization.comparison import BASELINES, find_unbeaten
     from showattendtell.visualization.result_files import has_fields, time_figures, writable, write_json
-    from showattendtell.visualization.tables import print_scores
+    from showattendtell.visualization.tables import print_notes, print_scores
 
     clip = load_clip(config.clip) if config.clip else None
     without_captions = list(config.metrics) == ["attention"]
     with process_group():
         trial = open_evaluation(config, build(config.decoding))
+        for name, check in (("calibration", check_calibrated), ("faithfulness", check_faithfulness)):
+            if name in config.metrics:
+                check(trial)
         kind = "attention" if without_captions else "results"
         output, is_result = Path(config.output or trial.result_file(kind)), has_fields("checkpoint", "split_sha256")
         path = decide_on_first(lambda: writable(output, is_result))
@@ -39,20 +47,33 @@ def main(config: DictConfig) -> float:
 
     references = references_of(trial.examples)
     scores = score(trial, written, references, config, clip)
-    print_scores([scores.figures], scores.missing, trial.title())
+    objects = score_objects(trial, written, config.metrics)
+    baselines = score_baselines(trial, written, list(references.values()), config) if config.baselines else {}
+    columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
+    title = "\n".join([trial.title(), *(f"({number}) {name}" for number, name in enumerate(columns, start=1))])
+    print_scores([scores.figures | objects.figures, *baselines.values()], scores.missing | objects.missing, title)
+    notes = [f"the model {fault}" for fault in find_unbeaten(scores.figures, baselines)]
+    print_notes(notes)
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
+    if "calibration" in config.metrics:
+        attention |= evaluate_confidence(trial, written)
+    if "faithfulness" in config.metrics:
+        attention |= evaluate_faithfulness(trial, written, config.seed)
 
     write_json(
         {
             **scores.figures,
             **attention,
-            "missing": scores.missing,
+            **objects.figures,
+            "missing": scores.missing | objects.missing,
+            **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
             "tokenizer": config.tokenizer,
             "decoding": trial.writers[0].module.decoding.describe(),
             "captions": {image: " ".join(captions[0]) for image, captions in written.items()},
             "references": references,
+            "per_image": scores.per_image,
         },
         path,
     )

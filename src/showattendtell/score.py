@@ -1,18 +1,34 @@
-"""Score caption files of any origin, and compare the scores of several files."""
+"""Score caption files of any origin, compare several files, and measure metrics by human judgements."""
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
+from showattendtell.errors import UserError
 
 
 @entry_point("score")
 def main(config: DictConfig) -> None:
+    if (config.hypotheses is None) == (config.judgments is None):
+        raise UserError(
+            "give captions, as hypotheses=results.json, or human judgements, as judgments=FILE; not both"
+            if config.hypotheses
+            else "hypotheses is not set; give it as hypotheses=..., or human judgements as judgments=..."
+        )
+    if config.clip and not (config.judgments and config.images):
+        raise UserError(
+            "clip needs judgments=FILE and the folder of the judged images, as images=DIR; evaluate has clip for the "
+            "captions of a model"
+        )
+    return _score_captions(config) if config.hypotheses else _score_metrics(config)
+
+
+def _score_captions(config: DictConfig) -> None:
     from collections import ChainMap
     from pathlib import Path
 
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
-    from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures
+    from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures, image_scores
     from showattendtell.metrics.modular import Diversity, measure
     from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
@@ -44,6 +60,9 @@ def main(config: DictConfig) -> None:
     write_json(
         {
             "scores": {str(path): {**figures[path], "missing": panel.missing} for path, panel in panels.items()},
+            "per_image": {
+                str(path): image_scores(corpus.images, panel.measured.values()) for path, panel in panels.items()
+            },
             "comparisons": [
                 {"a": str(first), "b": str(path), **comparison.describe()}
                 for path, comparison in zip(others, comparisons, strict=True)
@@ -55,6 +74,58 @@ def main(config: DictConfig) -> None:
             "hypotheses": describe(hypotheses),
             "references": describe(references),
             "training": describe(training),
+            "notes": corpus.notes,
+            "versions": versions(),
+        },
+        path,
+    )
+    print(f"written to {path}")
+
+
+def _score_metrics(config: DictConfig) -> None:
+    """Write Kendall's tau of each metric with human judgements."""
+    from pathlib import Path
+
+    from showattendtell.data.formats import find_caption_files, read_all
+    from showattendtell.data.judgments import find_rated, read_judgments
+    from showattendtell.inference.matching import MatchedCaptions, aliases_of, describe, in_words, references_of
+    from showattendtell.metrics.clip_score import load_clip, measure_clip_score
+    from showattendtell.metrics.human_judgments import correlate
+    from showattendtell.metrics.modular import measure
+    from showattendtell.runtime.files import sha256
+    from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
+    from showattendtell.visualization.tables import print_correlations, print_notes
+
+    path, source = writable(Path(config.output), has_fields("scores", "judgments")), Path(config.judgments).expanduser()
+    judged = read_judgments(source)
+    if config.references is None:
+        raise UserError("references is not set; give the caption file of the judged images, as references=...")
+    files = read_all(find_caption_files(config.references))
+    rated = find_rated(judged, source, references_of(files, config.split), aliases_of(files.values()))
+    corpus = in_words(MatchedCaptions(rated.images, rated.references, {source: rated.candidates}), config.tokenizer)
+    clip = load_clip(config.clip) if config.clip else None
+
+    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics)
+    by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
+    if clip:
+        paths = [str(Path(config.images).expanduser() / image) for image in rated.images]
+        by_caption["clip_score"] = measure_clip_score(rated.candidates, paths, clip, "cpu")
+    found = correlate(by_caption, rated.ratings)
+    size = f"{sum(map(len, rated.ratings)):,} ratings of {len(rated.candidates):,} captions"
+    title = f"{judged.layout}, {size}; {rated.left_out:,} references of their own image are left out"
+    print_notes(corpus.notes)
+    print_correlations(found, panel.missing, title)
+    write_json(
+        {
+            "scores": {name: correlation._asdict() for name, correlation in found.items()},
+            "missing": panel.missing,
+            "judgments": {"file": str(source), "layout": judged.layout, "sha256": sha256(source)},
+            "captions": len(rated.candidates),
+            "ratings": sum(map(len, rated.ratings)),
+            "left_out": rated.left_out,
+            **{name: config[name] for name in ("tokenizer", "split")},
+            "metrics": list(config.metrics),
+            "references": describe(files),
             "notes": corpus.notes,
             "versions": versions(),
         },

@@ -25,6 +25,11 @@ MAY_DIFFER = {
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text is a URL that can be fetched, and not a path."""
+    return text.lower().startswith(("http://", "https://"))
+
+
 def may_differ(setting: str) -> bool:
     """Return whether a resumed run may have another value of the setting than the run had before."""
     return any(setting == name or setting.startswith(f"{name}.") for name in MAY_DIFFER)

@@ -11,6 +11,7 @@ the alpha_ti, *gates* the beta_t and *context* the vector z_t of Xu et al. (2015
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -69,11 +70,15 @@ class Caption(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An image file with its reference captions; `image` is its name in the data set."""
+    """An image file with its reference captions; `image` is its name in the data set.
+
+    `objects` are the categories of its annotated objects, None if nobody annotated it.
+    """
 
     image: str
     path: str
     captions: tuple[Caption, ...]
+    objects: tuple[str, ...] | None = None
 
 
 class Dataset(NamedTuple):
@@ -214,6 +219,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     attention  (T, L) alpha, which sums to 1 at every step; (T, rows, columns) where the grid is known
     gates      (T,) beta
     words      the words without `<eos>`, if the tokens have been decoded
+    calibrated_log_probs  (T,) calibrated log p of each token, if the model is calibrated
+    unsure     whether the image is unlike those that the calibrated model was trained on
     """
 
     tokens: list[int]
@@ -221,6 +228,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     attention: Array
     gates: Array
     words: tuple[str, ...] = ()
+    calibrated_log_probs: Array | None = None
+    unsure: bool = False
 
     @property
     def caption(self) -> str:
@@ -231,3 +240,13 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     def log_prob(self) -> float:
         """log p of the whole caption."""
         return float(self.log_probs.sum())  # type: ignore[attr-defined]
+
+    @property
+    def confidence(self) -> float:
+        """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T), calibrated if the model is."""
+        return math.exp(float(self.best_log_probs.sum()) / max(len(self.tokens), 1))  # type: ignore[attr-defined]
+
+    @property
+    def best_log_probs(self) -> Array:
+        """Calibrated log p of each token (T,) if the model is calibrated, otherwise its log p."""
+        return self.log_probs if self.calibrated_log_probs is None else self.calibrated_log_probs

@@ -114,7 +114,7 @@ def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, s
         (
             "caption",
             ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"],
-            r"formats=\[jpg\] should be 'png', 'gif'",
+            r"formats=\[jpg\] should be 'jsonl', 'csv'",
         ),
         ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "compare=3"], "compare=3"),
         ("caption", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),
@@ -151,8 +151,8 @@ def test_faults_of_every_kind_are_reported_at_once():
 
 def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
     with pytest.raises(UserError) as error:
-        check_command("score", ["hypothses=a.txt"])
-    for fault in ("hypothses; did you mean 'hypotheses'", "hypotheses is not set"):
+        check_command("evaluate", ["checkpont=a.ckpt"])
+    for fault in ("checkpont; did you mean 'checkpoint'", "checkpoint is not set"):
         assert fault in str(error.value)
 
 

@@ -49,9 +49,9 @@ RECIPES = [choice for choice in CHOICES if choice.startswith(("dataset=", "exper
 ASKED = {
     "download": ["dataset"],
     "average": ["checkpoint", "output"],
+    "calibrate": ["checkpoint"],
     "evaluate": ["checkpoint"],
     "export": ["checkpoint"],
-    "score": ["hypotheses"],
     "reproduce": ["table"],
 }
 
@@ -181,4 +181,4 @@ def test_a_search_space_holds_nothing_that_a_trial_would_lack_outside_of_it(spac
 
 
 def test_evaluation_and_captioning_decode_alike():
-    assert compose("evaluate", [])[0].decoding == compose("caption", [])[0].decoding
+    assert compose("caption", [])[0].decoding == {**compose("evaluate", [])[0].decoding, "allow_unk": False}

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import math
 import re
 import textwrap
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
 
 
 def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.CaptureFixture[str]):
-    loop, attention = blocks(DOCS / "metrics.md", "python")
+    loop, single, attention, trust = blocks(DOCS / "metrics.md", "python")
     names: dict[str, Any] = {}
     exec(loop, names)
     lines = capsys.readouterr().out.splitlines()
@@ -98,9 +99,18 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     expected = panel.measure([caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"])
     figures = corpus_figures(expected.measured.values())
     assert scores == {name: pytest.approx(figure, abs=0.06) for name, figure in figures.items()}
+    exec(single, names)
+    printed = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert list(printed) == ["cider", "bleu1", "bleu2", "bleu3", "bleu4"]
+    assert json.loads(printed["bleu1"])[1] == pytest.approx(100 * math.exp(1 - 4 / 2), abs=0.1)
     exec(attention, names)
     found = {name: score.item() for name, score in names["pointing"].compute().items()}
     assert found == {"model": 100, "uniform": 25, "centre": 25}
+    capsys.readouterr()
+    exec(trust, names)
+    agreement, error = capsys.readouterr().out.splitlines()
+    assert agreement.startswith("MapFaithfulness(rank_correlation=0.9486")  # sqrt(0.9)
+    assert error == "0.33"
 
 
 def test_the_page_of_metrics_names_every_class():

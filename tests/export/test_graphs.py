@@ -13,6 +13,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import trace_graphs
 from showattendtell.export.graphs import Graph, graphs_of
+from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.tracing import open_session, to_onnx
@@ -91,7 +92,7 @@ def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(
     captioner = small_captioner(seed=3)
     fields = torch.randn(7, 3, 2, L, generator=torch.Generator().manual_seed(1))
     pixels = nn.functional.interpolate(fields, (64, 64))
-    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(max_length=6))  # type: ignore[arg-type]
+    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(max_length=6, allow_unk=False))  # type: ignore[arg-type]
     expected = [caption for [caption] in model.generate(pixels)]
     assert len({len(caption.tokens) for caption in expected}) > 1
     graphs, programs = graphs_and_programs(captioner, "greedy")
@@ -104,6 +105,21 @@ def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(
             torch.testing.assert_close(weights[:length], caption.attention, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(gates[:length], caption.gates, rtol=1e-4, atol=1e-5)
             assert not weights[length:].any()
+
+
+@pytest.mark.parametrize("way", ["torch", ONNX])
+@torch.no_grad()
+def test_a_calibrated_model_has_a_graph_of_unlikeness(way: str):
+    directions, _ = torch.linalg.qr(torch.randn(D, 2))
+    calibration = Calibration(torch.zeros(2), torch.rand(D), directions, torch.tensor(0.5))
+    model = ImageCaptioner(Grids(), small_captioner(), VOCABULARY, BeamSearch())  # type: ignore[arg-type]
+    with plain_torch():
+        graph = graphs_of(model.eval(), "float32", 6, calibration)["unlikeness"]
+        program = trace_graphs({"unlikeness": graph})["unlikeness"]
+    for number in (1, 5):
+        regions = torch.rand(number, L, D)
+        [found] = as_run(graph, program, way)(regions) if way == "onnx" else [as_run(graph, program, way)(regions)]
+        torch.testing.assert_close(found, calibration(regions), rtol=1e-4, atol=1e-5)
 
 
 def test_attention_that_draws_is_not_exported():

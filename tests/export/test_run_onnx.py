@@ -9,12 +9,18 @@ import torch
 from numpy import ndarray
 from PIL import Image
 from small_models import VOCABULARY, small_captioner
+from torch import nn
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.export.formats import describe_calibration
 from showattendtell.export.graphs import InitGraph, StepGraph
+from showattendtell.export.run_onnx import assess as script_assess
 from showattendtell.export.run_onnx import beam_search, preprocess
+from showattendtell.inference.confidence import assess, principal_directions
+from showattendtell.models.calibration import Calibration, unit_mean
 from showattendtell.models.kernels.parallel import plain_torch
 
 SEARCH: dict[str, Any] = {
@@ -24,6 +30,13 @@ SEARCH: dict[str, Any] = {
     "preprocessing": {"pixels": "uint8"},
 }
 REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Grids(nn.Module):
+    """In the place of an encoder, where the regions are there already."""
+
+    def locate(self, regions: torch.Tensor) -> torch.Tensor:
+        return regions
 
 
 def in_plain_torch(captioner: Any) -> dict[str, Any]:
@@ -57,6 +70,32 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
                 np.testing.assert_allclose(caption.gates, other.gates, rtol=1e-3, atol=1e-5)
                 lengths.add(len(caption.tokens))
     assert {1, 6} <= lengths
+
+
+@torch.no_grad()
+def test_the_script_is_as_sure_as_the_package():
+    captioner, close = small_captioner(seed=3), {"rel": 1e-4}
+    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(beam_size=3, max_length=6))  # type: ignore[arg-type]
+    mean, directions = principal_directions(unit_mean(REGIONS))
+    calibration = Calibration(torch.tensor([0.4, -0.1]), mean, directions, torch.tensor(torch.inf))
+    unlikeness = calibration(REGIONS)
+    calibration.threshold = unlikeness.median()
+    with plain_torch():
+        captions = model.generate(REGIONS)
+        expected = assess(model, calibration, REGIONS, captions)
+        graphs = in_plain_torch(captioner)
+        graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
+        card = {**SEARCH, "calibration": describe_calibration(calibration)}
+        for number, [other] in enumerate(expected):
+            pixels = np.array([number])
+            caption = beam_search(graphs, card, pixels, 3)
+            confidence, unsure = script_assess(graphs, card, pixels, caption)
+            assert confidence == pytest.approx(other.confidence, **close)
+            assert unsure == other.unsure
+            plain, never = script_assess(graphs, SEARCH, pixels, caption)
+            assert plain == pytest.approx(captions[number][0].confidence, **close)
+            assert not never
+    assert 0 < sum(one.unsure for [one] in expected) < len(expected)
 
 
 def photograph(folder: Path, kind: str) -> Path:

@@ -6,38 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from small_training import WORDS, small_config
+from small_checkpoints import save
+from small_training import WORDS
 
-from showattendtell.config.entry_point import Choices
-from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, load_model, save_model_folder, write_card
+from showattendtell.inference.checkpoints import CARD, load_model, save_model_folder
 from showattendtell.inference.weight_averaging import IN_COMMON, average
-from showattendtell.models.encoder import Encoder
-from showattendtell.types import Dataset
 
 QUERY = "captioner.attention.score.query.weight"
-
-
-def save(path: Path, seed: int, *settings: str, words: tuple[str, ...] = tuple(WORDS), tune: float = 0.0) -> str:
-    """A model as it was drawn, with its encoder's first weights moved by `tune`."""
-    torch.manual_seed(seed)
-    config = small_config(*settings)
-    encoder: Encoder = build(config.encoder)
-    vocabulary = Vocabulary.build([words], size=100)
-    if tune:
-        encoder.tuned = True
-        with torch.no_grad():
-            next(encoder.network.parameters()).add_(tune)
-    module = ImageCaptioner(
-        encoder, build_captioner(config, encoder.region_dim, len(vocabulary)), vocabulary, BeamSearch()
-    )
-    card = write_card(config, Choices({}, []), vocabulary, encoder, Dataset("small", {}))
-    torch.save({**card, "state_dict": module.state_dict()}, path)
-    return str(path)
 
 
 def weights(path: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from PIL import Image
 from runs import SIZES, TINY, Run, Start, assert_done, assert_error, held_out, validated
 
 from showattendtell.data.flickr import SPLIT_LISTS
+from showattendtell.data.shapes import read_shapes
 from showattendtell.runtime.files import LOCK, file_lock
 from showattendtell.types import Example, fingerprint
 
@@ -33,7 +34,7 @@ DOCUMENTED = {
     *("attention_correctness", "attention_baselines", "attention_by_kind"),
     *("attention_entropy", "attention_movement", "attention_coverage", "training_minutes"),
     *("dataset", "split", "split_sha256", "images", "checkpoint", "checkpoint_sha256", "seed", "decoding"),
-    *("choices", "config", "tokenizer", "versions", "captions", "references"),
+    *("choices", "config", "tokenizer", "versions", "captions", "references", "per_image"),
 }
 
 WORDS_ONLY = "metrics=[bleu]"
@@ -150,6 +151,45 @@ def assert_scores_fit_the_captions(result: dict[str, Any], examples: tuple[Examp
         result["bleu1"] * min(1, math.exp(1 - reference_words / words)), rel=1e-6
     )
     assert result["distinct_captions"] == len(set(result["captions"].values()))
+
+
+def test_evaluation_scores_each_image_objects_and_baselines(run: Run, checkpoint: Path, folder: Path):
+    metrics = "metrics=[bleu,rouge_l,cider,chair,grounding]"
+    line = ["evaluate", f"checkpoint={checkpoint}", metrics, "baselines=true", "output=baselines/results-test.json"]
+    done = assert_done(run(*line))
+    result = json.loads((folder / "baselines/results-test.json").read_text())
+    examples = held_out(folder)
+
+    assert list(result["per_image"]) == [example.image for example in examples]
+    for scores in result["per_image"].values():
+        assert scores.keys() == {"bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider"}
+    mean = np.mean([scores["cider"] for scores in result["per_image"].values()])
+    assert result["cider"] == pytest.approx(mean, abs=1e-3)
+
+    assert (result["chair_objects"], result["chair_images"]) == ("nouns", len(examples))
+    invented = sum(map(len, result["hallucinations"].values()))
+    assert result["chair_i"] == pytest.approx(100 * invented / max(result["chair_mentions"], 1))
+    assert result["chair_s"] == pytest.approx(100 * len(result["hallucinations"]) / len(examples))
+    assert 0 <= result["grounding_f1_all"] <= result["grounding_f1_loc"] <= 100
+
+    assert list(result["baselines"]) == ["constant", "nearest", "people", "model_leave_one_out"]
+    training = read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")
+    said = {" ".join(caption.words) for example in training for caption in example.captions}
+    assert result["baselines"]["constant"]["caption"] in said
+    for scores in result["baselines"].values():
+        assert scores.keys() >= {"bleu4", "rouge_l", "cider"}
+    assert "(2) best constant caption" in done.out
+    unbeaten = [name for name in ("bleu4", "rouge_l", "cider") if result[name] <= result["baselines"]["nearest"][name]]
+    assert any("nearest neighbour's caption" in note for note in result["notes"]) == bool(unbeaten)
+
+    done = assert_done(run("report", "runs=baselines", "columns=[bleu4,cider]", "output=baselines/table.json"))
+    [block] = json.loads((folder / "baselines/table.json").read_text())["blocks"]
+    rows = {row["model"]: row["figures"] for row in block["rows"]}
+    assert list(rows)[:3] == [
+        *("best constant caption", "nearest neighbour's caption", "people, one caption against the others")
+    ]
+    for label, name in zip(rows, ("constant", "nearest", "people"), strict=False):
+        assert rows[label]["cider"]["mean"] == pytest.approx(result["baselines"][name]["cider"])
 
 
 def test_evaluation_scores_another_split_next_to_the_checkpoint(run: Run, checkpoint: Path):

@@ -1,5 +1,6 @@
 """Pages and moving pictures that the commands write."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -29,6 +30,18 @@ def test_a_run_has_a_page_of_its_validation_images(run: Run, checkpoint: Path, f
         for caption in example.captions:
             written = caption.written or " ".join(caption.words)
             assert f'<li dir="auto">{written}</li>' in html
+
+
+def test_a_page_of_a_split_has_the_score_of_each_caption(run: Run, checkpoint: Path, folder: Path):
+    line = [f"checkpoint={checkpoint}", "split=val", SHORT, "decoding.allow_unk=false"]
+    assert_done(run("evaluate", *line, "metrics=[cider]", "output=val.json"))
+    assert_done(run("caption", *line, "number=3", "output=sorted.html"))
+    html = (folder / "sorted.html").read_text()
+    found = dict(zip(names(folder / "sorted.html"), re.findall(r' data-score="(.*?)"', html), strict=True))
+    scores = json.loads((folder / "val.json").read_text())["per_image"]
+    for name, score in found.items():
+        assert float(score) == pytest.approx(scores[name]["cider"], abs=1e-3)
+    assert len(re.findall(r' data-confidence="0\.\d{4}"', html)) == 3
 
 
 def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run: Run, checkpoint: Path, folder: Path):

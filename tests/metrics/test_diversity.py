@@ -1,6 +1,6 @@
 import pytest
 
-from showattendtell.metrics.diversity import diversity
+from showattendtell.metrics.diversity import disagreement, diversity
 
 CAPTIONS = [["a", "dog", "runs"], ["a", "dog", "runs"], ["a", "dog"], ["a"], []]
 
@@ -32,3 +32,19 @@ def test_nothing_said_has_no_distinct_words():
         "words_a_caption": 0,
         "novel": 100,
     }
+
+
+@pytest.mark.parametrize(
+    ("captions", "expected"),
+    [
+        (["a dog runs", "a dog runs"], 0),
+        (["a dog runs", "two men"], 1),
+        (["a dog runs", "a cat runs fast"], 1 - 2 * 2 / 7),
+        (["a dog", "a dog", "a cat"], (0 + 0.5 + 0.5) / 3),
+        (["a dog"], 0),
+        (["", ""], 0),
+        ([], 0),
+    ],
+)
+def test_captions_disagree_by_the_words_that_they_do_not_have_in_common(captions: list[str], expected: float):
+    assert disagreement(captions) == pytest.approx(expected)

@@ -362,6 +362,61 @@ def test_words_are_shaded_from_the_lowest_to_the_highest_value(open_page: Open):
     assert not tab.locator(".legend").is_visible()
 
 
+def of_confidence(*confidences: float) -> list[ImageCaptions]:
+    """One caption of each model; that of the second model has other words."""
+    captions = []
+    for number, confidence in enumerate(confidences):
+        caption = output(["a", "dog" if number == 0 else "cat"], made_up(0, 2, 3, 3), np.ones(2))
+        caption = caption._replace(log_probs=np.log([confidence] * 2))
+        captions.append(ImageCaptions("", photograph(30, 20), SEEN, (caption,)))
+    return captions
+
+
+def shown(tab: Any) -> str:
+    return "".join(name.removesuffix(".jpg") for name in tab.locator("h2").all_inner_texts())
+
+
+def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_page: Open):
+    measured = {"a": (50.0, 0.9), "b": (9.5, 0.5), "c": (120.0, 0.2)}
+    entries = [make_entry(f"{n}.jpg", of_confidence(sure), (), score) for n, (score, sure) in measured.items()]
+    tab = open_page(Page("3 photographs", ["soft"], entries))
+    order = tab.get_by_label("Photographs by")
+    assert order.locator("option").all_inner_texts() == [
+        *("their place in the data", "score (CIDEr-D), lowest first", "confidence, lowest first")
+    ]
+    assert shown(tab) == "abc"
+    order.focus()
+    for expected in ("bac", "cba"):
+        tab.keyboard.press("ArrowDown")
+        assert shown(tab) == expected
+        assert order.evaluate("one => one === document.activeElement")
+    tab.keyboard.press("Home")
+    assert shown(tab) == "abc"
+    assert tab.locator(".measures").first.inner_text() == "CIDEr-D 50.0 · confidence 0.90"
+    choose(tab, order="confidence")
+    word(tab, 0).hover()  # the maps are those of the photograph that is now the first
+    assert chosen(tab) == ["a"]
+    assert light(tab) is not None
+
+
+def test_photographs_are_sorted_by_the_disagreement_of_models(open_page: Open):
+    same, other = of_confidence(0.5), of_confidence(0.5, 0.25)
+    entries = [make_entry("a.jpg", [*same, *same]), make_entry("b.jpg", other)]
+    tab = open_page(Page("2 photographs", ["one", "two"], entries))
+    assert tab.locator(".measures").all_inner_texts() == [
+        *("confidence 0.50 · disagreement 0.00", "confidence 0.38 · disagreement 0.50")
+    ]
+    choose(tab, order="disagreement")
+    assert shown(tab) == "ba"
+    assert tab.locator("img").evaluate_all("all => all.every(one => one.naturalWidth)")
+
+
+def test_a_single_photograph_is_not_sorted(open_page: Open):
+    tab = open_page(two_models())
+    assert tab.get_by_label("Photographs by").count() == 0
+    assert tab.locator(".measures").count() == 0
+
+
 def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centred(open_page: Open):
     pictures = [photograph(300, 200), photograph(200, 300), photograph(300, 300)]
     entries = [make_entry(f"{n}.jpg", [gated(picture)]) for n, picture in enumerate(pictures)]

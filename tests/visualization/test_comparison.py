@@ -42,6 +42,43 @@ def test_seeds_are_one_row_with_their_mean_and_deviation(compared: Any):
     assert str(row.figures["bleu4"]) == "18.5 ± 0.4"
 
 
+BASELINES = {
+    "constant": {"caption": "a dog runs", "bleu4": 5.0, "cider": 10.0},
+    "nearest": {"bleu4": 31.25, "cider": 20.0},
+    "people": {"bleu4": 20.0},
+    "model_leave_one_out": {"bleu4": 28.0},
+}
+ROWS = ["best constant caption", "nearest neighbour's caption", "people, one caption against the others"]
+
+
+def test_baselines_are_rows_before_the_runs(compared: Any):
+    overview = compared(result(baselines=BASELINES, seed=1), result(baselines=BASELINES, seed=2))
+    assert labels(overview) == [*ROWS, "soft"]
+    figures = [row.figures for row in overview.blocks[0].rows]
+    assert [str(each["bleu4"]) for each in figures[:3]] == ["5.0", "31.2", "20.0"]
+    assert labels(compared(result())) == ["soft"]
+    with_paper = compared(result(baselines=BASELINES), with_paper=True)
+    assert labels(with_paper)[4:] == [*ROWS, "soft"]
+
+
+def test_a_run_that_does_not_beat_a_baseline_is_noted(compared: Any, tmp_path: Path):
+    beaten = {"soft": f"{tmp_path.name}/00 does not beat the nearest neighbour's caption in BLEU-4"}
+    overview = compared(result(baselines=BASELINES, cider=50.0))
+    assert overview.notes == tuple(f"Flickr8k: {label}: {note}" for label, note in beaten.items())
+    both = compared(result(baselines=BASELINES, cider=10.0)).notes
+    assert [note.partition("does not beat ")[2] for note in both] == [
+        *("the best constant caption in CIDEr", "the nearest neighbour's caption in BLEU-4, CIDEr")
+    ]
+    assert compared(result(baselines=BASELINES, cider=50.0, bleu4=40.0)).notes == ()
+
+
+def test_baselines_that_differ_between_runs_are_named_by_them(compared: Any, tmp_path: Path):
+    other = {**BASELINES, "nearest": {"bleu4": 12.0}}
+    overview = compared(result(baselines=BASELINES), result(baselines=other, seed=2), columns=("bleu4",))
+    nearest = [f"nearest neighbour's caption, of {tmp_path.name}/{run}" for run in ("00", "01")]
+    assert labels(overview) == [ROWS[0], *nearest, ROWS[2], "soft"]
+
+
 def test_one_seed_has_no_deviation(compared: Any):
     [[row]] = [block.rows for block in compared(result(meteor=19.123, bleu4=18.25)).blocks]
     assert (str(row.figures["bleu4"]), str(row.figures["meteor"])) == ("18.2", "19.12")

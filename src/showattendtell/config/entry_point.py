@@ -37,6 +37,7 @@ from showattendtell.config.validation import (
 )
 from showattendtell.errors import UserError, quiet_pipe
 from showattendtell.runtime.files import LOCK, lock_file
+from showattendtell.settings import is_url
 
 PLAIN = r"[\w./-]+"  # pattern of a value that needs no quotes, neither for the shell nor for Hydra
 
@@ -158,13 +159,13 @@ def without_dashes(arguments: Iterable[str]) -> list[str]:
 
 def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
     """Return the arguments with the positional ones collected as `setting=[...]`. An argument is positional if it has
-    no `=` or is the path of a file or folder.
+    no `=`, or is the path of a file or folder, or a URL.
 
     Raises:
         UserError: if the setting is given by name as well.
     """
     given = parse_arguments(arguments).overrides
-    places = [argument for argument in given if "=" not in argument or os.path.exists(argument)]
+    places = [argument for argument in given if "=" not in argument or os.path.exists(argument) or is_url(argument)]
     rest = [argument for argument in arguments if argument not in places]
     named = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
     if places and named:

@@ -118,6 +118,10 @@ class ModelConfig:
     device: Text
 
 
+CaptionMetric = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
+OtherMetric = Literal["attention", "chair", "grounding", "faithfulness", "calibration"]
+
+
 @dataclass
 class EvaluateConfig(ModelConfig):
     """Settings of `evaluate`.
@@ -128,19 +132,25 @@ class EvaluateConfig(ModelConfig):
             they were written; or ptb, Stanford's.
         metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
-            boxes it is always computed. metrics=[attention] generates no captions.
+            boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
+            show the regions that words depend on, scores captions again with regions left out. calibration, how often
+            probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
+            not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
         cache: the folder of the feature cache; by default that of training.
+        baselines: also score the best constant caption, the caption of the nearest training image, and people against
+            each other.
     """
 
     split: Split
     tokenizer: Literal["plain", "whitespace", "ptb"]
-    metrics: Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice", "attention"]]
+    metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
     clip: Text | None
     output: Text | None
     cache: Text | None
+    baselines: bool
 
 
 @dataclass
@@ -163,21 +173,21 @@ class CaptionConfig(CaptioningConfig):
     """Settings of `caption`.
 
     Attributes:
-        images: a photograph, a folder of photographs, or a list of both as [a.jpg,b.jpg]; given without images= as
-            well.
+        images: a photograph, the http or https URL of one, a folder, which is searched with its subfolders, or a list
+            of these as [a.jpg,b.jpg]; given without images= as well.
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
         number: how many images of the split, evenly spread; null for all.
-        formats: output formats for photographs: png, a picture of each with a panel for each word; gif and webp, the
-            same as an animation; html, one page of all that shows a word's attention map on hover. By default
-            [png,html]. A split is always one html page.
-        output: the folder for the pictures and the page, index.html; captions by default. With split= the file of the
-            page; page-SPLIT.html next to the checkpoint by default.
+        formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
+            a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
+            as an animation. By default [jsonl,csv,html]. A split is always one html page.
+        output: the folder for these files, whose earlier captions are replaced; by default captions, or captions-2, ...
+            if that has files. With split= the file of the page; page-SPLIT.html next to the checkpoint by default.
     """
 
     images: Texts | None
     split: Split | None
     number: PositiveInt | None
-    formats: Annotated[Sequence[Literal["png", "gif", "webp", "html"]], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Literal["jsonl", "csv", "html", "png", "gif", "webp"]], Field(min_length=1)] | None
     output: Text | None
 
 
@@ -235,6 +245,24 @@ class AverageConfig:
 
 
 @dataclass
+class CalibrateConfig:
+    """Settings of `calibrate`.
+
+    Attributes:
+        checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
+            on the hub, as owner/name.
+        output: the calibrated checkpoint, a file or, for a folder, a folder; by default the checkpoint itself.
+        cache: the folder of the feature cache; by default that of training.
+        device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+    """
+
+    checkpoint: Text
+    output: Text | None
+    cache: Text | None
+    device: Text
+
+
+@dataclass
 class ScoreConfig:
     """Settings of `score`.
 
@@ -252,9 +280,13 @@ class ScoreConfig:
         resamples: number of bootstrap samples of the images, for the intervals of differences.
         seed: seed of the bootstrap samples.
         output: the result file.
+        judgments: instead of hypotheses, a file of human judgements of captions: Flickr8k's ExpertAnnotations.txt or
+            CrowdFlowerAnnotations.txt, or a table of Composite; each metric gets its Kendall's tau with the ratings.
+        images: the folder of the judged images, for clip.
+        clip: a CLIP model for the tau of CLIPScore, a folder or a name on the hub (needs the package transformers).
     """
 
-    hypotheses: Texts
+    hypotheses: Texts | None
     references: Texts | None
     split: Text | None
     tokenizer: Literal["plain", "whitespace", "ptb"]
@@ -264,6 +296,9 @@ class ScoreConfig:
     resamples: PositiveInt
     seed: NonNegativeInt
     output: Text
+    judgments: Text | None
+    images: Text | None
+    clip: Text | None
 
 
 @dataclass
@@ -287,8 +322,9 @@ class FeaturesConfig:
 Bleu = Literal["bleu1", "bleu2", "bleu3", "bleu4"]
 BleuWithPenalty = Literal["bleu1_with_penalty", "bleu2_with_penalty", "bleu3_with_penalty", "bleu4_with_penalty"]
 Attention = Literal["pointing_game", "attention_correctness", "attention_entropy", "attention_movement"]
+Objects = Literal["chair_i", "chair_s", "grounding_f1_all", "grounding_f1_loc"]
 Others = Literal["distinct_captions", "training_minutes"]
-Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Others]
+Column = Literal[Bleu, BleuWithPenalty, "meteor", "rouge_l", "cider", "spice", "clip_score", Attention, Objects, Others]
 """The metrics of result files that can be columns of the table."""
 
 

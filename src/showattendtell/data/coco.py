@@ -101,6 +101,18 @@ def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str]
     return dataset
 
 
+CATEGORIES = (
+    *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
+    *("fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow"),
+    *("elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee"),
+    *("skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard"),
+    *("tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple"),
+    *("sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch"),
+    *("potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone"),
+    *("microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors", "teddy bear"),
+    *("hair drier", "toothbrush"),
+)
+"""The 80 categories of the instances, in their order."""
 SYNONYMS = {
     "person": (
         *("man", "woman", "boy", "girl", "child", "kid", "baby", "toddler", "guy", "lady", "gentleman", "adult"),
@@ -189,7 +201,8 @@ class CocoInstances:
 
 
 def mark_instances(dataset: Dataset, path: Path) -> Dataset:
-    """Add a phrase to captions for each word that names a category of objects in the image.
+    """Add a phrase to captions for each word that names a category of objects in the image, and the categories of its
+    objects to each image.
 
     A phrase has the boxes of all objects of its category in the image, except crowds. Its noun is the last word of the
     name, its kind the supercategory. Only words are compared: in an image with oranges, "orange cat" matches the fruit.
@@ -211,7 +224,10 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
     names = {name: category for category in content.categories for name in names_of(category.name)}
     images = {image.id: image for image in content.images}
     boxes: dict[str, dict[int, list[Box]]] = {}  # by image file and category
+    shown: dict[str, set[int]] = {image.file_name: set() for image in content.images}
     for thing in content.annotations:
+        if thing.image_id in images:
+            shown[images[thing.image_id].file_name].add(thing.category_id)
         if thing.image_id in images and not thing.iscrowd:
             image, (left, top, width, height) = images[thing.image_id], thing.bbox  # in pixels
             box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
@@ -227,7 +243,14 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
             phrases=tuple(Phrase(noun, tuple(seen[thing.id]), thing.supercategory) for noun, thing in named)
         )
 
-    return map_captions(dataset, mark)
+    def with_objects(example: Example) -> Example:
+        if example.image not in shown:
+            return example
+        known = sorted(category.name for category in content.categories if category.id in shown[example.image])
+        return example._replace(objects=tuple(known))
+
+    marked = map_captions(dataset, mark)
+    return marked._replace(splits={split: tuple(map(with_objects, part)) for split, part in marked.splits.items()})
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:

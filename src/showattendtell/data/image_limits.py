@@ -17,6 +17,12 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 """Supported image formats; MPO files are opened as JPEG. Others are not: Pillow starts Ghostscript for EPS, and decodes
 some rare formats in Python."""
 
+FILE_MEGABYTES = 16.0
+"""Default maximum size of a photograph from outside this machine: an upload, or the content of a URL."""
+
+MEGAPIXELS = 64.0
+"""Default maximum number of pixels of these photographs, in millions."""
+
 SCANS = 100
 """Maximum number of scans of a JPEG. Encoders write about 10, optimizers up to 64; libtiff has the same limit."""
 

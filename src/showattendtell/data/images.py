@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.image_limits import FORMATS, CostlyImageError, bounded_open, check_jpeg
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import ImageLength
+from showattendtell.settings import ImageLength, is_url
 from showattendtell.types import Box
 
 PIXELS = 2
@@ -175,21 +176,60 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
 
-def find_images(places: Sequence[str]) -> list[Path]:
-    """Return the given files, and the image files in the given folders.
+class FoundImages(NamedTuple):
+    """Images by their places, paths or URLs.
+
+    places  in the order of `find_images`
+    names   the path of each image within the folder that was searched; its own name if it was given
+    others  number of other files in the folders
+    """
+
+    places: list[str]
+    names: list[str]
+    others: int
+
+
+def find_images(places: Sequence[str]) -> FoundImages:
+    """Return the given files and URLs, and the image files in the given folders and their subfolders, sorted.
+
+    Hidden files and folders are skipped. A folder that is reached twice, by a link, is searched once.
 
     Raises:
-        UserError: a folder has no image files.
+        UserError: a folder has no image files, or cannot be read.
     """
-    known, files = Image.registered_extensions(), []
-    for place in map(Path, places):
-        inside = sorted(place.iterdir()) if place.is_dir() else []
-        images = [file for file in inside if known.get(file.suffix.lower()) in (*FORMATS, "MPO")]
-        found = [file for file in images if not file.name.startswith(".") and file.is_file()]
-        if place.is_dir() and not found:
+    known = Image.registered_extensions()
+    found, names, others = list[str](), list[str](), 0
+    for place in places:
+        if is_url(place) or not os.path.isdir(place):
+            found.append(place)
+            names.append(PurePosixPath(urlsplit(place).path if is_url(place) else place).name or "photograph")
+            continue
+        files = list(_walk(place))
+        images = [file for file in files if known.get(file.suffix.lower()) in (*FORMATS, "MPO")]
+        if not images:
             raise UserError(f"the folder {place} holds no image files; give one that does, or name files")
-        files += found or [place]
-    return files
+        found += map(str, images)
+        names += (str(file.relative_to(place)) for file in images)
+        others += len(files) - len(images)
+    return FoundImages(found, names, others)
+
+
+def _walk(folder: str) -> Iterator[Path]:
+    """Yield the files in and below a folder."""
+
+    def refuse(fault: OSError) -> None:
+        raise UserError(f"the folder {fault.filename} cannot be read ({fault.strerror}); change its permissions")
+
+    searched = set[tuple[int, int]]()
+    for path, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
+        status = os.stat(path)
+        if (status.st_dev, status.st_ino) in searched:
+            folders.clear()
+            continue
+        searched.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        shown = (Path(path, name) for name in sorted(files) if not name.startswith("."))
+        yield from filter(Path.is_file, shown)
 
 
 Mean = Annotated[float, Field(ge=-1000, le=1000)]

@@ -21,17 +21,17 @@ def main(config: DictConfig) -> None:
     require(formats)
     weights = weights_file(find_model(config.checkpoint))
     output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
-    model = load_model(config.checkpoint, "cpu", BeamSearch(), config.attention).module
+    model, _, _, calibration = load_model(config.checkpoint, "cpu", BeamSearch(), config.attention)
     preprocessing = model.encoder.preprocessing
     if config.images is None:
         images = generated_images(preprocessing.crop, 8)
     else:
-        files = find_images([config.images] if isinstance(config.images, str) else config.images)
-        images = [preprocessing(open_image(file)).unsqueeze(0).numpy() for file in files]
+        found = find_images([config.images] if isinstance(config.images, str) else config.images)
+        images = [preprocessing(open_image(file)).unsqueeze(0).numpy() for file in found.places]
     with new_folder(output) as folder:
         with plain_torch():
-            graphs = graphs_of(model, config.pixels, config.max_length)
-            card = metadata_of(model, weights, config.pixels, config.max_length)
+            graphs = graphs_of(model, config.pixels, config.max_length, calibration)
+            card = metadata_of(model, weights, config.pixels, config.max_length, calibration)
             card = write_formats(folder, graphs, formats, card)
         rows = check_formats(model, folder, formats, card, images)
         write_card(folder, card)

@@ -62,7 +62,7 @@ def time_captions(caption: CaptionFunction, images: Sequence[ndarray]) -> tuple[
 
 def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> CaptionFunction:
     """Return the captioning function of the model itself, with its weights prepared once, as graphs have them."""
-    decoding = BeamSearch(beam_size=beam, max_length=max_length)
+    decoding = BeamSearch(beam_size=beam, max_length=max_length, allow_unk=False)
     ensemble = CaptionerEnsemble([ImageCaptioner(model.encoder, model.captioner, model.vocabulary, decoding)])
 
     def caption(pixels: ndarray) -> OnnxCaption:

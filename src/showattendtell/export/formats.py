@@ -24,6 +24,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
 from showattendtell.export.graphs import NEVER, Graph, Pixels
+from showattendtell.models.calibration import Calibration
 from showattendtell.runtime.files import UNFINISHED, sha256
 from showattendtell.runtime.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
 
@@ -143,7 +144,9 @@ def read_graphs(graphs: Iterable[str], name: FormatName, folder: Path) -> dict[s
         return {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in graphs}
 
 
-def metadata_of(model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: int) -> dict[str, Any]:
+def metadata_of(
+    model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: int, calibration: Calibration | None = None
+) -> dict[str, Any]:
     """Return the description of the model as plain data; graphs and files are added when they are written."""
     seen = model.encoder.preprocessing
     return {
@@ -162,7 +165,13 @@ def metadata_of(model: ImageCaptioner, weights: Path, pixels: Pixels, max_length
             "longest": LONGEST,
             "pixels": pixels,
         },
+        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
     }
+
+
+def describe_calibration(calibration: Calibration) -> dict[str, Any]:
+    """Return what `run_onnx` needs of a calibration besides the graph `unlikeness`."""
+    return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
 
 
 def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The four graphs of an exported captioner, in plain torch.
+"""The graphs of an exported captioner, in plain torch.
 
 Inputs and outputs are contiguous tensors: compiled code reads memory in the order of the example that it was compiled
 for, and ignores strides.
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
-from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.data.vocabulary import EOS, PAD, START, UNK
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.models.attention import AttentionCache
+from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState
 from showattendtell.models.encoder import Encoder
@@ -22,7 +23,7 @@ from showattendtell.models.kernels.attention import AdditiveKeys
 
 Pixels = Literal["uint8", "float32"]
 
-NEVER = (PAD, START)
+NEVER = (PAD, START, UNK)
 """Tokens that no caption contains."""
 
 
@@ -194,8 +195,12 @@ class Graph(NamedTuple):
 
 
 @torch.no_grad()
-def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[str, Graph]:
+def graphs_of(
+    model: ImageCaptioner, pixels: Pixels, max_length: int, calibration: Calibration | None = None
+) -> dict[str, Graph]:
     """Return the graphs of a model in plain torch; call and export them within `plain_torch()`.
+
+    A calibrated model has one more, `unlikeness`, from regions (I, L, D) to (I,).
 
     Raises:
         UserError: the attention samples, or its keys are not tensors.
@@ -220,9 +225,12 @@ def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[st
     rows = images | dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
     captions = ("tokens", "log_prob", "attention", "gates")
     greedy = GreedyGraph(encode, begin, step, max_length)
-    return {
+    graphs = {
         "encode": Graph(encode, (seen,), {"pixels": "images"}, ("regions",), "images"),
         "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
         "step": Graph(step, written, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"),
         "greedy": Graph(greedy, (seen,), {"pixels": "images"}, captions, "images"),
     }
+    if calibration is not None:
+        graphs["unlikeness"] = Graph(calibration, (regions,), {"regions": "images"}, ("unlikeness",), "images")
+    return graphs

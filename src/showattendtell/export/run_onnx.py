@@ -17,7 +17,8 @@ from numpy import ndarray
 from PIL import Image, ImageOps
 
 Graphs = Mapping[str, Callable[..., list[ndarray]]]
-"""`encode`, `begin`, `step` and `greedy`: functions from arrays to arrays, in the order of captioner.json."""
+"""`encode`, `begin`, `step`, `greedy` and, of a calibrated model, `unlikeness`: functions from arrays to arrays, in the
+order of captioner.json."""
 
 Card = Mapping[str, Any]
 """Content of captioner.json."""
@@ -129,6 +130,35 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxC
     return ended or open_captions[0]
 
 
+def assess(graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption) -> tuple[float, bool]:
+    """Return the confidence of a caption of one image, 0 to 1, and whether the model is unsure of the image.
+
+    The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
+    """
+    [regions] = graphs["encode"](_typed(pixels, card))
+    keys, hidden, cell = graphs["begin"](regions)
+    image_index, total = np.zeros(1, np.int64), 0.0
+    for last, word in zip([card["special"]["start"], *caption.tokens], caption.tokens, strict=False):
+        read = np.array([last], np.int64)
+        log_probs, _, _, hidden, cell = graphs["step"](regions, keys, image_index, hidden, cell, read)
+        total += float(_calibrate(log_probs[0], card)[word])
+    unsure = False
+    if "calibration" in card:
+        [unlikeness] = graphs["unlikeness"](regions)
+        unsure = bool(unlikeness[0] > card["calibration"]["threshold"])
+    return float(np.exp(total / max(1, len(caption.tokens)))), unsure
+
+
+def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
+    """Return log p (V,) of a calibrated model: divided by exp(t_0 + t_1 H), H the entropy, and normalised."""
+    if "calibration" not in card:
+        return log_probs
+    offset, slope = card["calibration"]["temperature"]
+    entropy = -(np.exp(log_probs) * log_probs).sum()
+    scaled = log_probs / np.exp(offset + slope * entropy)
+    return scaled - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
+
+
 def _continue(
     captions: list[OnnxCaption], log_probs: ndarray, never: list[int], number: int
 ) -> list[tuple[float, int, int]]:
@@ -172,7 +202,9 @@ def main() -> None:
             caption = beam_search(graphs, card, pixels, given.beam)
         else:
             [caption] = greedy_search(graphs, card, pixels)
-        print(f"{path}: {' '.join(words_of(caption, card))}")
+        confidence, unsure = assess(graphs, card, pixels, caption)
+        print(f"{path}: {' '.join(words_of(caption, card))}{' (not sure)' if unsure else ''}")
+        print(f"  confidence {confidence:.2f}")
         if given.where:
             print_places(caption, card)
 

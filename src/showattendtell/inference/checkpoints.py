@@ -6,7 +6,7 @@ publishing: `config.json`, `model.safetensors` and a model card. No code in eith
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +34,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean, printable
+from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.runtime.distributed import local_device
@@ -53,11 +54,20 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ENCODER = "encoder."
 """Prefix of the encoder's weights in a state dict."""
 
+CALIBRATION = "calibration"
+"""Entry of a checkpoint with the tensors of its `Calibration`; in a model folder the prefix of their names."""
+
 CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
 """The setting `cache` of a published model, resolved on the machine that uses it."""
 
 SHIPPED = "flickr8k_soft"
 """Name of the default bundled model."""
+
+SHIPPED_NOTE = (
+    f"{SHIPPED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
+    "people and dogs that are not there"
+)
+"""What a user of the bundled model should know."""
 
 
 class _EncoderCard(TypedDict):
@@ -78,11 +88,13 @@ class _Card(TypedDict):
 
 
 class LoadedModel(NamedTuple):
-    """A trained model, the configuration that it was trained with, and the metadata of its checkpoint."""
+    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, and its calibration,
+    if it is calibrated."""
 
     module: ImageCaptioner
     config: Config
     card: dict[str, Any]
+    calibration: Calibration | None = None
 
     @property
     def choices(self) -> dict[str, str]:
@@ -127,6 +139,7 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
     """
     file = find_model(path)
     card, state = read_checkpoint(file)
+    calibration = _take_calibration(state, path)
     published = not any(name.startswith(ENCODER) for name in state)
     try:
         for part in ("attention", "decoder"):
@@ -180,7 +193,50 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         raise UserError(
             f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
         ) from None
-    return LoadedModel(module.eval().to(_device(device)), config, card)
+    if calibration and len(calibration.mean) != encoder.region_dim:
+        raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
+    place = _device(device)
+    return LoadedModel(module.eval().to(place), config, card, calibration and calibration.to(place))
+
+
+def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:
+    """Remove the calibration from a state dict and return it, if there is one.
+
+    Raises:
+        UserError: it lacks a tensor, or has one of another shape.
+    """
+    own = {name: state.pop(name) for name in list(state) if name.startswith(f"{CALIBRATION}.")}
+    if not own:
+        return None
+    tensors = [own.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
+    temperature, mean, directions, threshold = tensors
+    shapes = (temperature.shape, directions.shape[:1], directions.ndim, threshold.ndim)
+    if len(own) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
+        raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
+    return Calibration(*tensors)
+
+
+def calibration_state(calibration: Calibration) -> dict[str, Tensor]:
+    """Return the tensors of a calibration by their names in a model folder."""
+    return {f"{CALIBRATION}.{name}": values.cpu() for name, values in calibration.state_dict().items()}
+
+
+def write_calibration(checkpoint: Path, calibration: Calibration, output: Path) -> None:
+    """Write a copy of a checkpoint or a model folder with another calibration. Its weights stay the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if checkpoint.is_dir():
+        card, state = read_checkpoint(checkpoint)
+        weights = {name: own for name, own in state.items() if not name.startswith(f"{CALIBRATION}.")}
+        with_encoder = any(name.startswith(ENCODER) for name in weights)
+        write_model_folder(output, card, weights | calibration_state(calibration), with_encoder)
+        if (card_page := checkpoint / "README.md").is_file() and output != checkpoint:
+            (output / card_page.name).write_bytes(card_page.read_bytes())
+    else:
+        tensors = {name: values.cpu() for name, values in calibration.state_dict().items()}
+        save({**load(checkpoint), CALIBRATION: tensors}, output)
 
 
 def reading_settings(trained: Config, **changes: Any) -> Config:
@@ -228,7 +284,9 @@ def save_model_folder(restored: LoadedModel, folder: Path) -> None:
         with suppress(UserError):
             named, ours = build(restored.config.encoder).network, restored.module.encoder.network
             is_published = state_hash(named.state_dict()) == state_hash(ours.state_dict())
-    write_model_folder(folder, restored.card, restored.module.state_dict(), with_encoder=not is_published)
+    state = restored.module.state_dict()
+    state |= calibration_state(restored.calibration) if restored.calibration else {}
+    write_model_folder(folder, restored.card, state, with_encoder=not is_published)
 
 
 def load_models(
@@ -345,6 +403,9 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     else:
         checkpoint = load(file)
         card, state = checkpoint[CARD], checkpoint.get("state_dict", {})
+        calibration = checkpoint.get(CALIBRATION, {})
+        if isinstance(state, dict) and isinstance(calibration, dict):
+            state = state | {f"{CALIBRATION}.{name}": values for name, values in calibration.items()}
     card = _upgrade(card)
     if card.get("format") != FORMAT:
         raise UserError(
@@ -430,6 +491,11 @@ def bundled_models() -> dict[str, Path]:
     """Return the folder of each bundled model by its name."""
     root = Path(str(files("showattendtell") / "shipped"))
     return {folder.parent.name: folder.parent for folder in sorted(root.glob(f"*/{CONFIG}"))}
+
+
+def note_about(names: Iterable[str]) -> str:
+    """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
+    return SHIPPED_NOTE if any(name == SHIPPED and not Path(name).exists() for name in names) else ""
 
 
 def find_model(name: str) -> Path:

@@ -9,6 +9,7 @@ import torch
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.datamodules.datasets import Source
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import (
@@ -22,7 +23,7 @@ from showattendtell.inference.checkpoints import (
 )
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_figures, image_scores
 from showattendtell.metrics.clip_score import Clip
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
@@ -48,6 +49,7 @@ class EvaluationRun(NamedTuple):
     hashes: SHA-256 of the files with their weights.
     writers: each model with its images.
     mirrors: each model with mirror images; empty if the decoding does not use them.
+    source: the images of any examples, as the first model reads them.
     """
 
     checkpoints: Sequence[str]
@@ -57,6 +59,7 @@ class EvaluationRun(NamedTuple):
     mirrors: Sequence[Predictor]
     dataset: Dataset
     split: str
+    source: Source
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -127,14 +130,16 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     pairs = [(model.module, source) for model, source in zip(models, sources, strict=True)]
     writers = [Predictor(module, source(examples)) for module, source in pairs]
     mirrors = [Predictor(module, source(examples, "mirrored")) for module, source in pairs if decoding.mirrored]
-    return EvaluationRun(checkpoints, hashes, models, writers, mirrors, dataset, config.split)
+    return EvaluationRun(checkpoints, hashes, models, writers, mirrors, dataset, config.split, sources[0])
 
 
 class Scores(NamedTuple):
-    """Scores of captions by their names in result files, and the reason for each missing metric."""
+    """Scores of captions by their names in result files, the reason for each missing metric, and the scores of each
+    image."""
 
     figures: dict[str, float]
     missing: dict[str, str]
+    per_image: dict[str, dict[str, float]]
 
 
 def score(
@@ -154,7 +159,12 @@ def score(
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
-    from showattendtell.metrics.modular import CLIPScore, Diversity, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
+        CLASSES,
+        CLIPScore,
+        Diversity,
+        measure,
+    )
 
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
@@ -162,7 +172,7 @@ def score(
     corpus = in_words(MatchedCaptions(list(written), list(references.values()), sentences), config.tokenizer)
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
-    panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name != ATTENTION])
+    panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name in CLASSES])
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)
@@ -175,7 +185,7 @@ def score(
             figures["clip_score"] = clip_score.compute().item()
         except UserError as fault:
             panel.missing["clip_score"] = str(fault)
-    return Scores(figures, panel.missing)
+    return Scores(figures, panel.missing, image_scores(list(written), panel.measured.values()))
 
 
 def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:

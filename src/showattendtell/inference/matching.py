@@ -62,8 +62,7 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
     if len({len(file.captions) for file in plain.values()}) > 1:
         sizes = ", ".join(f"{path} has {len(file.captions):,}" for path, file in plain.items())
         raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
-    files = [*hypotheses.values(), *references.values()]
-    aliases = {alias: image for file in files for alias, image in file.aliases.items()}
+    aliases = aliases_of([*hypotheses.values(), *references.values()])
     known = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
     written = {path: _named(file.captions.items(), aliases) for path, file in hypotheses.items()}
     faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, known, partial)]
@@ -79,6 +78,20 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         {path: [captions[image][0] for image in images] for path, captions in written.items()},
         (left_out,) if len(images) < len(known) else (),
     )
+
+
+def aliases_of(files: Iterable[CaptionFile]) -> dict[str, str]:
+    """Return the names of images by their second names in the files."""
+    return {alias: image for file in files for alias, image in file.aliases.items()}
+
+
+def references_of(references: Files, split: str | None) -> Sentences:
+    """Return the reference captions of a split by image, from all files together.
+
+    Raises:
+        UserError: no file has that split.
+    """
+    return _named(_of_split(references, split), aliases_of(references.values()))
 
 
 def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:

@@ -14,18 +14,25 @@ from rich.progress import Progress
 
 from showattendtell.config.instantiate import Config, build
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
+from showattendtell.data.urls import fetch_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import SHIPPED, LoadedModel, load_models, save_model_folder
+from showattendtell.inference.confidence import assess
+from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.settings import is_url
 from showattendtell.types import CaptionOutput, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
 TOGETHER = 8
 """Default batch size in photographs."""
+
+PIXELS_TOGETHER = 100_000_000
+"""A batch of files ends after the photograph that exceeds this number of pixels, which take 300 MB."""
 
 
 class CaptioningPipeline(ModelHubMixin):
@@ -47,6 +54,18 @@ class CaptioningPipeline(ModelHubMixin):
     def config(self) -> Config:
         """The configuration that the first model was trained with."""
         return self.models[0].config
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration of the model; None if it has none, or for an ensemble."""
+        return self.models[0].calibration if len(self.models) == 1 else None
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether captions do not depend on random draws."""
+        attentions = [model.module.captioner.attention for model in self.models]
+        draws = any(one.stochastic and one.inference_mode == "sample" for one in attentions)
+        return isinstance(self._first.decoding, BeamSearch) and not draws
 
     @property
     def _first(self) -> ImageCaptioner:
@@ -103,7 +122,12 @@ class CaptioningPipeline(ModelHubMixin):
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
+            if self.calibration:  # the images are encoded once, for the captions and their confidence
+                with torch.no_grad():
+                    seen[0] = self._first.encoder(seen[0])
             written = self._ensemble.generate([*seen, *mirrors])
+            if self.calibration:
+                written = assess(self._first, self.calibration, self._first.regions(seen[0]), written)
         first, vocabulary = self._first.encoder, self._first.vocabulary
         for (name, image), captions in zip(pictures, written, strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
@@ -114,6 +138,8 @@ class CaptioningPipeline(ModelHubMixin):
                     caption.attention.unflatten(1, first.grid).numpy(),
                     caption.gates.numpy(),
                     tuple(vocabulary.decode(caption.tokens)),
+                    None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
+                    caption.unsure,
                 )
                 for caption in captions
             )
@@ -183,7 +209,8 @@ def load(
         attention_mode: how hard attention selects regions: a sample, the most probable region, or the expectation; by
             default as in training.
         seed: random seed; None does not change torch's generator.
-        search: settings of `BeamSearch` such as `beam_size=5`, if no decoding is given.
+        search: settings of `BeamSearch` such as `beam_size=5`, if no decoding is given. By default, captions have no
+            `<unk>`.
 
     Raises:
         UserError: a checkpoint is missing, damaged or not from this project, or a setting is unknown.
@@ -192,7 +219,7 @@ def load(
     if decoding and search:
         raise UserError(f"{', '.join(search)} belong to the decoding that is given; set them there")
     try:
-        chosen = decoding or BeamSearch(**{"beam_size": 3, **search})
+        chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
     except (TypeError, ValueError) as fault:
         raise UserError(f"invalid decoding options: {fault}") from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
@@ -202,20 +229,25 @@ def load(
 def _folder(photograph: Any) -> list[Photograph] | None:
     """Return the image files of a folder; None if it is not a folder."""
     is_folder = isinstance(photograph, str | Path) and Path(photograph).is_dir()
-    return [*find_images([str(photograph)])] if is_folder else None
+    return [*find_images([str(photograph)]).places] if is_folder else None
+
+
+def checkpoint_groups(config: Config) -> list[list[str]]:
+    """Return the checkpoints of each pipeline that the configuration of a command names: those of `checkpoint`, an
+    ensemble if there are several, and each of `compare` alone."""
+    checkpoint, compare = (
+        [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
+    )
+    return [checkpoint, *([path] for path in compare)]
 
 
 def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return the pipelines that the configuration of a command names: that of `checkpoint`, an ensemble if it is a
-    list, and one for each of `compare`.
+    """Return the pipelines of `checkpoint_groups`.
 
     Raises:
         UserError: `names` does not have a different name for each.
     """
-    checkpoint, compare = (
-        [setting] if isinstance(setting, str) else list(setting) for setting in (config.checkpoint, config.compare)
-    )
-    groups = [checkpoint, *([path] for path in compare)]
+    groups = checkpoint_groups(config)
     paths = [path for group in groups for path in group]
     short, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
     names = config.names or [" + ".join(short[path] for path in group) for group in groups]
@@ -244,22 +276,38 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def caption_all(
-    captioners: Sequence[CaptioningPipeline], files: Sequence[Path], faults: list[str]
+    captioners: Sequence[CaptioningPipeline], places: Sequence[str], faults: list[str]
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
-    """Caption files with each pipeline. Yield the position of a file, and its captions by every pipeline.
+    """Caption files and URLs with each pipeline. Yield the position of a place, and its captions by every pipeline.
 
-    Files that cannot be read are skipped; their errors are added to `faults`.
+    Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
+    not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `faults`.
     """
     console = Console(stderr=True)
-    silent = not console.is_terminal or len(files) < 2
+    silent = not console.is_terminal or len(places) < 2
+    most = TOGETHER if all(captioner.is_deterministic for captioner in captioners) else 1
     with Progress(console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()) as progress:
-        for number, file in enumerate(progress.track(files, description="captioning")):
-            try:
-                photograph = open_image(file)
-            except UserError as fault:
-                faults.append(str(fault))
-                continue
-            yield number, [captioner(photograph) for captioner in captioners]
+        task = progress.add_task("captioning", total=len(places))
+        for batch in _open_batches(places, most, faults):
+            photographs = list(batch.values())
+            outputs = zip(*(captioner(photographs) for captioner in captioners), strict=True)
+            for number, of_each in zip(batch, outputs, strict=True):
+                progress.update(task, completed=number + 1)
+                yield number, list(of_each)
+
+
+def _open_batches(places: Sequence[str], most: int, faults: list[str]) -> Iterator[dict[int, Image.Image]]:
+    """Yield photographs by their position, at most `most` together."""
+    batch = dict[int, Image.Image]()
+    for number, place in enumerate(places):
+        try:
+            batch[number] = fetch_image(place) if is_url(place) else open_image(place)
+        except UserError as fault:
+            faults.append(str(fault))
+        pixels = sum(one.width * one.height for one in batch.values())
+        if batch and (len(batch) == most or pixels > PIXELS_TOGETHER or number == len(places) - 1):
+            yield batch
+            batch = {}
 
 
 def warn_of_size(photographs: int, how: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -19,7 +20,7 @@ from showattendtell.metrics.attention import (
     attention_figures,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
-from showattendtell.types import CaptionerOutput, Example
+from showattendtell.types import Box, Caption, CaptionerOutput, Example
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
@@ -102,6 +103,24 @@ def maps_at_nouns(
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
             for phrase in phrases[number]:
                 yield GroundedWord(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+
+
+def maps_of_captions(
+    module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], written: Sequence[Sequence[str]]
+) -> Iterator[tuple[np.ndarray, Box]]:
+    """Yield for each image the attention maps (T, rows, columns) at the T words of a caption, and the part of the image
+    that they cover.
+
+    Args:
+        written: a caption in words for each example.
+    """
+    own = [each._replace(captions=(Caption(tuple(words)),)) for each, words in zip(examples, written, strict=True)]
+    captions = CaptionDataset(own, module.vocabulary, images)
+    for together, trace in _trace(module, captions, list(range(len(captions))), "grounding"):
+        for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
+            width, height = image_size(examples[number].path)
+            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            yield alpha[: len(written[number])].reshape(-1, *module.encoder.grid), seen
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from showattendtell.metrics.modular import (
+        CHAIR,
         METEOR,
         ROUGEL,
         SPICE,
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
         CorpusBLEU,
         Diversity,
         Endings,
+        Faithfulness,
+        Grounding,
         Means,
         PointingGame,
         RelationAccuracy,
     )
 
 __all__ = [
+    "CHAIR",
     "METEOR",
     "ROUGEL",
     "SPICE",
@@ -31,6 +35,8 @@ __all__ = [
     "CorpusBLEU",
     "Diversity",
     "Endings",
+    "Faithfulness",
+    "Grounding",
     "Means",
     "PointingGame",
     "RelationAccuracy",

@@ -35,6 +35,19 @@ class BleuCounts(SufficientStatistics):
         corpora = [_score(counts) for counts in copies @ self.by_image]
         return {name: np.array([figures[name] for figures in corpora]) for name in corpora[0]}
 
+    def per_image(self) -> dict[str, Array]:
+        """Return sentence BLEU-1 to BLEU-4 in percent, with brevity penalty.
+
+        pycocoevalcap adds 1e-15 to the matches, so a caption without a common 4-gram has a BLEU-4 near 0.
+        """
+        scorer = BleuScorer(n=4)
+        scorer.ctest = [
+            {"correct": image[:4], "guess": image[4:8], "testlen": image[8], "reflen": [image[9]]}
+            for image in self.by_image.tolist()
+        ]
+        _, scores = scorer.compute_score(option="closest")
+        return {f"bleu{n}": 100 * np.array(each) for n, each in enumerate(scores, start=1)}
+
 
 def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:
     """Count matching n-grams and lengths of every image."""

@@ -7,6 +7,7 @@ so captions are read only once.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ class SufficientStatistics(ABC):
             copies: (R, N) the count of each image in each corpus.
         """
 
+    def per_image(self) -> dict[str, Array]:
+        """Return the scores (N,) of each caption alone, by name: those of a corpus of its image; rates in percent."""
+        return self.figures(np.eye(len(self.by_image)))
+
 
 @dataclass(frozen=True, eq=False)
 class ImageMeans(SufficientStatistics):
@@ -49,6 +54,9 @@ class ImageMeans(SufficientStatistics):
     def figures(self, copies: Array) -> dict[str, Array]:
         return {self.name: copies @ self.by_image / copies.sum(axis=1)}
 
+    def per_image(self) -> dict[str, Array]:
+        return {self.name: self.by_image}
+
 
 def corpus_figures(measured: Iterable[SufficientStatistics]) -> dict[str, float]:
     """Return the scores of the original corpus, in which every image counts once."""
@@ -57,6 +65,24 @@ def corpus_figures(measured: Iterable[SufficientStatistics]) -> dict[str, float]
         for metric in measured
         for name, [figure] in metric.figures(np.ones((1, len(metric.by_image)))).items()
     }
+
+
+DIGITS = 4
+"""Digits after the decimal point of the scores of single images in result files."""
+
+
+def image_scores(images: Sequence[str], measured: Iterable[SufficientStatistics]) -> dict[str, dict[str, float]]:
+    """Return the scores of each image by its name, as in result files.
+
+    A metric that fails for single images is left out.
+    """
+    scores: dict[str, dict[str, float]] = {image: {} for image in images}
+    for metric in measured:
+        with suppress(MetricError):
+            for name, values in metric.per_image().items():
+                for image, value in zip(images, values.tolist(), strict=True):
+                    scores[image][name] = round(value, DIGITS)
+    return scores
 
 
 class Resampled(NamedTuple):

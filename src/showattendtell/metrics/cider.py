@@ -17,7 +17,7 @@ training captions), and are fast enough for every training step.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pycocoevalcap.cider.cider_scorer import CiderScorer
@@ -96,6 +96,21 @@ class CiderD:
     def score(self, caption: Weighted, references: Sequence[Weighted]) -> float:
         """Return the mean over references and n-gram lengths, times 10."""
         return 10 * sum(_similarity(caption, said) for said in references) / len(references)
+
+
+def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, Sequence[Caption]], float]:
+    """Return a function of a caption and its references that computes CIDEr-D in percent, as `measure_cider` does.
+
+    Args:
+        references: reference captions by image, which give the document frequencies.
+    """
+    cider = CiderD(DocumentFrequencies.of(references))
+
+    def score(caption: Caption, said: Sequence[Caption]) -> float:
+        [own], others = split_captions([caption]), split_captions(said)
+        return 100 * cider.score(cider.weigh(count_ngrams(own)), [cider.weigh(count_ngrams(one)) for one in others])
+
+    return score
 
 
 def _similarity(caption: Weighted, said: Weighted) -> float:

@@ -1,8 +1,10 @@
 """Diversity of captions, relative to each other and to the training captions, and statistics of their endings."""
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 from typing import NamedTuple
+
+from pycocoevalcap.rouge.rouge import my_lcs
 
 from showattendtell.metrics.tokenizers import Caption, split_captions
 
@@ -38,6 +40,19 @@ def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None 
 
 def _share_distinct(ngrams: Sequence[object]) -> float:
     return 100 * len(set(ngrams)) / max(len(ngrams), 1)
+
+
+def disagreement(captions: Sequence[Caption]) -> float:
+    """Return how much captions of one image differ, 0 to 1: the mean of 1 - 2 l / (m + n) over all pairs.
+
+    l is the length of the longest common subsequence of two captions of m and n words, so a pair counts 1 less its
+    ROUGE-L. Equal captions have 0, and so has a single one.
+    """
+    pairs = [
+        1 - 2 * my_lcs(a, b) / (len(a) + len(b)) if a or b else 0.0
+        for a, b in combinations(split_captions(captions), 2)
+    ]
+    return sum(pairs) / max(len(pairs), 1)
 
 
 OPEN = {"a", "an", "the", "of", "with", "in", "on", "at", "to", "and", "or", "by", "from", "into", "onto", "over"}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from pycocoevalcap.meteor import meteor as package
+from rich.console import Console
+from rich.progress import track
 
 from showattendtell.metrics.bootstrap import Array, SufficientStatistics
 from showattendtell.metrics.java import LineServer, MetricError, java_command
@@ -20,6 +22,9 @@ from showattendtell.metrics.tokenizers import CaptionPair
 JAR = Path(package.__file__).with_name(package.METEOR_JAR)
 TIME_LIMIT = 120.0
 """Seconds between two answers; before the first one the jar reads its paraphrase tables, which takes about 10."""
+
+AT_A_TIME, SHOWN_FROM = 500, 5
+"""Captions per request, and the number of requests from which on a progress bar is shown."""
 
 NUM_STATISTICS = 23
 MATCHES = slice(4, 20)
@@ -55,6 +60,15 @@ class MeteorCounts(SufficientStatistics):
         *scores, _ = evaluate(copies @ summable(self.by_image))
         return {"meteor": 100 * np.array(scores)}
 
+    def per_image(self) -> dict[str, Array]:
+        """Return METEOR of each caption in percent.
+
+        Raises:
+            MetricError: the jar fails.
+        """
+        *scores, _ = evaluate(self.by_image)
+        return {"meteor": 100 * np.array(scores)}
+
 
 def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
     """Return the statistics of every image.
@@ -67,12 +81,14 @@ def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
         # a separator or a line break in a caption would shift all later answers
         sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
         requests.append(" ||| ".join(["SCORE", *sentences]))
+    parts = [requests[first : first + AT_A_TIME] for first in range(0, len(requests), AT_A_TIME)]
     statistics = []
-    for answer in SERVER.ask(requests, len(pairs)):
-        try:
-            statistics.append(np.array(answer.split(), dtype=np.float64).reshape(NUM_STATISTICS))
-        except ValueError:
-            raise MetricError(f"METEOR gave no statistics but {answer!r}") from None
+    for part in track(parts, "METEOR", console=Console(stderr=True), transient=True, disable=len(parts) < SHOWN_FROM):
+        for answer in SERVER.ask(part, len(part)):
+            try:
+                statistics.append(np.array(answer.split(), dtype=np.float64).reshape(NUM_STATISTICS))
+            except ValueError:
+                raise MetricError(f"METEOR gave no statistics but {answer!r}") from None
     return MeteorCounts(np.array(statistics))
 
 

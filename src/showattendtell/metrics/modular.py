@@ -32,11 +32,20 @@ from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, c
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
+from showattendtell.metrics.faithfulness import (
+    FaithfulnessScores,
+    MapFaithfulness,
+    WordFaithfulness,
+    score_faithfulness,
+)
+from showattendtell.metrics.grounding import IOU, GroundedCaption, GroundedObject, GroundingScores, score_grounding
+from showattendtell.metrics.hallucination import HallucinationCounts, coco_names, measure_hallucination
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.spice import measure_spice
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 from showattendtell.runtime.distributed import gather, rank
+from showattendtell.types import Box
 
 
 class _Gathered(Metric):
@@ -92,6 +101,15 @@ class CaptionScore(_Gathered):
     def statistics(self) -> SufficientStatistics:
         """Return the statistics of all captions so far, for `bootstrap.resample`."""
         return self.measure([CaptionPair(*pair) for pair in self._kept()])
+
+    def per_caption(self) -> dict[str, Tensor]:
+        """Return the scores (N,) of each caption so far, by name and in the order of `update`; empty without captions.
+
+        In distributed training these are the captions of all processes.
+        """
+        with self.sync_context():
+            scores = self.statistics().per_image() if self._kept() else {}
+        return {name: torch.from_numpy(values) for name, values in scores.items()}
 
     def compute(self) -> Any:
         """Return the score of all captions so far; nan without captions."""
@@ -255,6 +273,108 @@ class Diversity(_Gathered):
         return _scalars(diversity(self._kept(), self._training))
 
 
+class CHAIR(_Gathered):
+    """Rates of hallucinated objects in captions (Rohrbach et al. 2018).
+
+    `compute` returns in percent `chair_i`, the hallucinated ones among all mentions of objects, and `chair_s`, the
+    captions with a hallucinated object; and `chair_mentions`, the number of mentions.
+
+    Args:
+        names: the object of each name; by default names of COCO's 80 categories (`hallucination.coco_names`).
+    """
+
+    higher_is_better = False
+
+    def __init__(self, names: Mapping[tuple[str, ...], str] | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._names = coco_names() if names is None else dict(names)
+
+    def update(
+        self,
+        hypotheses: Sequence[Caption],
+        references: Sequence[Sequence[Caption]],
+        objects: Sequence[Iterable[str]] | None = None,
+    ) -> None:
+        """Add the captions of a batch, in lower case without punctuation.
+
+        Args:
+            hypotheses: one caption per image.
+            references: reference captions of each image; the objects that they mention are in the image.
+            objects: annotated objects of each image; none by default.
+
+        Raises:
+            ValueError: the numbers of images differ, or a string stands for a list.
+        """
+        captions = [list(words) for words in split_captions(hypotheses, "the hypotheses")]
+        said = [[list(words) for words in split_captions(each, "the references of an image")] for each in references]
+        annotated = [list(each) for each in objects] if objects is not None else [[] for _ in captions]
+        self._keep(zip(captions, said, annotated, strict=True))
+
+    def statistics(self) -> HallucinationCounts:
+        """Return the counts of all captions so far, for `bootstrap.resample`."""
+        captions, references, objects = zip(*self._kept(), strict=True) if self._kept() else ((), (), ())
+        return measure_hallucination(captions, references, objects, self._names)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the rates so far; 0 without captions."""
+        return _scalars(corpus_figures([self.statistics()]))
+
+
+class Grounding(_Gathered):
+    """Grounding of generated captions in images (Zhou et al. 2019), in percent.
+
+    `compute` returns `f1_all`, `precision_all`, `recall_all`, `f1_loc`, `precision_loc`, `recall_loc`, and the number
+    of classes in the references, `classes`; see `metrics.grounding`.
+
+    Args:
+        iou: intersection over union above which a box is correct.
+    """
+
+    def __init__(self, iou: float = IOU, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._iou = iou
+
+    def update(
+        self, generated: Sequence[Sequence[GroundedObject]], references: Sequence[Sequence[GroundedCaption]]
+    ) -> None:
+        """Add the images of a batch.
+
+        Args:
+            generated: the objects of each image's generated caption, with one box each.
+            references: the reference captions of each image.
+
+        Raises:
+            ValueError: the numbers of images differ.
+        """
+        said = [[(caption.objects, sorted(caption.others)) for caption in captions] for captions in references]
+        self._keep(zip([list(things) for things in generated], said, strict=True))
+
+    def scores(self) -> GroundingScores:
+        """Return the scores of all images so far as fractions."""
+        with self.sync_context():
+            return self._score()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the scores of all images so far; 0 without images."""
+        *rates, classes = self._score()
+        names = [name for name in GroundingScores._fields if name != "num_classes"]
+        return _scalars({**{name: 100 * x for name, x in zip(names, rates, strict=True)}, "classes": classes})
+
+    def _score(self) -> GroundingScores:
+        images = [
+            (
+                _things(generated),
+                [GroundedCaption(tuple(_things(things)), frozenset(others)) for things, others in references],
+            )
+            for generated, references in self._kept()
+        ]
+        return score_grounding(images, self._iou)
+
+
+def _things(items: Iterable[Any]) -> list[GroundedObject]:
+    return [GroundedObject(name, tuple(Box(*box) for box in boxes)) for name, boxes in items]
+
+
 class Endings(Metric):
     """Endings of captions.
 
@@ -342,6 +462,38 @@ class RelationAccuracy(_Gathered):
         """Return the rates so far; 0 without words."""
         relations = score_relations(self._kept())
         return _scalars({"accuracy": 100 * relations.accuracy, "commonest": 100 * relations.commonest})
+
+
+class Faithfulness(_Gathered):
+    """Faithfulness of attention maps: whether large weights are on the regions that the words depend on.
+
+    `compute` returns the mean over words of each field of `MapFaithfulness` for each map, as `attention_deletion`, and
+    `largest_effect`, the median of the largest effect of any region on a word, in nats.
+    """
+
+    def update(self, words: Iterable[WordFaithfulness]) -> None:
+        """Add words."""
+        self._keep((dict(word.maps), word.largest_effect) for word in words)
+
+    def scores(self) -> FaithfulnessScores:
+        """Return the means over all words so far, and the differences to random maps."""
+        with self.sync_context():
+            return score_faithfulness(self._words())
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the means over all words so far; nan without words."""
+        scores = score_faithfulness(self._words(), resamples=1)
+        fields = {
+            f"{name}_{field}": value for name, one in scores.maps.items() for field, value in one._asdict().items()
+        }
+        present = {name: value for name, value in fields.items() if value is not None}
+        return _scalars({**present, "largest_effect": scores.largest_effect})
+
+    def _words(self) -> list[WordFaithfulness]:
+        return [
+            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, effect)
+            for maps, effect in self._kept()
+        ]
 
 
 class Means(Metric):

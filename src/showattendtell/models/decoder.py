@@ -100,6 +100,17 @@ class SharedStart(nn.Module):
         return DecoderState(self.hidden(shared), self.cell(shared))
 
 
+class LearnedStart(nn.Module):
+    """h_0 and c_0 are parameters (n,), the same for all images: the decoder sees an image by attention alone."""
+
+    def __init__(self, hidden_dim: int):
+        super().__init__()
+        self.hidden, self.cell = (nn.Parameter(torch.zeros(hidden_dim)) for _ in range(2))
+
+    def forward(self, mean: Tensor) -> DecoderState:
+        return DecoderState(*(torch.tanh(part).expand(len(mean), -1) for part in (self.hidden, self.cell)))
+
+
 def _relu_layers(inputs: int, width: int, count: int, dropout: float) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for number in range(count):
@@ -199,7 +210,8 @@ class LSTMDecoder(Decoder):
         output_tanh: p(y) = softmax(L_o tanh(...)), as in the released code.
         tie_embeddings: share the weights of L_o and E, which suits small data sets.
         first_input: the embedding before the first word: that of `<start>`, or zero as in the released code.
-        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code.
+        start: separate hidden layers for h_0 and c_0, or shared ones as in the released code; or learned, the same
+            state for all images, so that the decoder sees them by attention alone.
         start_depth: the number of layers from the mean region to h_0.
 
     Raises:
@@ -218,7 +230,7 @@ class LSTMDecoder(Decoder):
         output_tanh: bool = False,
         tie_embeddings: bool = False,
         first_input: Literal["learned", "zero"] = "learned",
-        start: Literal["separate", "shared"] = "separate",
+        start: Literal["separate", "shared", "learned"] = "separate",
         start_depth: PositiveInt = 2,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
@@ -226,7 +238,11 @@ class LSTMDecoder(Decoder):
             raise ValueError("decoder.output needs at least one of word, hidden, context; got none")
         self.zero_first = first_input == "zero"
         make_start = SharedStart if start == "shared" else SeparateStart
-        self.first_state = make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
+        self.first_state: nn.Module = (
+            LearnedStart(hidden_dim)
+            if start == "learned"
+            else make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
+        )
         self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
         self.hidden_gates = orthogonal_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False))
         self.context_gates = start_small(nn.Linear(region_dim, 4 * hidden_dim, bias=False))

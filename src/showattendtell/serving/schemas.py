@@ -1,11 +1,13 @@
 """What the HTTP API takes and returns, which FastAPI documents; the limits of the server, and errors of requests."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from showattendtell.data.image_limits import FILE_MEGABYTES, MEGAPIXELS
 from showattendtell.settings import PositiveFloat, PositiveInt
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions, find_place
@@ -56,9 +58,9 @@ class Limits(NamedTuple):
         proxy all clients have the address of the proxy.
     """
 
-    file_megabytes: PositiveFloat = 16.0
+    file_megabytes: PositiveFloat = FILE_MEGABYTES
     request_megabytes: PositiveFloat = 32.0
-    megapixels: PositiveFloat = 64.0
+    megapixels: PositiveFloat = MEGAPIXELS
     photographs: PositiveInt = 8
     waiting: PositiveInt = 16
     seconds: PositiveFloat = 60.0
@@ -86,6 +88,7 @@ class CaptionRequest(BaseModel):
 class WordResponse(BaseModel):
     word: str
     log_prob: Annotated[float, Field(description="log p of the word given those before it, base e")]
+    confidence: Annotated[float, Field(description="p of the word, calibrated if the model is, 0 to 1")]
     gate: Annotated[float, Field(description="beta, the factor on the context vector, 0 to 1")]
     place: Annotated[str, Field(description="where in the photograph the map has its peak, in words")]
     attention: Annotated[
@@ -97,6 +100,10 @@ class WordResponse(BaseModel):
 class CaptionResponse(BaseModel):
     caption: str
     log_prob: Annotated[float, Field(description="of the whole caption, its end included")]
+    confidence: Annotated[float, Field(description="geometric mean of the words' confidence, 0 to 1")]
+    unsure: Annotated[
+        bool, Field(description="whether the photograph is unlike those that a calibrated model was trained on")
+    ]
     words: list[WordResponse]
 
     @classmethod
@@ -105,15 +112,22 @@ class CaptionResponse(BaseModel):
             WordResponse(
                 word=word,
                 log_prob=round(float(log_prob), DIGITS),
+                confidence=round(math.exp(float(calibrated)), DIGITS),
                 gate=round(float(gate), DIGITS),
                 place=find_place(attention, seen),
                 attention=attention.astype(float).round(DIGITS).tolist(),
             )
-            for word, log_prob, gate, attention in zip(
-                caption.words, caption.log_probs, caption.gates, caption.attention, strict=False
+            for word, log_prob, calibrated, gate, attention in zip(
+                caption.words, caption.log_probs, caption.best_log_probs, caption.gates, caption.attention, strict=False
             )
         ]
-        return cls(caption=caption.caption, log_prob=round(caption.log_prob, DIGITS), words=words)
+        return cls(
+            caption=caption.caption,
+            log_prob=round(caption.log_prob, DIGITS),
+            confidence=round(caption.confidence, DIGITS),
+            unsure=caption.unsure,
+            words=words,
+        )
 
 
 class SeenResponse(BaseModel):

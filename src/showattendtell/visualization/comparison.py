@@ -62,6 +62,19 @@ INCOMPARABLE = {
 
 ORIGIN = "paper: Table 1 of Xu et al. 2015, whose BLEU is without brevity penalty"
 
+CONSTANT, NEAREST, PEOPLE, LEAVE_ONE_OUT = "constant", "nearest", "people", "model_leave_one_out"
+BASELINES = {
+    CONSTANT: "best constant caption",
+    NEAREST: "nearest neighbour's caption",
+    PEOPLE: "people, one caption against the others",
+    LEAVE_ONE_OUT: "the model against the same captions",
+}
+"""The baselines in result files, and their labels."""
+TO_BEAT = (CONSTANT, NEAREST)
+"""The baselines that know less than a model: it should score higher."""
+COMPARED = ("bleu4", "meteor", "rouge_l", "cider", "spice")
+"""The scores that must be higher than those of the baselines."""
+
 Item = TypeVar("Item")
 Settings = dict[str, str]
 """Settings in the form of the command line."""
@@ -94,8 +107,10 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
         rows = _rows([describe(result) for result in results if result.dataset == name], columns)
         shown = DATASETS.get(name, name)
         notes += [f"{shown}: {note}" for note in find_notes(rows, columns)]
-        blocks.append(TableBlock(shown, (*(paper_rows(name).values() if with_paper else ()), *rows)))
-    if any(not row.results for block in blocks for row in block.rows):
+        published = paper_rows(name).values() if with_paper else ()
+        baselines = baseline_rows([result for row in rows for result in row.results], columns)
+        blocks.append(TableBlock(shown, (*published, *baselines, *rows)))
+    if with_paper and any(result.dataset in TABLE_1 for result in results):
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
 
@@ -216,8 +231,36 @@ def paper_rows(dataset: str) -> dict[str, TableRow]:
     return rows
 
 
+def baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
+    """Return the baselines of the results; those that differ between results have the names of the runs."""
+    rows = []
+    for name, label in BASELINES.items():
+        if name == LEAVE_ONE_OUT:
+            continue
+        found: dict[str, tuple[str, dict[str, TableValue]]] = {}
+        for result in results:
+            scores = result.baselines.get(name, {})
+            figures = {c: TableValue(scores[c], None, DIGITS.get(c, 1)) for c in columns if c in scores}
+            if figures:
+                found.setdefault(" ".join(map(str, figures.values())), (run_name(result), figures))
+        for run, figures in found.values():
+            rows.append(TableRow(f"{label}, of {run}" if len(found) > 1 else label, figures))
+    return rows
+
+
+def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a phrase for each baseline of `TO_BEAT` that a model does not beat in every score of `COMPARED`:
+    `does not beat the best constant caption in METEOR, CIDEr`."""
+    for name in TO_BEAT:
+        scores = baselines.get(name, {})
+        lower = [key for key in COMPARED if key in figures and key in scores and figures[key] <= scores[key]]
+        if lower:
+            headings = ", ".join(HEADINGS[key].replace("B-", "BLEU-") for key in lower)
+            yield f"does not beat the {BASELINES[name]} in {headings}"
+
+
 def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str]:
-    """Yield notes on rows that cannot be compared and on missing figures."""
+    """Yield notes on rows that cannot be compared, on missing figures, and on runs that do not beat the baselines."""
     entries = [describe(row.results[0]) for row in rows]
     for key, reason in INCOMPARABLE.items():
         values = {entry.scoring[key]: run_name(entry.result) for entry in reversed(entries)}
@@ -233,3 +276,6 @@ def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str
         seeds = {tuple(model.seed for model in result.models) for result in row.results}
         if len(seeds) < len(row.results):
             yield f"{row.label}: {len(row.results)} runs share {len(seeds)} seeds"
+        for result in row.results:
+            for fault in find_unbeaten(result.figures, result.baselines):
+                yield f"{row.label}: {run_name(result)} {fault}"

@@ -5,7 +5,7 @@ import base64
 import math
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from showattendtell.errors import UserError
+from showattendtell.metrics.diversity import disagreement
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
 from showattendtell.visualization.result_files import write_text
@@ -36,6 +37,9 @@ KILOBYTES_EACH = 70
 
 LEVELS = 255
 """Level of the peak of a stored map, which has one byte per region."""
+
+UNSURE = "this photograph is unlike those that the model was trained on"
+"""What the mark of doubt means."""
 
 EVEN = 1.25
 """A map counts as uniform if its peak is less than this many times its mean."""
@@ -92,6 +96,18 @@ class ImageCaptions:
     @property
     def gates(self) -> np.ndarray:
         return self.best.gates
+
+    @property
+    def log_prob(self) -> float:
+        return self.best.log_prob
+
+    @property
+    def confidence(self) -> float:
+        return self.best.confidence
+
+    @property
+    def unsure(self) -> bool:
+        return self.best.unsure
 
     @property
     def maps(self) -> np.ndarray:
@@ -169,16 +185,17 @@ def draw_picture(*arguments: Any) -> None:
     draw(*arguments)
 
 
-def picture_names(files: Sequence[Path]) -> list[str]:
-    """Return a name without suffix for each image file: `photo` for `photo.jpg`. A repeated name becomes `photo-2`, or
-    gets the next free number."""
-    stems = {file.stem for file in files}
-    names: list[str] = []
-    for file in files:
-        numbered = (f"{file.stem}-{number}" for number in count(2))
-        free = (name for name in numbered if name not in stems and name not in names)
-        names.append(next(free) if file.stem in names else file.stem)
-    return names
+def picture_names(images: Sequence[str]) -> list[str]:
+    """Return a name without suffix for the picture of each image: `rome/photo` for `rome/photo.jpg`. A repeated name
+    becomes `photo-2`, or gets the next free number."""
+    stems = [image.removesuffix(PurePath(image).suffix) for image in images]
+    taken, names = set(stems), dict[str, None]()  # `names` is an ordered set
+    for stem in stems:
+        numbered = (f"{stem}-{number}" for number in count(2))
+        name = next(name for name in numbered if name not in taken) if stem in names else stem
+        taken.add(name)
+        names[name] = None
+    return list(names)
 
 
 class PageEntry(NamedTuple):
@@ -189,6 +206,7 @@ class PageEntry(NamedTuple):
     picture         the reduced copy as a data URI
     outputs         the captions of each model; their photographs are reduced too
     references      reference captions
+    measures        values by which the page can be sorted, by the names of `ORDERS`
     """
 
     name: str
@@ -197,18 +215,40 @@ class PageEntry(NamedTuple):
     picture: str
     outputs: Sequence[ImageCaptions]
     references: Sequence[str] = ()
+    measures: Mapping[str, float] = {}
+
+
+SCORE, CONFIDENCE, DISAGREEMENT = "score", "confidence", "disagreement"
+ORDERS = {
+    SCORE: ("CIDEr-D", ".1f", "score (CIDEr-D), lowest first"),
+    CONFIDENCE: ("confidence", ".2f", "confidence, lowest first"),
+    DISAGREEMENT: ("disagreement", ".2f", "disagreement of the models, highest first"),
+}
+"""Values by which a page can be sorted: label and number format on a photograph, and the name of the order."""
 
 
 class Page(NamedTuple):
-    """Photographs with captions: a description of them, the names of the models, and an entry per photograph."""
+    """Photographs with captions: a description of them, the names of the models, an entry per photograph, and a
+    sentence that readers should know about the models."""
 
     about: str
     models: Sequence[str]
     entries: Sequence[PageEntry]
+    note: str = ""
 
 
-def make_entry(name: str, outputs: Sequence[ImageCaptions], references: Sequence[str] = ()) -> PageEntry:
-    """Return an entry with a copy of the photograph, whose longest side has LONGEST_SIDE pixels at most."""
+def make_entry(
+    name: str, outputs: Sequence[ImageCaptions], references: Sequence[str] = (), score: float | None = None
+) -> PageEntry:
+    """Return an entry with a copy of the photograph, whose longest side has LONGEST_SIDE pixels at most.
+
+    The confidence of an entry is the mean over the models; `score` is that of their captions.
+    """
+    best = [one.best for one in outputs]
+    measures = {SCORE: score} if score is not None else {}
+    measures[CONFIDENCE] = sum(caption.confidence for caption in best) / len(best)
+    if len(best) > 1:
+        measures[DISAGREEMENT] = disagreement([caption.words for caption in best])
     photograph = outputs[0].photograph
     scale = min(1.0, LONGEST_SIDE / max(photograph.size))
     small = photograph.resize((max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale))))
@@ -216,7 +256,9 @@ def make_entry(name: str, outputs: Sequence[ImageCaptions], references: Sequence
     small.save(content, "WEBP", quality=QUALITY, method=4)
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
-    return PageEntry(name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references)
+    return PageEntry(
+        name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references, measures
+    )
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -229,13 +271,15 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp}
+    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp, "unsure": UNSURE}
     captions = [
         [caption for entry in page.entries for caption in entry.outputs[model].captions]
         for model in range(len(page.models))
     ]
+    common = [name for name in ORDERS if all(name in entry.measures for entry in page.entries)]
+    orders = {name: ORDERS[name] for name in common} if template == "page.html" and len(page.entries) > 1 else {}
     gated = [any((one.gates[: len(one.words)] < UNGATED).any() for one in own) for own in captions]
-    return fill(template, page=page, gated=gated, darkest=DARKEST, **helpers)
+    return fill(template, page=page, orders=orders, gated=gated, darkest=DARKEST, **helpers)
 
 
 def encode_map(grid: np.ndarray) -> str:

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ class ResultContent(BaseModel):
     checkpoint_sha256: str | list[str]
     seed: int | list[int]
     missing: dict[str, str] = {}
+    baselines: dict[str, dict[str, float | str]] = {}
     choices: dict[str, Any] | list[dict[str, Any]] = {}
     config: dict[str, Any] | list[dict[str, Any]] | None = None
 
@@ -47,7 +49,8 @@ class ModelRecord(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The scores of a result file by their names, their provenance, and the reasons for missing metrics."""
+    """The scores of a result file by their names, their provenance, the reasons for missing metrics, and the scores of
+    baselines."""
 
     path: str
     dataset: str
@@ -58,6 +61,7 @@ class Result(NamedTuple):
     models: tuple[ModelRecord, ...]
     figures: Mapping[str, float]
     missing: Mapping[str, str]
+    baselines: Mapping[str, Mapping[str, float]] = {}
 
 
 def run_name(result: Result) -> str:
@@ -94,7 +98,7 @@ def read_result(path: Path) -> Result:
         first = fault.errors()[0]
         where = "".join(f"{name}: " for name in first["loc"][:1])
         raise UserError(f"{path} is no result file of evaluate ({where}{first['msg']}); leave it out") from None
-    if has_control(content.model_dump(exclude={"captions", "references"})):
+    if has_control(content.model_dump(exclude={"captions", "references", "per_image"})):
         raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
     if content.config is None:
         raise UserError(f"{path} is of an older version and does not say what was trained; evaluate again")
@@ -115,6 +119,10 @@ def read_result(path: Path) -> Result:
         tuple(ModelRecord(*model) for model in zip(*models, strict=True)),
         {name: float(x) for name, x in extra.items() if not isinstance(x, bool) and math.isfinite(x)},
         content.missing,
+        {
+            baseline: {name: x for name, x in scores.items() if isinstance(x, float) and math.isfinite(x)}
+            for baseline, scores in content.baselines.items()
+        },
     )
 
 
@@ -140,7 +148,7 @@ def write_text(text: str, path: Path) -> None:
 
 def write_bytes(content: bytes, path: Path, remedy: str = "output to another place") -> None:
     """Write a file atomically; raise a `UserError` that says which setting to change if it cannot be written."""
-    with _user_errors(path, remedy), atomic_write(path) as stream:
+    with write_errors(path, remedy), atomic_write(path) as stream:
         stream.write(content)
 
 
@@ -153,10 +161,20 @@ def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
     Raises:
         UserError: the file cannot be written, or it exists and is something else, such as an input.
     """
-    with _user_errors(path), NamedTemporaryFile(dir=path.parent):
+    with write_errors(path), NamedTemporaryFile(dir=path.parent):
         if path.is_file() and path.stat().st_size and not is_earlier(path):
             raise UserError(f"{path} exists and is not an earlier output of this command; set output to another file")
         return path
+
+
+def next_free(path: Path) -> Path:
+    """Return the path, or else the first of `NAME-2`, `NAME-3`, ... that does not exist or is an empty folder."""
+    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return next(place for place in chain([path], numbered) if not place.exists() or _is_empty_folder(place))
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def has_fields(*fields: str) -> Callable[[Path], bool]:
@@ -183,7 +201,8 @@ def starts_with(start: str) -> Callable[[Path], bool]:
 
 
 @contextmanager
-def _user_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
+def write_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
+    """Create the folder of a file, and report as a `UserError` that the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

@@ -28,6 +28,10 @@ HEADINGS = {
     "attention_correctness": "correctness",
     "attention_entropy": "entropy",
     "attention_movement": "movement",
+    "chair_i": "CHAIR-i",
+    "chair_s": "CHAIR-s",
+    "grounding_f1_all": "F1-all",
+    "grounding_f1_loc": "F1-loc",
     "distinct_captions": "distinct captions",
     "training_minutes": "minutes of training",
 }

@@ -3,12 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
 from showattendtell.metrics.bootstrap import Comparison
+from showattendtell.metrics.calibration import Reliability
+from showattendtell.metrics.faithfulness import FaithfulnessScores, MapFaithfulness
+from showattendtell.metrics.human_judgments import RankCorrelation
 from showattendtell.types import Dataset
 
 METRICS = {
@@ -18,6 +22,14 @@ METRICS = {
     "spice": ("SPICE", ".1f"),
     "clip_score": ("CLIPScore", ".1f"),
 }
+OBJECTS = {
+    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
+    "chair_s": ("CHAIR-s, % of captions", ".1f"),
+    "chair_mentions": ("mentioned objects", ",.0f"),
+    "grounding_f1_all": ("F1-all of attended objects", ".1f"),
+    "grounding_f1_loc": ("F1-loc", ".1f"),
+}
+"""Labels and number formats of scores of objects in captions."""
 SCORES = (
     {f"bleu{n}": (f"BLEU-{n} without brevity penalty", ".1f") for n in range(1, 5)},
     {
@@ -70,7 +82,7 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
-    for group in (*SCORES, COUNTS):
+    for group in (*SCORES, OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
@@ -91,6 +103,17 @@ def print_comparison(comparison: Comparison, title: str) -> None:
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
     _print_titled(table, title, comparison.missing)
+
+
+def print_correlations(correlations: Mapping[str, RankCorrelation], missing: Mapping[str, str], title: str) -> None:
+    """Print Kendall's tau-b and tau-c of metrics with human judgements, times 100."""
+    table = Table("")
+    for column in ("tau-b", "tau-c"):
+        table.add_column(column, justify="right")
+    labels = {**{f"bleu{n}": f"BLEU-{n}" for n in range(1, 5)}, **{name: label for name, (label, _) in METRICS.items()}}
+    for name, correlation in correlations.items():
+        table.add_row(labels.get(name, name), *(f"{tau:.3f}" for tau in correlation))
+    _print_titled(table, title, missing)
 
 
 def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
@@ -138,6 +161,84 @@ def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
         table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
     Console(highlight=False).print(table)
+
+
+def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
+    """Print the reliability of the predicted words before and after calibration."""
+    table = Table("predicted words", title=title, title_justify="left")
+    for column in ("before", "after"):
+        table.add_column(column, justify="right")
+    table.add_row("expected calibration error", *(f"{100 * one.error:.1f} %" for one in (before, after)))
+    for name in ("confidence", "accuracy"):
+        means = (
+            (one.counts * np.nan_to_num(getattr(one, name))).sum() / max(one.counts.sum(), 1) for one in (before, after)
+        )
+        table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
+    Console(highlight=False).print(table)
+
+
+def print_confidence(half: float, whole: float, unsure: float) -> None:
+    """Print CIDEr of the more confident half of the captions and of all, and the percentage of unsure captions."""
+    Console(highlight=False).print(
+        f"the more confident half of the captions has CIDEr {half:.1f}, all have {whole:.1f}; "
+        f"{unsure:.1f} % are marked as not sure\n",
+        soft_wrap=True,
+    )
+
+
+FAITHFULNESS = {
+    "attention": "attention",
+    "random": "random maps",
+    "centre": "centre prior",
+    "gradient_input": "gradient x input",
+    "integrated_gradients": "integrated gradients",
+    "leave_one_out": "the effects themselves",
+    "box": "ground-truth boxes",
+}
+"""Labels of the maps whose faithfulness is measured."""
+
+
+def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
+    """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
+    table = Table("map", title=title, title_justify="left")
+    for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion"):
+        table.add_column(column, justify="right")
+    for name, label in FAITHFULNESS.items():
+        if name in scores.maps:
+            one = scores.maps[name]
+            forms = zip(one, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}"), strict=True)
+            table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
+        console.print(f"{field} of attention less that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
+    console.print(
+        f"{scores.num_words:,} words, {scores.num_curves:,} of them with curves; the largest effect of any region is "
+        f"{scores.largest_effect:.3f} nats in the median\n"
+    )
+
+
+def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
+    """Return the faithfulness of the maps by their names in result files; rates in percent."""
+    against = {
+        other: {name: {field: one._asdict() for field, one in own.items()} for name, own in maps.items()}
+        for other, maps in scores.against.items()
+    }
+    attention = scores.maps.get("attention", MapFaithfulness())
+    return {
+        "attention_rank_correlation": attention.rank_correlation,
+        "attention_magnitude_correlation": attention.magnitude_correlation,
+        "attention_top_tenth": None if attention.top_tenth is None else 100 * attention.top_tenth,
+        "attention_deletion": attention.deletion,
+        "attention_insertion": attention.insertion,
+        "faithfulness": {
+            "maps": {name: one._asdict() for name, one in scores.maps.items()},
+            "against": against,
+            "largest_effect": scores.largest_effect,
+            "words": scores.num_words,
+            "curves": scores.num_curves,
+        },
+    }
 
 
 def relation_figures(relations: Relations) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""Baselines of an evaluation: captions without a model, with the captions that people wrote, scored in the same way."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from showattendtell.config.instantiate import Config
+from showattendtell.datamodules.datasets import ImageSource
+from showattendtell.inference.evaluator import EvaluationRun
+from showattendtell.inference.matching import MatchedCaptions, in_words
+from showattendtell.inference.pipeline import evenly_spaced
+from showattendtell.metrics.baselines import Round, WeightedReferences, leave_one_out
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.tokenizers import Words
+from showattendtell.types import Example
+from showattendtell.visualization.comparison import CONSTANT, LEAVE_ONE_OUT, NEAREST, PEOPLE
+
+IMAGES_AT_A_TIME = 50
+
+MOST_IMAGES = 10_000
+"""Maximum number of training images, evenly spaced, whose captions are candidates for the constant caption."""
+
+
+def score_baselines(
+    run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]], references: Sequence[list[str]], config: Config
+) -> dict[str, dict[str, Any]]:
+    """Return the scores of each baseline by the names of result files.
+
+    - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
+    - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's
+      encoder; of its captions the one that agrees best with the others
+    - `people`: one reference caption against the others, mean over the references
+    - `model_leave_one_out`: the model's captions against the same references as `people`
+
+    Args:
+        written: captions of each image in words, best first.
+        references: reference captions of each image.
+        config: of the command, with `metrics` and `tokenizer`.
+    """
+    from showattendtell.metrics.modular import CLASSES, measure  # torchmetrics takes seconds to import
+
+    names = [name for name in config.metrics if name in CLASSES]
+    train = run.dataset.split("train")
+    constant = WeightedReferences([_words(each) for each in evenly_spaced(train, MOST_IMAGES)]).best_constant()
+    learned = WeightedReferences([_words(each) for each in train])
+    nearest = [learned.consensus(number) for number in find_nearest(run, train)]
+    captions = {
+        CONSTANT: [" ".join(constant)] * len(written),
+        NEAREST: [" ".join(words) for words in nearest],
+        "model": [" ".join(captions[0]) for captions in written.values()],
+    }
+    sentences = {Path(name): said for name, said in captions.items()}
+    corpus = in_words(MatchedCaptions(list(written), list(references), sentences), config.tokenizer)
+    scores: dict[str, dict[str, Any]] = {}
+    for name in (CONSTANT, NEAREST):
+        panel = measure(corpus.hypotheses[Path(name)], corpus.references, names)
+        scores[name] = corpus_figures(panel.measured.values())
+    scores[CONSTANT]["caption"] = " ".join(constant)
+
+    def mean_figures(hypotheses: Sequence[list[Words]]) -> dict[str, float]:
+        panels = [measure(said, one.references, names) for one, said in zip(rounds, hypotheses, strict=True)]
+        figures = [corpus_figures(panel.measured.values()) for panel in panels]
+        return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
+
+    if rounds := list(leave_one_out(corpus.references)):
+        model = corpus.hypotheses[Path("model")]
+        scores[PEOPLE] = mean_figures([one.hypotheses for one in rounds])
+        scores[LEAVE_ONE_OUT] = mean_figures([_of_images(one, model) for one in rounds])
+    return scores
+
+
+def _words(example: Example) -> list[Words]:
+    return [caption.words for caption in example.captions]
+
+
+def _of_images(one: Round, captions: Sequence[Words]) -> list[Words]:
+    return [captions[image] for image in one.images]
+
+
+def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
+    """Return for each image of the evaluated split the index of the nearest candidate."""
+    own = mean_grids(run, run.writers[0].images, len(run.examples))
+    others = mean_grids(run, run.source(candidates), len(candidates))
+    return (normalize(own, dim=1) @ normalize(others, dim=1).T).argmax(dim=1).tolist()
+
+
+@torch.no_grad()
+def mean_grids(run: EvaluationRun, images: ImageSource, number: int) -> Tensor:
+    """Return the mean over the regions of each image's grid (N, D), by the encoder of the first model."""
+    module, means = run.writers[0].module, []
+    starts = range(0, number, IMAGES_AT_A_TIME)
+    for start in track(starts, "reading", console=Console(stderr=True), transient=True):
+        inputs = images(range(start, min(start + IMAGES_AT_A_TIME, number))).to(module.device)
+        grids = module.encoder(inputs) if inputs.ndim == 4 else inputs
+        means.append(grids.float().mean(dim=1).cpu())
+    return torch.cat(means)

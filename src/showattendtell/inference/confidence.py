@@ -1,0 +1,244 @@
+"""Confidence of captions: fit a calibration on validation images, and apply it to captions.
+
+Sizes are those of `showattendtell.types`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from showattendtell.config.instantiate import Config, build, find_source
+from showattendtell.config.validation import raise_errors, validate
+from showattendtell.data.vocabulary import PAD
+from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset
+from showattendtell.decoding.decoding import Captions
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.inference.checkpoints import LoadedModel, reading_settings
+from showattendtell.inference.evaluator import EvaluationRun, draw_into_own_cache
+from showattendtell.inference.predictions import CAPTIONS_AT_A_TIME, IMAGES_AT_A_TIME, Predictor
+from showattendtell.metrics.calibration import Reliability, reliability, risk_coverage
+from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
+from showattendtell.types import CaptionOutput, Example
+from showattendtell.visualization.tables import print_calibration, print_confidence
+
+DIRECTIONS = 64
+"""Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""
+
+TRAINING_IMAGES, WORDS = 2000, 10_000
+"""Largest numbers of training images, and of words of the validation captions, that a calibration is fitted on."""
+
+UNSURE = 0.05
+"""Fraction of the validation images that a calibrated model is unsure of."""
+
+
+class CalibrationScores(NamedTuple):
+    """The most probable words against the words of the reference captions, before and after calibration, and the mean
+    -log p of these words."""
+
+    before: Reliability
+    after: Reliability
+    nll_before: float
+    nll_after: float
+
+
+def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, CalibrationScores]:
+    """Fit a calibration on the data set that a model was trained on: the temperatures on the validation captions, the
+    principal directions on the training images, and the threshold on the validation images. Also return how well it
+    fits the validation captions.
+
+    Args:
+        config: of the command, with `dataset` and `cache`.
+
+    Raises:
+        UserError: the checkpoint does not say how to read its data set, or it cannot be read.
+    """
+    settings = reading_settings(model.config, dataset=config.dataset, cache=config.cache)
+    raise_errors(validate(settings))
+    if config.dataset.root is None:
+        draw_into_own_cache(settings, config.cache)
+    dataset, predictors, examples = build(settings.dataset), list[Predictor](), list[Sequence[Example]]()
+    for split, most in (("train", TRAINING_IMAGES), ("val", None)):
+        source, dataset = find_source(settings, dataset, model.module.encoder, split)
+        examples.append(spread(dataset.split(split), most or len(dataset.split(split))))
+        predictors.append(Predictor(model.module, source(examples[-1])))
+    features = torch.cat([unit_mean(regions).cpu() for regions in read_regions(predictors[0], examples[0])])
+    words = list(word_log_probs(predictors[1], examples[1], WORDS))
+    temperature = fit_temperature(*(torch.cat(parts) for parts in zip(*words, strict=True)))
+    calibration = Calibration(temperature, *principal_directions(features), torch.tensor(torch.inf))
+    unlikeness = torch.cat([calibration(regions.cpu()) for regions in read_regions(predictors[1], examples[1])])
+    calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
+    return calibration, score_calibration(words, calibration)
+
+
+def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean (D,) of features (N, D) and their principal directions (D, K), rounded to float16 as they are
+    stored."""
+    mean = features.mean(dim=0)
+    number = min(DIRECTIONS, features.shape[1] // 2, len(features) - 1)
+    _, _, rows = torch.linalg.svd(features - mean, full_matrices=False)
+    return mean, rows[:number].T.half().float()
+
+
+def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return t_0 and t_1 of `Calibration`, (2,), that minimise the log loss of the event that the most probable word is
+    the right one.
+
+    The likelihood of all words would not do for a model trained by rewards: it is dominated by words that the model
+    never writes.
+
+    Args:
+        log_probs: (N, V) of the words.
+        targets: (N,) the words of the reference captions.
+    """
+    correct = (log_probs.argmax(dim=1) == targets).double()
+
+    def loss(temperature: np.ndarray) -> float:
+        scaled = scale_by_entropy(log_probs, torch.tensor(temperature, dtype=log_probs.dtype))
+        p = scaled.amax(dim=1).exp().double().clamp(1e-6, 1 - 1e-6)
+        return float(-(correct * p.log() + (1 - correct) * (1 - p).log()).mean())
+
+    found = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3, "fatol": 1e-6})
+    return torch.tensor(found.x, dtype=torch.float32)
+
+
+@torch.no_grad()
+def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[Tensor]:
+    """Yield the regions (I, L, D) of examples, in batches. The predictor's images are those of the same examples."""
+    images, console = ImageDataset(examples, predictor.images, IMAGES_AT_A_TIME), Console(stderr=True)
+    for number in track(range(len(images)), "reading images", console=console, transient=True):
+        yield predictor.module.regions(images[number].images.to(predictor.module.device))
+
+
+@torch.no_grad()
+def word_log_probs(
+    predictor: Predictor, examples: Sequence[Example], most: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,).
+
+    Args:
+        most: read the captions of evenly spaced images, with about this many words, if there are more.
+    """
+    module, words = predictor.module, sum(len(caption.words) + 1 for one in examples for caption in one.captions)
+    captions = CaptionDataset(examples, module.vocabulary, predictor.images)
+    chosen = set(spread(range(len(examples)), max(1, len(examples) * (most or words) // words)))
+    numbers = [number for number, image in enumerate(captions.image_index) if image in chosen]
+    starts, console = range(0, len(numbers), CAPTIONS_AT_A_TIME), Console(stderr=True)
+    for start in track(starts, "reading captions", console=console, transient=True):
+        images, image_index, tokens, _ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
+        trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
+        targets = tokens.flatten()[trace.places.cpu()]
+        yield trace.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
+
+
+def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
+    """Return `most` evenly spaced items; all of them if there are fewer."""
+    number = min(most, len(items))
+    return [items[place * len(items) // number] for place in range(number)]
+
+
+def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> CalibrationScores:
+    """Return the reliability of batches of log p (N, V) at the words (N,)."""
+    parts: list[list[Tensor]] = [[], []]  # before and after: p of the predicted word, whether it is right, log p
+    for log_probs, targets in batches:
+        for own, scored in zip(parts, (log_probs, calibration.cpu().calibrate(log_probs)), strict=True):
+            best, words = scored.max(dim=1)
+            log_p = scored.gather(1, targets.unsqueeze(1)).squeeze(1)
+            own.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
+    before, after = (torch.cat(own, dim=1).double().numpy() for own in parts)
+    return CalibrationScores(
+        reliability(*before[:2]), reliability(*after[:2]), float(-before[2].mean()), float(-after[2].mean())
+    )
+
+
+@torch.no_grad()
+def assess(module: ImageCaptioner, calibration: Calibration, regions: Tensor, captions: Captions) -> Captions:
+    """Return the captions of images with their calibrated log p, and the mark of doubt.
+
+    Hard attention that samples its regions draws others than for the captions.
+
+    Args:
+        regions: (I, L, D) of the images.
+        captions: of each image.
+    """
+    said = [torch.tensor(caption.tokens) for of_image in captions for caption in of_image]
+    unsure = (calibration(regions) > calibration.threshold).tolist()
+    if not said:
+        return captions
+    tokens = pad_sequence(said, batch_first=True, padding_value=PAD).to(regions.device)
+    image_index = torch.tensor([image for image, of_image in enumerate(captions) for _ in of_image])
+    trace = module.captioner(regions, image_index.to(regions.device), tokens)
+    targets = tokens.flatten()[trace.places]
+    log_probs = calibration.calibrate(trace.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)
+    rows = iter(trace.at_steps(log_probs).cpu())
+    return [
+        [one._replace(calibrated_log_probs=next(rows)[: len(one.tokens)], unsure=doubt) for one in of_image]
+        for of_image, doubt in zip(captions, unsure, strict=True)
+    ]
+
+
+def check_calibrated(run: EvaluationRun) -> Calibration:
+    """Return the calibration of the model; raise `UserError` if it has none, or if there are several models."""
+    if len(run.models) > 1:
+        raise UserError("calibration is scored for one model; give a single checkpoint, or leave it out of metrics")
+    if (calibration := run.models[0].calibration) is None:
+        raise UserError(
+            f"{run.checkpoints[0]} is not calibrated; run 'python -m showattendtell.calibrate "
+            f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
+        )
+    return calibration
+
+
+def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, Any]:
+    """Print and return how well probabilities and confidence are calibrated, by their names in result files.
+
+    Args:
+        written: captions of each image in words, best first.
+
+    Raises:
+        UserError: as `check_calibrated`.
+    """
+    from showattendtell.metrics import CIDErD  # torchmetrics takes seconds to import
+
+    calibration, [predictor] = check_calibrated(run), run.writers
+    scores = score_calibration(word_log_probs(predictor, run.examples), calibration)
+    print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
+    nothing, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
+    batches = read_regions(predictor, run.examples)
+    captions = [predictor.module.vocabulary.encode(said[0]) for said in written.values()]
+    for regions in batches:
+        own = [
+            [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]
+        ]
+        outputs += [one for [one] in assess(predictor.module, calibration.to(regions.device), regions, own)]
+    cider = CIDErD()
+    cider.update([said[0] for said in written.values()], [[own.words for own in one.captions] for one in run.examples])
+    confidence = [one.confidence for one in outputs]
+    coverage, kept = risk_coverage(confidence, cider.statistics().by_image)
+    half = kept[max(len(kept) // 2, 1) - 1]
+    unsure = 100 * float(np.mean([one.unsure for one in outputs]))
+    print_confidence(float(half), float(kept[-1]), unsure)
+    steps = [max(len(kept) * part // 10, 1) - 1 for part in range(1, 11)]
+    return {
+        "ece": 100 * scores.after.error,
+        "ece_uncalibrated": 100 * scores.before.error,
+        "nll_calibrated": scores.nll_after,
+        "nll_uncalibrated": scores.nll_before,
+        "reliability": [row._asdict() for row in (_plain(scores.before), _plain(scores.after))],
+        "unsure": unsure,
+        "cider_confident_half": float(half),
+        "risk_coverage": [{"coverage": float(coverage[at]), "cider": float(kept[at])} for at in steps],
+        "confidence": dict(zip(written, confidence, strict=True)),
+    }
+
+
+def _plain(diagram: Reliability) -> Reliability:
+    """Return a diagram as lists for JSON, null for empty bins."""
+    return Reliability(*([None if np.isnan(value) else float(value) for value in part] for part in diagram))  # type: ignore[arg-type]

@@ -1,0 +1,110 @@
+"""Objects in generated captions: hallucination (CHAIR), and grounding in ground-truth boxes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from showattendtell.data.coco import Name
+from showattendtell.inference.evaluator import EvaluationRun
+from showattendtell.inference.predictions import maps_of_captions
+from showattendtell.metrics.grounding import GroundedCaption, GroundedObject, attended_box
+from showattendtell.metrics.hallucination import coco_names, find_hallucinations, find_nouns, merge_synonyms
+from showattendtell.types import Caption, Example
+
+CHAIR, GROUNDING = "chair", "grounding"
+"""Names of the metrics in the settings."""
+
+
+class ObjectScores(NamedTuple):
+    """Scores of objects by their names in result files, and the reason for each missing metric."""
+
+    figures: dict[str, Any]
+    missing: dict[str, str]
+
+
+def score_objects(
+    run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]], metrics: Sequence[str]
+) -> ObjectScores:
+    """Score the objects that the best caption of each image names.
+
+    Args:
+        written: captions of each image in words, best first.
+        metrics: `chair` and `grounding`, or one of them; other names are ignored.
+    """
+    scores = ObjectScores({}, {})
+    captions = [said[0] for said in written.values()]
+    for name, measure in ((CHAIR, _hallucination), (GROUNDING, _grounding)):
+        if name in metrics:
+            found = measure(run, captions)
+            if isinstance(found, str):
+                scores.missing[name] = found
+            else:
+                scores.figures.update(found)
+    return scores
+
+
+def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
+    """Return the scores of CHAIR, or the reason why there are none.
+
+    With COCO's instances the objects are its categories, else the nouns of phrases with boxes.
+    """
+    from showattendtell import metrics  # torchmetrics takes seconds to import
+
+    names: Mapping[Name, str]
+    if any(example.objects is not None for example in run.examples):
+        variant, names = "coco", coco_names()
+        judged = [number for number, example in enumerate(run.examples) if example.objects is not None]
+    elif nouns := find_nouns(_captions(run)):
+        variant, names, judged = "nouns", merge_synonyms(nouns), list(range(len(run.examples)))
+    else:
+        return _lacks_boxes(run)
+    examples, own = [run.examples[number] for number in judged], [captions[number] for number in judged]
+    references = [[caption.words for caption in example.captions] for example in examples]
+    objects = [example.objects or () for example in examples]
+    metric = metrics.CHAIR(names)
+    metric.update(own, references, objects)
+    invented = {}
+    for example, caption, said, things in zip(examples, own, references, objects, strict=True):
+        if hallucinated := find_hallucinations(caption, said, things, names)[1]:
+            invented[example.image] = [caption[mention.word] for mention in hallucinated]
+    figures = {name: figure.item() for name, figure in metric.compute().items()}
+    return {**figures, "chair_objects": variant, "chair_images": len(examples), "hallucinations": invented}
+
+
+def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
+    """Return F1-all and F1-loc with precision and recall, or the reason why there are none."""
+    from showattendtell.metrics import Grounding
+
+    if len(run.writers) > 1:
+        return "grounding is scored for one model; give a single checkpoint, or leave grounding out of metrics"
+    if not any(caption.phrases for example in run.examples for caption in example.captions):
+        return _lacks_boxes(run)
+    classes = find_nouns(_captions(run))
+    generated = []
+    for words, (maps, seen) in zip(captions, maps_of_captions(*run.writers[0], run.examples, captions), strict=True):
+        things = ((number, classes[(word,)]) for number, word in enumerate(words) if (word,) in classes)
+        generated.append([GroundedObject(thing, (attended_box(maps[number], seen),)) for number, thing in things])
+    metric = Grounding()
+    metric.update(generated, [_grounded(example, classes) for example in run.examples])
+    return {f"grounding_{name}": figure.item() for name, figure in metric.compute().items()}
+
+
+def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCaption]:
+    """Return the reference captions with the classes of their words; phrases of other classes are left out."""
+    captions = []
+    for caption in example.captions:
+        phrases = {phrase.noun: phrase.boxes for phrase in caption.phrases if (caption.words[phrase.noun],) in classes}
+        objects = (GroundedObject(classes[(caption.words[noun],)], boxes) for noun, boxes in sorted(phrases.items()))
+        others = {classes.get((word,), word) for number, word in enumerate(caption.words) if number not in phrases}
+        captions.append(GroundedCaption(tuple(objects), frozenset(others)))
+    return captions
+
+
+def _captions(run: EvaluationRun) -> list[Caption]:
+    return [caption for example in run.dataset.examples() for caption in example.captions]
+
+
+def _lacks_boxes(run: EvaluationRun) -> str:
+    return (
+        f"the data set {run.dataset.name} has no annotated objects; give them as dataset.entities=entities.zip "
+        "(Flickr30k Entities) or, for COCO, as dataset.instances=instances_val2014.json"
+    )

@@ -1,0 +1,86 @@
+"""Baselines of caption scores that need no model: the best constant caption, and people against people."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from showattendtell.data.tokenizers import count_ngrams
+from showattendtell.metrics.cider import CiderD, DocumentFrequencies, Ngram, Weighted
+from showattendtell.metrics.tokenizers import Caption, Words, split_captions
+
+SHORTLIST = 20
+"""Number of candidates for the constant caption that are compared exactly."""
+
+
+class WeightedReferences:
+    """Reference captions of images with their CIDEr-D weights; document frequencies are those of all of them.
+
+    Args:
+        references: the captions of each image, at least one.
+    """
+
+    def __init__(self, references: Sequence[Sequence[Caption]]):
+        self.captions = [split_captions(said, "the references of an image") for said in references]
+        self._cider = CiderD(DocumentFrequencies.of(self.captions))
+        self._weighted = [[self._cider.weigh(count_ngrams(words)) for words in said] for said in self.captions]
+
+    def best_constant(self) -> Words:
+        """Return the caption with the highest mean CIDEr-D over all images, among the captions of all images.
+
+        The candidates are ranked by CIDEr without clipping and length penalty, which is a scalar product with the mean
+        of the normalised references: cos(c, s) averaged over s is c / |c| times the average of s / |s|. The first
+        `SHORTLIST` are compared exactly.
+        """
+        means: list[dict[Ngram, float]] = [defaultdict(float) for _ in range(4)]
+        for said in self._weighted:
+            for caption in said:
+                for mean, vector, norm in zip(means, caption.vectors, caption.norms, strict=True):
+                    for ngram, weight in vector.items() if norm else ():
+                        mean[ngram] += weight / norm / len(said)
+        candidates = {
+            tuple(words): weighted
+            for said, captions in zip(self._weighted, self.captions, strict=True)
+            for weighted, words in zip(said, captions, strict=True)
+        }
+        ranked = sorted(candidates, key=lambda words: -_product(candidates[words], means))[:SHORTLIST]
+        return max(ranked, key=lambda words: self._mean_score(candidates[words]))
+
+    def consensus(self, image: int) -> Words:
+        """Return the caption of an image with the highest CIDEr-D against the image's other captions."""
+        said = self._weighted[image]
+        if len(said) == 1:
+            return self.captions[image][0]
+        scores = [self._cider.score(caption, said[:n] + said[n + 1 :]) for n, caption in enumerate(said)]
+        return self.captions[image][scores.index(max(scores))]
+
+    def _mean_score(self, caption: Weighted) -> float:
+        return math.fsum(self._cider.score(caption, said) for said in self._weighted) / len(self._weighted)
+
+
+def _product(caption: Weighted, means: Sequence[dict[Ngram, float]]) -> float:
+    pairs = zip(caption.vectors, caption.norms, means, strict=True)
+    return sum(sum(w * mean[k] for k, w in vector.items()) / norm for vector, norm, mean in pairs if norm)
+
+
+class Round(NamedTuple):
+    """One round of leave-one-out: of each image one reference as hypothesis, and the others as references.
+
+    images  indices of the images; those with a single reference are left out
+    """
+
+    images: list[int]
+    hypotheses: list[Words]
+    references: list[list[Words]]
+
+
+def leave_one_out(references: Sequence[Sequence[Words]]) -> Iterator[Round]:
+    """Yield a round for each position of a reference that all images with several references have; none without such
+    images."""
+    several = [number for number, said in enumerate(references) if len(said) > 1]
+    for left_out in range(min((len(references[number]) for number in several), default=0)):
+        yield Round(
+            several,
+            [references[number][left_out] for number in several],
+            [[*references[number][:left_out], *references[number][left_out + 1 :]] for number in several],
+        )

@@ -1,0 +1,152 @@
+"""Faithfulness of attention maps: whether the regions with large weights are those that the words depend on.
+
+L is the number of regions of an image. The *effect* of region i on a word y_t is what leaving it out does to its
+log-probability, with the words before it given:
+
+    effect_ti = log p(y_t | a, y_<t) - log p(y_t | a without a_i, y_<t)
+
+A map is any weighting of the regions: attention weights, an attribution, or a baseline that ignores the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from showattendtell.metrics.bootstrap import Difference, ImageMeans, compare, draw_copies, resample
+
+Array = NDArray[np.float64]
+
+DELETED = (0.2, 0.4, 0.6, 0.8)
+"""Fractions of the regions that are left out on the deletion and insertion curves."""
+
+ATTENTION, RANDOM = "attention", "random"
+"""Names of the maps that all others are compared with."""
+
+
+class MapFaithfulness(NamedTuple):
+    """Faithfulness of a map at one word, or its mean over words; None if it was not measured.
+
+    rank_correlation       Spearman's rank correlation of the map with the effects, -1 to 1; 0 for a constant map
+    magnitude_correlation  the same with |effect|: a region may also speak against the word
+    top_tenth              whether the region with the largest weight is among the tenth of the regions with the largest
+                           effects; of several equal weights, the fraction that is
+    deletion               mean p of the word while regions are left out, largest weight first; small for a faithful map
+    insertion              mean p of the word while regions are added, largest weight first; large for a faithful map
+    """
+
+    rank_correlation: float | None = None
+    magnitude_correlation: float | None = None
+    top_tenth: float | None = None
+    deletion: float | None = None
+    insertion: float | None = None
+
+
+class WordFaithfulness(NamedTuple):
+    """Faithfulness of each map at a word, and the largest effect of a region on the word, in nats."""
+
+    maps: Mapping[str, MapFaithfulness]
+    largest_effect: float
+
+
+class FaithfulnessScores(NamedTuple):
+    """Means over words.
+
+    maps            of each map, over the words at which it was measured
+    against         differences of each map's deletion and insertion to those of random maps and of attention, with 95 %
+                    intervals of a paired bootstrap
+    largest_effect  median over words of the largest effect of any region, in nats
+    num_words       number of words with effects
+    num_curves      number of words with curves
+    """
+
+    maps: dict[str, MapFaithfulness]
+    against: dict[str, dict[str, dict[str, Difference]]]
+    largest_effect: float
+    num_words: int
+    num_curves: int
+
+
+def rank_agreement(weights: Array, effects: Array) -> MapFaithfulness:
+    """Compare a map (L,) with the effects (L,) of the regions; `deletion` and `insertion` remain None.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if weights.shape != effects.shape:
+        raise ValueError(f"a map of {weights.shape} cannot be compared with effects of {effects.shape}")
+    top = np.zeros(len(effects))
+    top[np.argsort(-effects, kind="stable")[: max(1, round(len(effects) / 10))]] = 1
+    return MapFaithfulness(
+        _rank_correlation(weights, effects),
+        _rank_correlation(weights, np.abs(effects)),
+        float(top[weights == weights.max()].mean()),
+    )
+
+
+def _rank_correlation(values: Array, others: Array) -> float:
+    """Return Spearman's rank correlation, 0 if one of them is constant."""
+    from scipy.stats import rankdata  # here, because tables of scores do not wait for it
+
+    ranks, other_ranks = (rankdata(each) - (len(each) + 1) / 2 for each in (values, others))
+    norm = np.sqrt((ranks**2).sum() * (other_ranks**2).sum())
+    return float((ranks * other_ranks).sum() / norm) if norm else 0.0
+
+
+def num_deleted(regions: int) -> list[int]:
+    """Return the numbers of regions that are left out on the curves, ascending, at least one of each kept and left
+    out."""
+    return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
+
+
+def area(places: Sequence[float], values: Sequence[float]) -> float:
+    """Return the mean of a curve: its area by the trapezoidal rule, divided by its width."""
+    return float(np.trapezoid(values, places) / (places[-1] - places[0]))
+
+
+def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000, seed: int = 0) -> FaithfulnessScores:
+    """Return the means over words, nan without words.
+
+    Args:
+        resamples: number of bootstrap samples of the words.
+        seed: their seed.
+    """
+    names, maps = list(dict.fromkeys(name for word in words for name in word.maps)), {}
+    for name in names:
+        own = [word.maps[name] for word in words if name in word.maps]
+        measured = {field: _present(own, field) for field in MapFaithfulness._fields}
+        means = {field: float(np.mean(values)) for field, values in measured.items() if len(values)}
+        maps[name] = MapFaithfulness(**means)
+    curves = [word.maps for word in words if _has_curves(word.maps, RANDOM)]
+    against = {
+        other: {
+            name: _compare([word for word in curves if _has_curves(word, name)], other, name, resamples, seed)
+            for name in names
+            if name != other and any(_has_curves(word, name) for word in curves)
+        }
+        for other in (RANDOM, ATTENTION)
+        if other in names
+    }
+    effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
+    return FaithfulnessScores(maps, against, effect, len(words), len(curves))
+
+
+def _has_curves(maps: Mapping[str, MapFaithfulness], name: str) -> bool:
+    return maps.get(name, MapFaithfulness()).deletion is not None
+
+
+def _compare(
+    words: Sequence[Mapping[str, MapFaithfulness]], other: str, name: str, resamples: int, seed: int
+) -> dict[str, Difference]:
+    """Return the differences of a map's deletion and insertion to those of another map at the same words."""
+    copies, sampled = draw_copies(len(words), resamples, seed), []
+    for each in (other, name):
+        maps = [word[each] for word in words]
+        measured = {field: ImageMeans(field, _present(maps, field)) for field in ("deletion", "insertion")}
+        sampled.append(resample(measured, copies))
+    return compare(*sampled).differences
+
+
+def _present(maps: Sequence[MapFaithfulness], field: str) -> Array:
+    return np.array([value for one in maps if (value := getattr(one, field)) is not None], dtype=np.float64)

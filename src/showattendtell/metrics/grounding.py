@@ -1,0 +1,125 @@
+"""Grounding of generated captions (Zhou et al. 2019): are the objects named correctly and attended to?
+
+A generated caption has objects: words of known classes, each with the box that the model attended to. A reference
+caption has objects with ground-truth boxes. An object is correct if its class is in the reference and its box has an
+intersection over union above 0.5 with a box of the first reference object of that class.
+
+    precision  fraction of the generated objects that are correct
+    recall     fraction of the reference objects whose class is generated with a correct box
+
+Both are computed by class and averaged over the classes of the references; F1 is their harmonic mean. F1-all counts
+objects of other classes as wrong. F1-loc ignores them, and so measures localization alone. The generated caption is
+compared with each reference caption of its image. A generated word that a reference has without a box is ignored there.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from showattendtell.types import Box
+
+IOU = 0.5
+"""Intersection over union above which a box is correct."""
+
+PEAK = 0.5
+"""Fraction of a map's maximum from which on a cell belongs to the attended box."""
+
+
+class GroundedObject(NamedTuple):
+    """An object of a caption: its class, and its boxes in fractions of the image; a generated one has one box."""
+
+    name: str
+    boxes: tuple[Box, ...]
+
+
+class GroundedCaption(NamedTuple):
+    """A reference caption: its objects with boxes in order, and the classes of its other words."""
+
+    objects: tuple[GroundedObject, ...]
+    others: frozenset[str] = frozenset()
+
+
+class GroundingScores(NamedTuple):
+    """Scores of generated captions, 0 to 1, and the number of classes in the references."""
+
+    f1_all: float
+    precision_all: float
+    recall_all: float
+    f1_loc: float
+    precision_loc: float
+    recall_loc: float
+    num_classes: int
+
+
+def score_grounding(
+    images: Iterable[tuple[Sequence[GroundedObject], Sequence[GroundedCaption]]], iou: float = IOU
+) -> GroundingScores:
+    """Score the objects of the generated caption of each image against those of its reference captions.
+
+    Args:
+        images: pairs of the generated objects and the reference captions.
+        iou: intersection over union above which a box is correct.
+    """
+    classes = set[str]()
+    precise, recalled = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)  # by class
+    wrong, missed = defaultdict[str, int](int), defaultdict[str, int](int)  # objects of classes that are not matched
+    for generated, references in images:
+        for reference in references:
+            classes.update(thing.name for thing in reference.objects)
+            first = {thing.name: thing for thing in reversed(reference.objects)}
+            for thing in generated:
+                if thing.name in first:
+                    precise[thing.name].append(overlaps(thing, first[thing.name], iou))
+                elif thing.name not in reference.others:
+                    wrong[thing.name] += 1
+            named = {thing.name: thing for thing in reversed(generated)}
+            for thing in reference.objects:
+                if thing.name in named:
+                    recalled[thing.name].append(overlaps(named[thing.name], thing, iou))
+                else:
+                    missed[thing.name] += 1
+
+    def mean(correct: dict[str, list[bool]], others: dict[str, int]) -> float:
+        rates = [sum(hits) / (len(hits) + others.get(name, 0)) for name, hits in correct.items()]
+        return sum(rates) / max(len(classes), 1)  # a class without an object in a caption counts 0
+
+    both = [(mean(precise, wrong), mean(recalled, missed)), (mean(precise, {}), mean(recalled, {}))]
+    (p_all, r_all), (p_loc, r_loc) = both
+    f1_all, f1_loc = (2 * p * r / (p + r) if p + r else 0.0 for p, r in both)
+    return GroundingScores(f1_all, p_all, r_all, f1_loc, p_loc, r_loc, len(classes))
+
+
+def overlaps(generated: GroundedObject, reference: GroundedObject, iou: float = IOU) -> bool:
+    """Return whether the generated object's box has an intersection over union above `iou` with a reference box."""
+    [own] = generated.boxes
+    return any(intersection_over_union(own, box) > iou for box in reference.boxes)
+
+
+def intersection_over_union(a: Box, b: Box) -> float:
+    """Return the area of the intersection of two boxes divided by that of their union, 0 to 1."""
+    common = a.clipped(b).area
+    union = a.area + b.area - common
+    return common / union if union else 0.0
+
+
+def attended_box(weights: np.ndarray, seen: Box, peak: float = PEAK) -> Box:
+    """Return the box that a model attends to, in fractions of the image.
+
+    It is the bounding box of the cells around the maximum whose weight is at least `peak` times the maximum, and that
+    are connected to it (as for class activation maps, Zhou et al. 2016).
+
+    Args:
+        weights: attention map (rows, columns).
+        seen: the part of the image that the grid covers.
+        peak: fraction of the maximum, 0 to 1.
+    """
+    from scipy.ndimage import find_objects, label  # here, so that tables of scores do not wait for it
+
+    parts, _ = label(weights >= peak * weights.max())
+    top = parts[np.unravel_index(weights.argmax(), weights.shape)]
+    rows, columns = find_objects(parts)[top - 1]
+    height, width = ((seen.bottom - seen.top) / weights.shape[0], (seen.right - seen.left) / weights.shape[1])
+    box = Box(columns.start, rows.start, columns.stop, rows.stop).scaled(width, height)
+    return Box(box.left + seen.left, box.top + seen.top, box.right + seen.left, box.bottom + seen.top)

@@ -1,0 +1,243 @@
+"""CHAIR (Rohrbach et al. 2018): objects that captions mention and images do not show.
+
+A mention is a word or a name of several words ("hot dog") in a caption. An object is in an image if it is annotated
+there, or if a reference caption mentions it. The other mentions are hallucinated:
+
+    CHAIR-i = hallucinated mentions / all mentions      CHAIR-s = captions with a hallucinated mention / all captions
+
+An object that a caption mentions twice counts twice.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from showattendtell.data.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
+from showattendtell.data.tokenizers import CONTENT, tokenize, word_class
+from showattendtell.metrics.bootstrap import Array, SufficientStatistics
+from showattendtell.metrics.tokenizers import Words
+from showattendtell.types import Caption
+
+Names = Mapping[Name, str]
+"""The object of each name, by the words of the name; empty for a name such as "train track" that is no object."""
+
+WIDER_SYNONYMS = {
+    "person": "male female mother father parent son daughter brother sister husband wife grandmother grandfather "
+    "infant newborn teen teenager youth passenger driver worker soldier cop firefighter cowboy bride groom student "
+    "teacher doctor nurse athlete golfer swimmer runner dancer singer musician drummer guitarist artist painter "
+    "performer hiker climber walker jogger shopper customer tourist traveler visitor waiter waitress cook baker barber "
+    "farmer fisherman sailor pilot bicyclist motorcyclist umpire referee coach goalie quarterback batsman bowler "
+    "spectator bystander friend",
+    "bicycle": "tricycle",
+    "car": "automobile van minivan sedan suv hatchback cab taxi taxicab jeep limousine limo",
+    "motorcycle": "scooter moped motorbicycle",
+    "airplane": "jetliner biplane seaplane air-plane passenger-jet passenger-plane",
+    "bus": "minibus",
+    "train": "locomotive tram tramway streetcar caboose passenger-train",
+    "truck": "pickup lorry firetruck",
+    "boat": "ferry yacht rowboat motorboat speedboat dinghy gondola vessel barge",
+    "traffic light": "streetlight street-light",
+    "bench": "pew",
+    "bird": "duck duckling goose geese pigeon seagull gull owl eagle hawk falcon parrot parakeet swan chicken hen "
+    "rooster ostrich peacock pelican heron crow flamingo penguin sparrow robin hummingbird dove stork cockatoo",
+    "cat": "kitty feline tabby",
+    "dog": "pup doggy hound terrier retriever labrador poodle bulldog collie beagle dachshund chihuahua dalmatian "
+    "greyhound spaniel husky pug canine",
+    "horse": "colt foal mare stallion",
+    "sheep": "ram ewe",
+    "cow": "ox oxen heifer",
+    "bear": "panda",
+    "backpack": "rucksack knapsack",
+    "umbrella": "parasol",
+    "handbag": "pocketbook",
+    "tie": "bowtie bow-tie",
+    "suitcase": "suit-case",
+    "surfboard": "bodyboard boogie-board",
+    "tennis racket": "tennis-racquet",
+    "wine glass": "goblet",
+    "sandwich": "burger hamburger cheeseburger panini",
+    "cake": "cupcake cheesecake",
+    "chair": "seat stool armchair recliner",
+    "couch": "loveseat futon",
+    "dining table": "desk computer-desk",
+    "toilet": "toilet-seat commode",
+    "laptop": "computer",
+    "mouse": "computer-mouse",
+    "keyboard": "computer-keyboard",
+    "cell phone": "mobile-phone telephone",
+    "oven": "stove stovetop stove-top-oven",
+}
+"""Further synonyms of COCO's categories, in the singular, with hyphens within a name. They are ours, chosen by the
+categories' names and hyponyms; the list of Rohrbach et al. differs in rare words."""
+
+NO_OBJECTS = ("home plate", "train track")
+ANIMALS = ("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe")
+
+
+def coco_names() -> dict[Name, str]:
+    """Return the names of COCO's 80 categories, singular and plural.
+
+    As published, "baby" and "adult" before an animal are no person, "passenger" before a train or jet neither, and home
+    plates and train tracks are no objects.
+    """
+    names = {name: category for category in CATEGORIES for name in names_of(category)}
+    for category, synonyms in WIDER_SYNONYMS.items():
+        names |= {name: category for synonym in synonyms.split() for name in _forms(synonym.replace("-", " "))}
+    names |= {name: animal for animal in ANIMALS for age in ("baby", "adult") for name in _forms(f"{age} {animal}")}
+    no_objects = (*NO_OBJECTS, "baby animal", "adult animal", "baby cub", "adult cub")
+    return names | {name: "" for written in no_objects for name in _forms(written)}
+
+
+def _forms(written: str) -> tuple[Name, Name]:
+    """Return the singular and the plural of a name."""
+    *first, last = tokenize(written)
+    return (*first, last), (*first, plural(last))
+
+
+class Mention(NamedTuple):
+    """A name in a caption: the index of its last word, and its object."""
+
+    word: int
+    thing: str
+
+
+def find_mentions(words: Sequence[str], names: Names) -> list[Mention]:
+    """Return the objects that a caption mentions, in order; of overlapping names the longest counts."""
+    found = [Mention(word, thing) for word, thing in find_names(words, names) if thing]
+    if any(thing == "toilet" for _, thing in found):  # "the seat of the toilet" is no chair
+        return [one for one in found if one.thing != "chair" or words[one.word] not in ("seat", "seats")]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class HallucinationCounts(SufficientStatistics):
+    """Counts for CHAIR, by image.
+
+    by_image  (N, 3) mentions, hallucinated mentions, and 1 if there are any of these
+    """
+
+    by_image: Array
+
+    def figures(self, copies: Array) -> dict[str, Array]:
+        """Return `chair_i` and `chair_s` in percent, and `chair_mentions`, the number of mentions."""
+        mentions, hallucinated, sentences = (copies @ self.by_image).T
+        return {
+            "chair_i": 100 * hallucinated / np.maximum(mentions, 1),
+            "chair_s": 100 * sentences / np.maximum(copies.sum(axis=1), 1),
+            "chair_mentions": mentions,
+        }
+
+    def per_image(self) -> dict[str, Array]:
+        """Return `chair_i` of each caption."""
+        return {"chair_i": 100 * self.by_image[:, 1] / np.maximum(self.by_image[:, 0], 1)}
+
+
+def find_hallucinations(
+    caption: Words, references: Sequence[Words], annotated: Collection[str], names: Names
+) -> tuple[list[Mention], list[Mention]]:
+    """Return all mentions of a caption, and the hallucinated ones.
+
+    Args:
+        caption: in words, lower case without punctuation, as the references.
+        references: reference captions of the image.
+        annotated: objects that are annotated in the image.
+        names: names of objects.
+    """
+    present = {*annotated, *(one.thing for said in references for one in find_mentions(said, names))}
+    mentions = find_mentions(caption, names)
+    return mentions, [one for one in mentions if one.thing not in present]
+
+
+def measure_hallucination(
+    captions: Sequence[Words], references: Sequence[Sequence[Words]], annotated: Sequence[Collection[str]], names: Names
+) -> HallucinationCounts:
+    """Count the mentions and the hallucinated mentions of every image's caption; see `find_hallucinations`."""
+    rows = []
+    for caption, said, things in zip(captions, references, annotated, strict=True):
+        mentions, hallucinated = find_hallucinations(caption, said, things, names)
+        rows.append([len(mentions), len(hallucinated), bool(hallucinated)])
+    return HallucinationCounts(np.array(rows, dtype=np.float64).reshape(-1, 3))
+
+
+LEAST = 10
+"""Minimum number of annotated phrases of a noun."""
+
+NOUN_RATE = 0.5
+"""Minimum fraction of a word's occurrences that are the noun of an annotated phrase. Others, such as "watch", are
+mostly verbs or adjectives."""
+
+SYNONYMOUS = (
+    "shirt tshirt top tanktop blouse sweatshirt",
+    "pants jeans trousers slacks",
+    "jacket coat parka windbreaker",
+    "hat cap beanie helmet",
+    "shoe sneaker boot sandal",
+    "outfit uniform costume suit clothes clothing attire",
+    "glass sunglasses eyeglasses goggles",
+    "rock boulder cliff",
+    "hill mountain slope",
+    "street road sidewalk pavement",
+    "water ocean sea lake river wave surf",
+    "stick branch log twig",
+    "picture photo photograph camera",
+    "building house structure",
+    "bag backpack sack purse handbag",
+    "leash rope cord",
+    "pole post rail railing bar",
+    "sled toboggan",
+    "bike bicycle motorbike motorcycle dirtbike bmx",
+)
+"""Nouns that name the same thing in captions of Flickr8k and Flickr30k, next to the synonyms of COCO's categories."""
+
+
+def find_nouns(captions: Iterable[Caption], least: int = LEAST) -> dict[Name, str]:
+    """Return the nouns that captions with annotated phrases name things by, singular and plural, with their singular.
+
+    Args:
+        captions: with the phrases of Flickr30k Entities or COCO's instances.
+        least: minimum number of phrases.
+    """
+    heads, words = Counter[str](), Counter[str]()
+    for caption in captions:
+        words.update(caption.words)
+        heads.update(caption.words[noun] for noun in {phrase.noun for phrase in caption.phrases})
+    singulars = {word: singular(word, heads) for word in heads if word_class(word) == CONTENT}
+    number, of = Counter[str](), Counter[str]()
+    for word, lemma in singulars.items():
+        number[lemma] += heads[word]
+        of[lemma] += words[word]
+    kept = {lemma for lemma, count in number.items() if count >= least and count >= NOUN_RATE * of[lemma]}
+    return {
+        (form,): lemma for word, lemma in singulars.items() if lemma in kept for form in (word, lemma, plural(lemma))
+    }
+
+
+def singular(noun: str, known: Collection[str]) -> str:
+    """Return the singular of a noun if it is among the known nouns or irregular, else the noun.
+
+    >>> [singular(noun, {"dog", "puppy", "bus"}) for noun in ("dogs", "puppies", "buses", "women", "pants")]
+    ['dog', 'puppy', 'bus', 'woman', 'pants']
+    """
+    irregular = {many: one for one, many in PLURALS.items()}
+    if noun in irregular:
+        return irregular[noun]
+    if noun.endswith("men"):
+        return f"{noun.removesuffix('men')}man"
+    for ending, replacement in (("ies", "y"), ("es", ""), ("s", "")):
+        candidate = f"{noun.removesuffix(ending)}{replacement}"
+        if noun.endswith(ending) and candidate in known and plural(candidate) == noun:
+            return candidate
+    return noun
+
+
+def merge_synonyms(nouns: Mapping[Name, str]) -> dict[Name, str]:
+    """Return the names of nouns with one object for synonyms: the category of COCO, or the first of `SYNONYMOUS`."""
+    things = {word: words.split()[0] for words in SYNONYMOUS for word in words.split()}
+    categories = coco_names()
+    return {
+        name: things.get(noun) or things.get(categories.get((noun,), "")) or categories.get((noun,)) or noun
+        for name, noun in nouns.items()
+    }

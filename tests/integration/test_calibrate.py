@@ -1,0 +1,99 @@
+"""`calibrate` as a user types it, and what the other commands make of its checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from runs import Run, assert_done, assert_error, held_out
+
+from showattendtell.inference.checkpoints import CALIBRATION
+
+
+@pytest.fixture(scope="module")
+def calibrated(run: Run, checkpoint: Path, folder: Path) -> Path:
+    copy = folder / "runs/calibrated/best.ckpt"
+    copy.parent.mkdir(parents=True)
+    shutil.copy(checkpoint, copy)
+    done = assert_done(run("calibrate", f"checkpoint={copy}"))
+    assert "expected calibration error" in done.out
+    assert f"written to {copy}" in done.out
+    return copy
+
+
+def test_weights_stay_the_same_and_the_calibration_is_added(calibrated: Path, checkpoint: Path):
+    before, after = (torch.load(file, weights_only=True) for file in (checkpoint, calibrated))
+    assert after.keys() - before.keys() == {CALIBRATION}
+    for name, weights in before["state_dict"].items():
+        assert torch.equal(weights, after["state_dict"][name]), name
+
+
+def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
+    run: Run, calibrated: Path, checkpoint: Path, tmp_path: Path
+):
+    content = torch.load(calibrated, weights_only=True)
+    doubtful = tmp_path / "doubtful.ckpt"
+    content[CALIBRATION]["threshold"] = torch.tensor(-1.0)
+    torch.save(content, doubtful)
+    scene = next((calibrated.parents[2] / "cache").rglob("shapes-*/**/*.png"))
+    said, rows = [], []
+    for number, name in enumerate((checkpoint, calibrated, doubtful)):
+        arguments = [f"checkpoint={name}", f"images={scene}", f"output={tmp_path}/out{number}"]
+        said.append(assert_done(run("caption", *arguments)))
+        rows.append(json.loads((tmp_path / f"out{number}/captions.jsonl").read_text()))
+    assert len({done.out.splitlines()[0] for done in said}) == 1
+    assert [row["unsure"] for row in rows[::2]] == [False, True]
+    assert rows[1]["confidence"] != rows[0]["confidence"]
+    assert rows[1]["log_prob"] == rows[0]["log_prob"]
+    assert f"note: not sure of {scene}" in said[2].err
+    assert "not sure" not in said[0].err
+    assert "<strong>not sure</strong>" in (tmp_path / "out2/index.html").read_text()
+    assert "<strong>not sure</strong>" not in (tmp_path / "out0/index.html").read_text()
+
+
+def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path, folder: Path):
+    metrics = "metrics=[bleu,calibration,faithfulness]"
+    done = assert_done(run("evaluate", f"checkpoint={calibrated}", metrics, "output=trusted.json"))
+    result = json.loads((folder / "trusted.json").read_text())
+    images = [example.image for example in held_out(folder)]
+    assert list(result["confidence"]) == images
+    assert all(0 < confidence <= 1 for confidence in result["confidence"].values())
+    assert 0 <= result["unsure"] <= 100
+    before, after = result["reliability"]
+    assert (
+        sum(before["counts"])
+        == sum(after["counts"])
+        == sum(len(caption.words) + 1 for example in held_out(folder) for caption in example.captions)
+    )
+    assert [row["coverage"] for row in result["risk_coverage"]] == pytest.approx([n / 10 for n in range(1, 11)])
+    faithfulness = result["faithfulness"]
+    assert faithfulness["maps"]["leave_one_out"]["rank_correlation"] == pytest.approx(1)
+    assert faithfulness["words"] == sum(len(caption.split()) for caption in result["captions"].values())
+    assert faithfulness["curves"] == len(images)
+    assert -1 <= result["attention_rank_correlation"] <= 1
+    assert "faithfulness of the maps" in done.out
+
+
+def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, checkpoint: Path, calibrated: Path, tmp_path: Path):
+    asked = run("evaluate", f"checkpoint={checkpoint}", "metrics=[calibration]")
+    assert_error(asked, "is not calibrated; run 'python -m showattendtell.calibrate checkpoint=")
+    for name in ("calibration", "faithfulness"):
+        ensemble = run("evaluate", f"checkpoint=[{calibrated},{checkpoint}]", f"metrics=[{name}]")
+        assert_error(ensemble, f"{name} is scored for one model")
+    assert_error(run("calibrate", "checkpoint=flickr8k_soft"), "set output to the folder of a calibrated copy")
+    assert_error(run("calibrate", f"checkpoint={checkpoint}", f"output={tmp_path}"), "exists and is no file")
+
+
+@pytest.mark.slow
+def test_attention_on_shapes_is_more_faithful_than_chance_and_less_than_the_boxes(run: Run, folder: Path):
+    """A model that has learned to name objects: true boxes < attention < random maps, by a paired bootstrap."""
+    settings = ["dataset.train=2000", "dataset.val=50", "dataset.test=300", "trainer.max_epochs=8"]
+    assert_done(run("train", *settings, "hydra.run.dir=runs/shapes"))
+    line = ["evaluate", "checkpoint=runs/shapes/best.ckpt", "metrics=[bleu,faithfulness]", "output=shapes.json"]
+    assert_done(run(*line))
+    found = json.loads((folder / "shapes.json").read_text())["faithfulness"]
+    deletion = {name: one["deletion"] for name, one in found["maps"].items()}
+    assert deletion["box"] < deletion["attention"] < deletion["random"]
+    for name, other in (("box", "attention"), ("attention", "random")):
+        assert found["against"][other][name]["deletion"]["higher"] < 0.01

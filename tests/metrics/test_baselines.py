@@ -1,0 +1,80 @@
+"""Baselines of caption scores against an exhaustive search and pycocoevalcap."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+from showattendtell.metrics import baselines
+from showattendtell.metrics.baselines import WeightedReferences, leave_one_out
+
+WORDS = [
+    "a",
+    "dog",
+    "cat",
+    "man",
+    "runs",
+    "sits",
+    "on",
+    "the",
+    "grass",
+    "red",
+    "ball",
+    "with",
+    "two",
+    "and",
+    "field",
+    "near",
+]
+
+
+def made_up(images: int, seed: int) -> list[list[list[str]]]:
+    rng = np.random.default_rng(seed)
+    return [
+        [["a", *rng.choice(WORDS[1 : 4 + seed % 5], rng.integers(3, 7)).tolist()] for _ in range(rng.integers(1, 4))]
+        for _ in range(images)
+    ]
+
+
+def mean_cider(caption: list[str], references: list[list[list[str]]]) -> float:
+    scorer = CiderScorer()
+    for said in references:
+        scorer += (" ".join(caption), [" ".join(words) for words in said])
+    return scorer.compute_score()[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_caption_is_better_for_all_images(seed: int):
+    references = made_up(12, seed)
+    found = WeightedReferences(references).best_constant()
+    candidates = [list(words) for words in chain.from_iterable(references)]
+    best = max(mean_cider(caption, references) for caption in candidates)
+    assert list(found) in candidates
+    assert mean_cider(list(found), references) == pytest.approx(best)
+
+
+def test_the_first_of_the_shortlist_is_nearly_the_best(monkeypatch: pytest.MonkeyPatch):
+    """Without the exact comparison, which only corrects the ranking."""
+    monkeypatch.setattr(baselines, "SHORTLIST", 1)
+    for seed in range(5):
+        references = made_up(12, seed)
+        scores = sorted(
+            (mean_cider(list(words), references) for words in chain.from_iterable(references)), reverse=True
+        )
+        assert mean_cider(list(WeightedReferences(references).best_constant()), references) >= 0.6 * scores[0]
+
+
+def test_the_consensus_is_the_caption_that_the_others_resemble():
+    said = [["a", "red", "ball"], ["a", "dog", "runs", "on", "grass"], ["the", "dog", "runs", "on", "grass"], ["dog"]]
+    references = WeightedReferences([said, [["a", "man"]], [["two", "men"]]])
+    assert list(references.consensus(0)) in said[1:3]
+    assert list(references.consensus(1)) == ["a", "man"]
+
+
+def test_each_reference_is_left_out_once():
+    rounds = list(leave_one_out([["a1", "a2", "a3"], ["b1"], ["c1", "c2"]]))
+    assert [one.images for one in rounds] == [[0, 2], [0, 2]]
+    assert [one.hypotheses for one in rounds] == [["a1", "c1"], ["a2", "c2"]]
+    assert [one.references for one in rounds] == [[["a2", "a3"], ["c2"]], [["a1", "a3"], ["c1"]]]
+    assert list(leave_one_out([["a"], ["b"]])) == []

@@ -1,0 +1,102 @@
+"""Scores of maps against effects, held against scipy, torchmetrics' conventions and values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from showattendtell.metrics import Faithfulness
+from showattendtell.metrics.faithfulness import (
+    MapFaithfulness,
+    WordFaithfulness,
+    area,
+    num_deleted,
+    rank_agreement,
+    score_faithfulness,
+)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_rank_correlation_is_scipys(ties: bool):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        weights, effects = rng.random(49), rng.normal(size=49)
+        if ties:
+            weights, effects = weights.round(1), effects.round()
+        expected = spearmanr(weights, effects).statistic
+        found = rank_agreement(weights, effects)
+        assert found.rank_correlation == pytest.approx(expected, abs=1e-12)
+        assert found.magnitude_correlation == pytest.approx(spearmanr(weights, abs(effects)).statistic, abs=1e-12)
+
+
+def test_a_constant_map_has_no_rank_and_hits_as_often_as_chance():
+    found = rank_agreement(np.full(50, 0.02), np.arange(50.0))
+    assert found.rank_correlation == 0
+    assert found.top_tenth == pytest.approx(5 / 50)
+
+
+@pytest.mark.parametrize(("place", "hit"), [(19, 1), (18, 1), (17, 0), (0, 0)])
+def test_the_largest_weight_hits_the_tenth_with_the_largest_effects(place: int, hit: int):
+    weights = np.zeros(20)
+    weights[place] = 1
+    assert rank_agreement(weights, np.arange(20.0)).top_tenth == hit
+
+
+def test_a_map_of_another_size_is_refused():
+    with pytest.raises(ValueError, match=r"a map of \(3,\) cannot be compared with effects of \(4,\)"):
+        rank_agreement(np.ones(3), np.ones(4))
+
+
+@pytest.mark.parametrize(("regions", "numbers"), [(10, [2, 4, 6, 8]), (81, [16, 32, 49, 65]), (2, [1]), (4, [1, 2, 3])])
+def test_curves_leave_out_some_regions_and_keep_some(regions: int, numbers: list[int]):
+    assert num_deleted(regions) == numbers
+
+
+def test_an_area_is_the_mean_of_its_curve():
+    assert area([0, 0.2, 0.8], [1, 0.5, 0.5]) == pytest.approx((0.75 * 0.2 + 0.5 * 0.6) / 0.8)
+
+
+def made_up(number: int, better: float) -> list[WordFaithfulness]:
+    """Words at which attention has a smaller deletion area than random maps, by `better` on average."""
+    rng = np.random.default_rng(1)
+    words = []
+    for _ in range(number):
+        chance = rng.random()
+        maps = {
+            "attention": MapFaithfulness(0.5, 0.6, 1.0, chance - better + rng.normal(scale=0.1), 0.9),
+            "random": MapFaithfulness(0.0, 0.0, 0.0, chance, 0.5),
+        }
+        words.append(WordFaithfulness(maps, rng.random()))
+    return words
+
+
+def test_differences_to_random_maps_are_paired():
+    scores = score_faithfulness(made_up(200, 0.1))
+    difference = scores.against["random"]["attention"]["deletion"]
+    assert difference.difference == pytest.approx(-0.1, abs=0.02)
+    assert difference.low < difference.difference < difference.high < 0
+    assert difference.higher < 0.01
+    chance = score_faithfulness(made_up(200, 0.0)).against["random"]["attention"]["deletion"]
+    assert chance.low < 0 < chance.high
+
+
+def test_words_without_curves_count_for_the_ranks_alone():
+    words = [*made_up(3, 0.1), WordFaithfulness({"attention": MapFaithfulness(-1.0, 0.0, 0.0)}, 9.0)]
+    scores = score_faithfulness(words)
+    assert (scores.num_words, scores.num_curves) == (4, 3)
+    assert scores.maps["attention"].rank_correlation == pytest.approx((3 * 0.5 - 1) / 4)
+    assert scores.maps["attention"].insertion == pytest.approx(0.9)
+    assert scores.largest_effect == np.median([word.largest_effect for word in words])
+
+
+def test_the_metric_gathers_batches():
+    words, metric = made_up(20, 0.1), Faithfulness()
+    assert math.isnan(metric.compute()["largest_effect"].item())
+    metric.reset()
+    metric.update(words[:7])
+    metric.update(words[7:])
+    assert metric.scores() == score_faithfulness(words)
+    figures = {name: value.item() for name, value in metric.compute().items()}
+    assert figures["attention_insertion"] == pytest.approx(0.9)
+    assert figures["random_top_tenth"] == 0

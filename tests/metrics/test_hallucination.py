@@ -1,0 +1,164 @@
+"""CHAIR against counts by hand (Rohrbach et al. 2018)."""
+
+import numpy as np
+import pytest
+
+from showattendtell.data.coco import CATEGORIES
+from showattendtell.data.tokenizers import tokenize
+from showattendtell.metrics import CHAIR
+from showattendtell.metrics.bootstrap import corpus_figures, draw_copies
+from showattendtell.metrics.hallucination import (
+    coco_names,
+    find_hallucinations,
+    find_mentions,
+    find_nouns,
+    measure_hallucination,
+    merge_synonyms,
+    singular,
+)
+from showattendtell.types import WHOLE, Caption, Phrase
+
+NAMES = coco_names()
+
+
+def things(sentence: str) -> list[str]:
+    return [mention.thing for mention in find_mentions(tokenize(sentence), NAMES)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("A man eats a hot dog.", ["person", "hot dog"]),
+        ("Two dogs and a puppy", ["dog", "dog"]),
+        ("A dog looks at another dog", ["dog", "dog"]),
+        ("Women, children and a policeman", ["person", "person", "person"]),
+        ("People on a ski lift", ["person"]),
+        ("A teddy bear on a bed", ["teddy bear", "bed"]),
+        ("A baby elephant next to an adult elephant", ["elephant", "elephant"]),
+        ("Baby elephants and a baby", ["elephant", "person"]),
+        ("A passenger train on the train tracks", ["train"]),
+        ("A passenger jet and a passenger", ["airplane", "person"]),
+        ("A batter runs to home plate", ["person"]),
+        ("The seat of the toilet is up", ["toilet"]),
+        ("A toilet seat and a chair", ["toilet", "chair"]),
+        ("A seat at the window", ["chair"]),
+        ("A bow tie and a wine glass", ["tie", "wine glass"]),
+        ("Geese and knives on the tables", ["bird", "knife", "dining table"]),
+        ("A stop sign under a traffic light", ["stop sign", "traffic light"]),
+        ("A cell phone and a computer mouse", ["cell phone", "mouse"]),
+        ("Grass and sky", []),
+        ("", []),
+    ],
+)
+def test_the_objects_of_a_sentence(sentence: str, expected: list[str]):
+    assert things(sentence) == expected
+
+
+def test_every_category_is_found_by_its_name():
+    assert len(set(CATEGORIES)) == 80
+    for category in CATEGORIES:
+        assert things(f"there is a {category} here") == [category]
+    assert {thing for thing in NAMES.values() if thing} == set(CATEGORIES)
+
+
+def test_an_object_is_present_if_it_is_annotated_or_said():
+    caption, said = tokenize("a cat and a dog on a couch"), [tokenize("a sofa in a room")]
+    mentions, hallucinated = find_hallucinations(caption, said, ["cat"], NAMES)
+    assert [mention.thing for mention in mentions] == ["cat", "dog", "couch"]
+    assert hallucinated == [(4, "dog")]
+
+
+HYPOTHESES = ["a man holds a dog and a dog", "a cat on a bench", "green grass", "a puppy runs"]
+REFERENCES = [["a person stands"], ["a kitten sits", "a cat"], ["a dog"], ["a dog", "a ball"]]
+ANNOTATED = [["person"], ["cat", "chair"], [], []]
+
+
+def test_rates_worked_by_hand():
+    """Mentions: person, dog, dog | cat, bench | none | dog. Hallucinated: dog, dog | bench."""
+    chair = CHAIR()
+    chair.update(HYPOTHESES[:2], REFERENCES[:2], ANNOTATED[:2])
+    chair.update(HYPOTHESES[2:], REFERENCES[2:])
+    found = {name: figure.item() for name, figure in chair.compute().items()}
+    assert found == pytest.approx({"chair_i": 100 * 3 / 6, "chair_s": 100 * 2 / 4, "chair_mentions": 6})
+    assert chair.statistics().per_image()["chair_i"].tolist() == pytest.approx([200 / 3, 50, 0, 0])
+
+
+def test_resampled_rates_are_those_of_the_resampled_captions():
+    split = [caption.split() for caption in HYPOTHESES], [[one.split() for one in said] for said in REFERENCES]
+    measured = measure_hallucination(*split, ANNOTATED, NAMES)
+    copies = draw_copies(4, 5, seed=0)
+    for number, counts in enumerate(copies.astype(int)):
+        drawn = np.repeat(np.arange(4), counts)
+        again = measure_hallucination(*([each[n] for n in drawn] for each in (*split, ANNOTATED)), NAMES)
+        resampled = {name: values[number] for name, values in measured.figures(copies).items()}
+        assert resampled == pytest.approx(corpus_figures([again]))
+
+
+def test_planted_hallucinations_are_all_found():
+    """In captions that mention what their references do, an object of every other category."""
+    for category in CATEGORIES:
+        said = tokenize("a giraffe stands" if category != "giraffe" else "a zebra stands")
+        planted = (*said, *tokenize(f"with a {category}"))
+        mentions, hallucinated = find_hallucinations(planted, [said], [], NAMES)
+        assert len(mentions) == 2
+        assert [mention.thing for mention in hallucinated] == [category]
+
+
+def test_no_captions_have_no_rates():
+    assert CHAIR().compute()["chair_i"] == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("a dog", [["a"]]), "the hypotheses are the string 'a dog'"),
+        ((["a dog"], ["a dog"]), "the references of an image are the string 'a dog'"),
+        ((["a", "b"], [["a"]]), "shorter"),
+    ],
+)
+def test_what_is_no_list_of_captions_is_refused(wrong: tuple, message: str):
+    with pytest.raises(ValueError, match=message):
+        CHAIR().update(*wrong)
+
+
+def caption(sentence: str, *nouns: str) -> Caption:
+    words = tokenize(sentence)
+    return Caption(words, tuple(Phrase(words.index(noun), (WHOLE,)) for noun in nouns))
+
+
+ANNOTATED_CAPTIONS = [
+    caption("two dogs run in the snow", "dogs"),
+    caption("a dog watches a boy", "dog", "boy"),
+    caption("a boy with a watch", "boy", "watch"),
+    caption("men watch a game", "men"),
+    caption("boys watch one of the dogs", "boys", "one", "dogs"),
+]
+
+
+def test_nouns_are_the_words_that_mostly_name_something():
+    nouns = find_nouns(ANNOTATED_CAPTIONS, least=1)
+    assert set(nouns.values()) == {"dog", "boy", "man"}
+    assert {" ".join(name) for name in nouns} == {"dog", "dogs", "boy", "boys", "man", "men"}
+    assert set(find_nouns(ANNOTATED_CAPTIONS, least=3).values()) == {"dog", "boy"}
+
+
+def test_nouns_of_the_same_thing_are_one_object():
+    nouns = {("boy",): "boy", ("shirt",): "shirt", ("tshirt",): "tshirt", ("puppy",): "puppy", ("fence",): "fence"}
+    merged = merge_synonyms(nouns)
+    assert list(merged.values()) == ["person", "shirt", "shirt", "dog", "fence"]
+
+
+def test_a_noun_that_no_reference_says_is_hallucinated():
+    names = merge_synonyms(find_nouns(ANNOTATED_CAPTIONS, least=1))
+    said = [one.words for one in ANNOTATED_CAPTIONS[3:4]]
+    mentions, hallucinated = find_hallucinations(tokenize("a boy and his dogs in the snow"), said, [], names)
+    assert [mention.thing for mention in mentions] == ["person", "dog"]
+    assert [mention.thing for mention in hallucinated] == ["dog"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("glasses", "glass"), ("pants", "pants"), ("people", "person"), ("knives", "knife"), ("boxes", "box")],
+)
+def test_the_singular_of_a_noun(word: str, expected: str):
+    assert singular(word, {"glass", "box", "knive"}) == expected

@@ -1,0 +1,45 @@
+"""Calibrated probabilities and the distance from the training images, held against other ways to compute them."""
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+
+from showattendtell.models.calibration import Calibration, scale_by_entropy
+
+GENERATOR = torch.Generator().manual_seed(0)
+REGIONS = torch.rand(5, 4, 6, generator=GENERATOR)
+
+
+def calibration(temperature: tuple[float, float] = (0.3, -0.1)) -> Calibration:
+    directions, _ = torch.linalg.qr(torch.randn(6, 2, generator=GENERATOR))
+    return Calibration(torch.tensor(temperature), torch.rand(6, generator=GENERATOR), directions, torch.tensor(0.5))
+
+
+def test_the_temperature_of_each_step_follows_its_entropy():
+    logits = torch.randn(3, 7, generator=GENERATOR).double()
+    log_p = logits.log_softmax(dim=1)
+    for row, found in zip(log_p.numpy(), scale_by_entropy(log_p, torch.tensor([0.3, -0.1]).double()), strict=True):
+        entropy = -(np.exp(row) * row).sum()
+        np.testing.assert_allclose(found.numpy(), log_softmax(row / np.exp(0.3 - 0.1 * entropy)), atol=1e-7)
+
+
+def test_temperatures_of_zero_change_nothing_and_no_temperature_changes_the_order():
+    log_p = torch.randn(3, 7, generator=GENERATOR).log_softmax(dim=1)
+    torch.testing.assert_close(calibration((0, 0)).calibrate(log_p), log_p)
+    changed = calibration((0.7, -0.2)).calibrate(log_p)
+    assert torch.equal(changed.argsort(dim=1), log_p.argsort(dim=1))
+    torch.testing.assert_close(changed.exp().sum(dim=1), torch.ones(3))
+
+
+def test_unlikeness_is_the_squared_distance_to_the_nearest_point_of_the_plane():
+    own = calibration()
+    for regions, found in zip(REGIONS, own(REGIONS), strict=True):
+        mean = regions.mean(dim=0).double().numpy()
+        difference = mean / np.linalg.norm(mean) - own.mean.double().numpy()
+        _, [rest], _, _ = np.linalg.lstsq(own.directions.double().numpy(), difference, rcond=None)
+        np.testing.assert_allclose(found.item(), rest, atol=1e-6)
+
+
+def test_brighter_regions_are_not_less_alike():
+    own = calibration()
+    torch.testing.assert_close(own(3 * REGIONS), own(REGIONS))
