@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
-from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.data.vocabulary import EOS, PAD, START, UNK
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.models.attention import AttentionCache

@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import math
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from showattendtell.config.command_line import check_command
@@ -277,6 +279,11 @@ def _altered(file: Path, fault: Exception) -> UserError:
     return UserError(f"{file} was altered since it was written ({sentence(fault)}); train again without resume")
 
 
+WORD_BIAS = "decoder.word_scores.bias"
+WORD_WEIGHTS = ("decoder.embedding.weight", "decoder.word_scores.weight", WORD_BIAS)
+"""The weights of a captioner with a row for each word."""
+
+
 class InitialCheckpoint(NamedTuple):
     """A checkpoint that initialises the weights.
 
@@ -310,14 +317,26 @@ class InitialCheckpoint(NamedTuple):
         elif ours["weights_sha256"] != theirs["weights_sha256"]:
             raise self._misfit()
 
-    def load_captioner(self, captioner: Captioner) -> None:
+    def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
         """Load the checkpoint's captioner weights.
+
+        Args:
+            vocabulary: that of the captioner. Words that the checkpoint does not know get its weights of `<unk>`, which
+                it has learned from rare words, and equal shares of the probability of `<unk>`.
 
         Raises:
             UserError: kind or size differ.
         """
+        weights, words = self._of("captioner."), self.vocabulary
+        if words.words != vocabulary.words:
+            tokens = torch.tensor([words.encode([word])[0] for word in vocabulary.words])
+            is_new = torch.tensor([word not in words.words for word in vocabulary.words])
+            weights |= {name: weights[name][tokens] for name in WORD_WEIGHTS if name in weights}
+            if is_new.any():
+                # softmax: logits of K words that are less by log K than that of <unk> sum to its probability
+                weights[WORD_BIAS] = weights[WORD_BIAS] - is_new * math.log(is_new.sum())
         try:
-            captioner.load_state_dict(self._of("captioner."))
+            captioner.load_state_dict(weights)
         except RuntimeError:
             raise self._misfit() from None
 
