@@ -60,8 +60,9 @@ def train(config: DictConfig) -> float:
                 origin.load_encoder(encoder)
             source, dataset = build_source(config, dataset, encoder)
             sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
-            keeps_words = origin and config.init_vocabulary == "checkpoint"
-            vocabulary = origin.vocabulary if keeps_words else build(config.vocabulary, captions=sentences)
+            vocabulary = origin.vocabulary if origin else build(config.vocabulary, captions=sentences)
+            if origin and config.init_vocabulary == "extended":
+                vocabulary = vocabulary.extended(build(config.vocabulary, captions=sentences).words)
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)

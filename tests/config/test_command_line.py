@@ -114,7 +114,7 @@ def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, s
         (
             "caption",
             ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"],
-            r"formats=\[jpg\] should be 'png', 'gif'",
+            r"formats=\[jpg\] should be 'jsonl', 'csv'",
         ),
         ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "compare=3"], "compare=3"),
         ("caption", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),

@@ -457,11 +457,8 @@ class CustomDataModule(ReaderDataModule):
         skip_missing: bool = False,
         **options: Unpack[DataOptions],
     ):
-        read = partial(
-            *(read_custom, root, captions, images, splits, val, test, name, captions_per_image),
-            skip_unreadable=skip_unreadable,
-            skip_missing=skip_missing,
-        )
+        placed = (root, captions, images, splits, val, test, name, captions_per_image)
+        read = partial(read_custom, *placed, skip_unreadable=skip_unreadable, skip_missing=skip_missing)
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
 
 

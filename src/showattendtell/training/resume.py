@@ -27,7 +27,7 @@ from showattendtell.config.entry_point import quoted
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import LIMIT, check_recalled_command, check_targets, recalled, stored_arguments
 from showattendtell.config.validation import find_targets, sentence
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, find_model, load, read_checkpoint
 from showattendtell.models.captioner import Captioner
@@ -321,20 +321,18 @@ class InitialCheckpoint(NamedTuple):
         """Load the checkpoint's captioner weights.
 
         Args:
-            vocabulary: that of the captioner. Words that the checkpoint does not know get its weights of `<unk>`, which
-                it has learned from rare words, and equal shares of the probability of `<unk>`.
+            vocabulary: that of the captioner, which begins with the checkpoint's words. New words get the weights of
+                `<unk>`, which were learned from rare words, and equal shares of its probability.
 
         Raises:
             UserError: kind or size differ.
         """
-        weights, words = self._of("captioner."), self.vocabulary
-        if words.words != vocabulary.words:
-            tokens = torch.tensor([words.encode([word])[0] for word in vocabulary.words])
-            is_new = torch.tensor([word not in words.words for word in vocabulary.words])
-            weights |= {name: weights[name][tokens] for name in WORD_WEIGHTS if name in weights}
-            if is_new.any():
-                # softmax: logits of K words that are less by log K than that of <unk> sum to its probability
-                weights[WORD_BIAS] = weights[WORD_BIAS] - is_new * math.log(is_new.sum())
+        weights, known = self._of("captioner."), len(self.card["vocabulary"])
+        if num_new := len(vocabulary) - known:
+            rows = torch.tensor([*range(known), *[UNK] * num_new])
+            weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
+            # softmax: K logits that are less by log K than that of <unk> have its probability together
+            weights[WORD_BIAS][known:] -= math.log(num_new)
         try:
             captioner.load_state_dict(weights)
         except RuntimeError:
