@@ -61,6 +61,8 @@ def train(config: DictConfig) -> float:
             source, dataset = build_source(config, dataset, encoder)
             sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
             vocabulary = origin.vocabulary if origin else build(config.vocabulary, captions=sentences)
+            if origin and config.init_vocabulary == "extended":
+                vocabulary = vocabulary.extended(build(config.vocabulary, captions=sentences).words)
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
@@ -68,7 +70,7 @@ def train(config: DictConfig) -> float:
             check_data(start, card)
             module = build_module(config, encoder, vocabulary, card, dataset.split("train"))
             if origin:
-                origin.load_captioner(module.captioner)
+                origin.load_captioner(module.captioner, vocabulary)
             trainer, best = build_trainer(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
     return report_best(start.folder, best.best_model_score)

@@ -181,4 +181,6 @@ def test_a_search_space_holds_nothing_that_a_trial_would_lack_outside_of_it(spac
 
 
 def test_evaluation_and_captioning_decode_alike():
-    assert compose("caption", [])[0].decoding == {**compose("evaluate", [])[0].decoding, "allow_unk": False}
+    evaluated = compose("evaluate", [])[0].decoding
+    for command in ("caption", "serve"):
+        assert compose(command, [])[0].decoding == {**evaluated, "allow_unk": False}

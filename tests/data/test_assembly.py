@@ -52,7 +52,9 @@ def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
 
 @pytest.mark.parametrize("sentences", [{}, {"a.jpg": []}, {"a.jpg": ["..."]}, {"b.jpg": ["A dog ."]}])
 def test_an_image_without_a_caption_is_reported(sentences: dict[str, list[str]]):
-    with pytest.raises(UserError, match=r"image a.jpg is in a split but has no caption"):
+    with pytest.raises(
+        UserError, match=r"images without a caption: 1 of 1 \(a.jpg\); add captions, or remove them from the splits"
+    ):
         assemble("dogs", said(sentences), Path(), 5)
 
 

@@ -163,8 +163,10 @@ KINDS = {
     "truncated JSON": Kind(text("captions.json", json.dumps(COCO)[:-20]), "is not JSON", settings=JSON_FILE),
     "JSON that is no JSON": Kind(text("captions.json", "A dog ."), "is not JSON", settings=JSON_FILE),
     # images within the captions
-    "an image without a caption": Kind(coco(annotations=COCO["annotations"][:2]), "has no caption", settings=UNSHARED),
-    "captions without a word": Kind(rows("a.jpg,...,train"), "image a.jpg is in a split but has no caption"),
+    "an image without a caption": Kind(
+        coco(annotations=COCO["annotations"][:2]), r"images without a caption: 1 of \d", settings=UNSHARED
+    ),
+    "captions without a word": Kind(rows("a.jpg,...,train"), r"images without a caption: 1 of \d \(a.jpg\)"),
     "an image listed twice": Kind(
         coco(images=[*COCO["images"], COCO["images"][0]]), "image 0 is listed more than once", settings=JSON_FILE
     ),
@@ -199,10 +201,12 @@ KINDS = {
         text("train.txt", "a\na\n"), r"a.jpg is listed more than once \(train\)", read_flickr30k
     ),
     "a list that names an unknown image": Kind(
-        text("train.txt", "a.jpg\nz.jpg\n"), "train.txt names z.jpg, which has no captions", settings=LISTED
+        text("train.txt", "a.jpg\nz.jpg\n"), r"train.txt names images without captions: 1 \(z.jpg\)", settings=LISTED
     ),
     "a list of an unknown image of Flickr30k": Kind(
-        text("train.txt", "a\nz\n"), "image z.jpg is in a split but has no cap", read_flickr30k
+        text("train.txt", "a\nz\n"),
+        r"images without a caption: 1 of \d \(z.jpg\); .* remove them from the splits",
+        read_flickr30k,
     ),
     "a list that is missing": Kind(gone("val.txt"), "val.txt does not exist; add the lists", read_flickr30k),
     "a list that is a folder": Kind(
@@ -242,7 +246,7 @@ KINDS = {
     ),
     "an empty text": Kind(
         both(texts("a", "b", "c"), text("images/b.txt", "\n")),
-        "image b.jpg is in a split but has no",
+        r"images without a caption: 1 of \d \(b.jpg\); .* dataset.skip_missing=true",
         settings={"val": 0, "test": 0},
     ),
     "a text in latin-1": Kind(

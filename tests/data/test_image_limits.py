@@ -123,5 +123,5 @@ def test_formats_that_photographs_do_not_come_in_are_refused(tmp_path: Path, for
 def test_a_folder_is_searched_for_the_formats_that_are_opened(tmp_path: Path):
     for name in ("a.jpg", "b.eps", "c.ico", "d.psd", "e.mpo", "f.webp"):
         (tmp_path / name).write_bytes(b"else")
-    assert [path.name for path in find_images([str(tmp_path)])] == ["a.jpg", "e.mpo", "f.webp"]
+    assert find_images([str(tmp_path)]).names == ["a.jpg", "e.mpo", "f.webp"]
     assert "EPS" not in FORMATS

@@ -148,17 +148,54 @@ def test_images_are_found_in_folders_and_by_name(tmp_path: Path):
     for name in ("b.JPG", "a.png", "c.webp"):
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no image")
-    assert find_images([str(tmp_path), "other.jpg"]) == [
-        *(tmp_path / name for name in ("a.png", "b.JPG", "c.webp")),
-        Path("other.jpg"),
-    ]
+    found = find_images([str(tmp_path), "other.jpg"])
+    assert found.places == [*(str(tmp_path / name) for name in ("a.png", "b.JPG", "c.webp")), "other.jpg"]
+    assert found.names == ["a.png", "b.JPG", "c.webp", "other.jpg"]
+    assert found.others == 1
+
+
+def test_folders_are_searched_with_their_subfolders_in_sorted_order_and_each_once(tmp_path: Path):
+    photos = tmp_path / "photos"
+    names = ["b.png", "rome/a.png", "rome/forum/c.png", "verona/d.png"]
+    for name in [*names, ".cache/e.png", "rome/.f.png", "../secret.png", "../linked/g.png"]:
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(photos / name)
+    for name, target in {"rome/loop": photos, "rome/forum/up": tmp_path, "linked": tmp_path / "linked"}.items():
+        (photos / name).symlink_to(target)
+    for name in ("notes.txt", "rome/film.mpg", ".hidden.txt"):
+        (photos / name).touch()
+    found = find_images([str(photos)])
+    assert found.names == ["b.png", "linked/g.png", *names[1:]]
+    assert found.places == [str(photos / name) for name in found.names]
+    assert found.others == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://example.org/a/photo.jpg?size=3", "photo.jpg"),
+        ("HTTP://example.org/", "photograph"),
+        ("https://example.org/a/..", ".."),
+    ],
+)
+def test_a_url_is_kept_and_named_by_its_path(url: str, name: str):
+    assert find_images([url]) == ([url], [name], 0)
+
+
+def test_a_folder_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object, onerror: Callable[[OSError], None], **__: object) -> None:
+        onerror(PermissionError(13, "Permission denied", "photos/private"))
+
+    monkeypatch.setattr("os.walk", refused)
+    with pytest.raises(UserError, match="the folder photos/private cannot be read .Permission denied."):
+        find_images([str(tmp_path)])
 
 
 @pytest.mark.parametrize("name", ["paper.pdf", "features.h5", "film.mpg", "._a.png", "thumbnails.png/"])
 def test_only_photographs_are_taken_from_a_folder(tmp_path: Path, name: str):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_bytes(b"else")
-    assert find_images([str(tmp_path)]) == [tmp_path / "a.png"]
+    assert find_images([str(tmp_path)]).places == [str(tmp_path / "a.png")]
 
 
 def test_a_folder_without_images_is_reported(tmp_path: Path):

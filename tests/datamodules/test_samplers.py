@@ -325,3 +325,31 @@ def test_views_are_drawn_alike_for_a_caption_in_any_number_of_processes_and_othe
     assert not set(first.values()) & set(second.values())
     batches.resume(1, 1)
     assert all(second[caption] == part.draw for part in batches for caption in part.content)
+
+
+@given(captions(), sizes, st.sampled_from(ALL), st.integers(1, 50))
+def test_few_captions_are_dealt_several_times_an_epoch_in_new_orders(
+    data: tuple[Ints, Ints], size: BatchSize, kind: type[BatchingStrategy], least: int
+):
+    buckets = kind(*data, size, False)
+    once, repeated = ShardedBatchSampler(buckets, 0), ShardedBatchSampler(buckets, 0, least)
+    of_a_pass = len(once)
+    assert len(repeated) % of_a_pass == 0
+    assert least <= len(repeated) < least + of_a_pass
+    batches = list(repeated)
+    assert [batch.draw for batch in batches] == [(0, number) for number in range(len(repeated))]
+    assert batches[:of_a_pass] == list(once)
+    for start in range(0, len(batches), of_a_pass):
+        dealt = sorted(caption for batch in batches[start : start + of_a_pass] for caption in batch.content)
+        assert dealt == list(range(len(data[0])))
+    middle = len(batches) // 2
+    repeated.resume(0, middle)
+    assert list(repeated) == batches[middle:]
+    assert repeated.item(middle) == batches[middle]
+
+
+def test_passes_of_an_epoch_differ():
+    lengths = np.full(64, 5)
+    sampler = ShardedBatchSampler(LengthBuckets(lengths, np.arange(64), BatchSize(64), False), 0, 2)
+    first, second = (batch.content for batch in sampler)
+    assert first != second

@@ -49,7 +49,7 @@ class Silent:
     is_deterministic = True
 
     def __call__(self, photographs: list[Image.Image]) -> list[None]:
-        return [None for _ in photographs]
+        return [None] * len(photographs)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def photographs(tmp_path: Path) -> list[str]:
 def test_a_file_that_cannot_be_read_keeps_its_number_and_is_reported(photographs: list[str]):
     Path(photographs[1]).write_text("no image")
     faults: list[str] = []
-    assert [number for number, _ in caption_all([Silent()], photographs, faults)] == [0, 2]
+    assert [number for number, _ in caption_all([Silent()], list(map(str, photographs)), faults)] == [0, 2]
     [fault] = faults
     assert "1.png cannot be read (it is text)" in fault
 
@@ -81,7 +81,7 @@ def test_a_terminal_sees_how_far_several_photographs_are(
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     monkeypatch.setenv("TERM", "xterm")
-    for index, _ in caption_all([Silent()], photographs[:number], []):
+    for index, _ in caption_all([Silent()], list(map(str, photographs[:number])), []):
         print(f"photograph {index}")
     assert out.getvalue() == "".join(f"photograph {one}\n" for one in range(number))
     assert ("captioning" in err.getvalue()) == (number > 1)

@@ -1,6 +1,7 @@
 """`export` as a user types it, and what the folder that it leaves does without this package."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def captions_of(printed: str) -> list[str]:
-    return [line.partition(".png: ")[2] for line in printed.splitlines() if ".png: " in line]
+    return [re.split(r"\.png(?:: |\t)", line)[1] for line in printed.splitlines() if ".png" in line]
 
 
 @needs_onnx

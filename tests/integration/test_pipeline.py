@@ -23,7 +23,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
-from showattendtell.inference.checkpoints import SHIPPED, bundled_models, load_model
+from showattendtell.inference.checkpoints import SHIPPED, SHIPPED_NOTE, bundled_models, load_model
 from showattendtell.visualization.heatmaps import map_onto_photograph
 
 
@@ -45,14 +45,13 @@ def same(one: ImageCaptions, other: ImageCaptions) -> bool:
 
 
 def test_the_caption_is_that_of_the_command(
-    captioner: CaptioningPipeline, scenes: list[Path], run: Run, checkpoint: Path
+    captioner: CaptioningPipeline, scenes: list[Path], run: Run, checkpoint: Path, folder: Path
 ):
     settings = [f"checkpoint={checkpoint}", "--decoding.max_length=6", "--formats=[png]", "--output", "said here"]
     done = assert_done(run("caption", str(scenes[0]), *settings))
-    assert done.out.splitlines() == [
-        f"{scenes[0]}: {captioner(scenes[0]).caption}",
-        f"  said here/{scenes[0].stem}.png",
-    ]
+    assert done.out.splitlines() == [captioner(scenes[0]).caption]
+    assert done.err == "written: said here/*.png\n"
+    assert [file.name for file in (folder / "said here").iterdir()] == [f"{scenes[0].stem}.png"]
 
 
 def test_log_probabilities_and_maps_are_those_of_the_caption_when_it_is_given(
@@ -263,7 +262,9 @@ def test_the_model_that_comes_with_the_package_needs_no_network(tmp_path: Path, 
     blocked = {"HF_ENDPOINT": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
     photograph = shutil.copy(ROOT / "docs/figures/skater.jpg", tmp_path)
     done = run("caption", photograph, "--output", str(tmp_path / "message"), **blocked)
-    lines = assert_done(done).out.splitlines()
-    assert lines[0].startswith(f"{photograph}: a ")
-    assert {file.name for file in (tmp_path / "message").iterdir()} == {"skater.png", "index.html"}
+    [caption] = assert_done(done).out.splitlines()
+    assert caption.startswith("a ")
+    assert {file.name for file in (tmp_path / "message").iterdir()} == {"captions.jsonl", "captions.csv", "index.html"}
+    assert done.err.count(SHIPPED_NOTE) == 1
+    assert (tmp_path / "message/index.html").read_text().count(SHIPPED_NOTE) == 1
     assert sum(file.stat().st_size for file in bundled_models()[SHIPPED].iterdir()) < 12_000_000

@@ -85,6 +85,7 @@ def test_photographs_are_captioned_without_a_name_before_them(run: Run, checkpoi
     for name in names:
         (folder / name).write_bytes(photograph)
     done = assert_done(run("caption", f"checkpoint={checkpoint}", *names, "output=placed", "decoding.max_length=3"))
-    assert [line.rpartition(":")[0] for line in done.out.splitlines()[:-1:2]] == names
-    assert len(list((folder / "placed").glob("*.png"))) == 3
+    assert [line.rpartition("\t")[0] for line in done.out.splitlines()] == names
+    rows = [json.loads(line) for line in (folder / "placed/captions.jsonl").read_text().splitlines()]
+    assert [row["file"] for row in rows] == names
     assert_error(run("caption", f"checkpoint={checkpoint}", names[0], "images=b.png"), "images are given twice")

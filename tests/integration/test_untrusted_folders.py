@@ -259,11 +259,12 @@ def test_a_checkpoint_without_weights_of_its_encoder_names_those_of_a_package(al
 
 def test_names_of_strangers_are_no_commands_for_the_terminal(run_forked: Run, checkpoint: Path, tmp_path: Path):
     (tmp_path / "photographs").mkdir()
-    Image.new("RGB", (32, 32)).save(tmp_path / "photographs/\x1b]0;title.png")
+    for name in ("\x1b]0;title.png", "other.png"):
+        Image.new("RGB", (32, 32)).save(tmp_path / "photographs" / name)
     line = ["images=photographs", f"checkpoint={checkpoint}", "formats=[png]"]
     done = assert_done(run_forked("caption", *line, folder=tmp_path))
     assert "\x1b" not in done.out + done.err
-    assert "\\x1b]0;title.png" in done.out
+    assert "\\x1b]0;title.png\t" in done.out
 
 
 def test_a_result_file_with_control_characters_is_reported(

@@ -7,8 +7,10 @@ import torch
 from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
+from showattendtell.data.vocabulary import UNK
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
+from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
 from showattendtell.training.resume import InitialCheckpoint, find_initial_checkpoint
@@ -35,6 +37,10 @@ def origin_of(checkpoint: Path, *settings: str) -> InitialCheckpoint:
     return origin
 
 
+def load(origin: InitialCheckpoint, captioner: Captioner) -> None:
+    origin.load_captioner(captioner, origin.vocabulary)
+
+
 def test_weights_that_are_drawn_have_no_origin():
     assert find_initial_checkpoint(small_config()) is None
     assert find_initial_checkpoint(small_config("init_from=released")) is None
@@ -45,11 +51,32 @@ def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
     captioner = build_captioner(
         config, 3, len(torch.load(checkpoint)["state_dict"]["captioner.decoder.embedding.weight"])
     )
-    origin.load_captioner(captioner)
+    origin.load_captioner(captioner, origin.vocabulary)
     saved = torch.load(checkpoint, weights_only=True)["state_dict"]
     for name, value in captioner.state_dict().items():
         assert torch.equal(value, saved[f"captioner.{name}"])
     assert origin.vocabulary.words[-1] == "dog"
+
+
+def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint: Path):
+    content = torch.load(checkpoint, weights_only=True)
+    size = len(content["state_dict"][EMBEDDINGS])
+    content["showattendtell"]["vocabulary"] += [f"word{number}" for number in range(size - 5)]
+    torch.save(content, checkpoint.with_name("whole.ckpt"))
+    origin = origin_of(checkpoint.with_name("whole.ckpt"))
+    vocabulary = origin.vocabulary.extended(["cat", "dog", "mouse", "horse"])
+    assert vocabulary.words[size:] == ("cat", "mouse", "horse")
+    before, after = (build_captioner(small_config(), 3, number) for number in (size, size + 3))
+    load(origin, before)
+    origin.load_captioner(after, vocabulary)
+    for name, value in after.state_dict().items():
+        own = before.state_dict()[name]
+        assert torch.equal(value[: len(own)], own)
+        if name == "decoder.embedding.weight":
+            assert torch.equal(value[size:], own[[UNK]].expand(3, -1))
+    hidden = torch.randn(4, after.decoder.word_scores.in_features)
+    ours, theirs = (one.decoder.word_scores(hidden).exp() for one in (after, before))
+    torch.testing.assert_close(ours[:, size:].sum(dim=1), theirs[:, UNK])
 
 
 @pytest.mark.parametrize("setting", ["decoder.hidden_dim=6", "attention.score.width=5", "attention.gate=channel"])
@@ -58,7 +85,7 @@ def test_another_captioner_is_reported_with_the_setting_that_it_had(checkpoint: 
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
     name = setting.partition("=")[0]
     with pytest.raises(UserError, match=rf"does not fit this model; it was trained with {name}="):
-        origin_of(checkpoint, setting).load_captioner(build_captioner(config, 3, size))
+        load(origin_of(checkpoint, setting), build_captioner(config, 3, size))
 
 
 def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(checkpoint: Path):
@@ -66,9 +93,9 @@ def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(ch
     settings = ["attention=hard", "attention.inference_mode=expectation"]
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])
     with pytest.raises(UserError, match=r"trained with attention\.gate=scalar: give the same$"):
-        origin_of(checkpoint, *settings).load_captioner(build_captioner(small_config(*settings), 3, size))
+        load(origin_of(checkpoint, *settings), build_captioner(small_config(*settings), 3, size))
     settings.append("attention.gate=scalar")
-    origin_of(checkpoint, *settings).load_captioner(build_captioner(small_config(*settings), 3, size))
+    load(origin_of(checkpoint, *settings), build_captioner(small_config(*settings), 3, size))
 
 
 def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
@@ -76,7 +103,7 @@ def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
     choices = {"dataset": "shapes", "attention": "soft", "attention/score": "additive", "decoder": "lstm"}
     origin = origin._replace(card={**origin.card, "choices": choices})
     with pytest.raises(UserError, match=r"trained with attention=soft, attention/score=additive.*lstm: give the same$"):
-        origin.load_captioner(build_captioner(small_config("attention=adaptive"), 3, 5))
+        load(origin, build_captioner(small_config("attention=adaptive"), 3, 5))
 
 
 @pytest.mark.parametrize("settings", [["encoder.trainable=true", "encoder.frozen_stride=8"], ["decoder.dropout=0.1"]])

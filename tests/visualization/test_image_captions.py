@@ -81,7 +81,11 @@ def test_pictures_are_written_if_another_photograph_cannot_be_read(tmp_path: Pat
 
 
 def test_pictures_of_equal_names_do_not_overwrite_each_other():
-    files = [Path("a/photo.jpg"), Path("b/photo.png"), Path("other.jpg")]
-    assert picture_names(files) == ["photo", "photo-2", "other"]
-    files = [Path("photo-2.jpg"), Path("photo.jpg"), Path("photo.png"), Path("a/photo.png"), Path("b/photo-2.jpg")]
+    assert picture_names(["photo.jpg", "photo.png", "other.jpg"]) == ["photo", "photo-2", "other"]
+    files = ["photo-2.jpg", "photo.jpg", "photo.png", "photo.png", "photo-2.jpg"]
     assert picture_names(files) == ["photo-2", "photo", "photo-3", "photo-4", "photo-2-2"]
+
+
+def test_pictures_of_subfolders_keep_their_folder():
+    files = ["photo.jpg", "rome/photo.jpg", "rome/photo.png", "v1.0/photo"]
+    assert picture_names(files) == ["photo", "rome/photo", "rome/photo-2", "v1.0/photo"]

@@ -42,6 +42,8 @@ class TrainConfig:
         cache: the folder of the feature cache and of the images of dataset=shapes.
         init_from: initial weights: project, each layer by its own rule; released, all layers by the rule of the
             released code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
+        init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
+            knows; or extended, those and the words of the training captions.
         monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p
             per word of the reference captions.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
@@ -56,6 +58,7 @@ class TrainConfig:
     seed: NonNegativeInt
     cache: Text
     init_from: Literal["project", "released"] | Text
+    init_vocabulary: Literal["checkpoint", "extended"]
     monitor: Literal["bleu4", "cider", "nll"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat

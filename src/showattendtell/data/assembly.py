@@ -52,6 +52,9 @@ def place_of(image: str) -> float:
     return (int.from_bytes(hashlib.sha256(image.encode()).digest()[:8]) >> 11) / 2**53
 
 
+SKIP = "skip them with dataset.skip_missing=true"
+"""How errors about missing captions and images end if the data set has the setting."""
+
 SPLITS = ("train", "restval", "val", "test")
 """Names of splits; `restval` holds the images of COCO's validation set that Karpathy added to training."""
 
@@ -59,11 +62,16 @@ OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re
 """Image names that lead out of a folder: absolute paths, drives, `..`, and names with NUL."""
 
 
-def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int) -> Dataset:
+def assemble(
+    name: str, file: CaptionFile, folder: Path, captions_per_image: int, skip_missing: bool | None = None
+) -> Dataset:
     """Build a data set from the images in a caption file's splits, with tokenized captions.
 
     Captions beyond `captions_per_image`, as in the paper, and captions without words are dropped; notes give their
     numbers.
+
+    Args:
+        skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
         UserError: a split is unknown, or an image is listed twice, has no caption, or has a path out of the folder.
@@ -77,6 +85,7 @@ def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int
         where = ", ".join(split for split, images in file.splits.items() if twice in images)
         raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
     dropped, beyond = Counter[str](), f"beyond {captions_per_image} of an image"
+    silent = list[str]()
 
     def example(image: str) -> Example:
         place = f"{file.folders[image]}/{image}" if image in file.folders else image
@@ -88,14 +97,20 @@ def assemble(name: str, file: CaptionFile, folder: Path, captions_per_image: int
         dropped["without a word"] += len(said) - len(spoken)
         dropped[beyond] += len(spoken) - len(captions)
         if not captions:
-            raise UserError(
-                f"image {image} is in a split but has no caption; add one, or remove the image from the split"
-            )
+            silent.append(image)
         return Example(image, f"{folder}/{place}", captions)
 
     splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
-    notes = (f"dropped captions {why}: {count:,}" for why, count in dropped.items() if count)
-    return Dataset(name, splits, tuple(notes))
+    notes = [f"dropped captions {why}: {count:,}" for why, count in dropped.items() if count]
+    if silent and not skip_missing:
+        remedy = "remove them from the splits" if skip_missing is None else SKIP
+        raise UserError(
+            f"images without a caption: {len(silent):,} of {counts.total():,} ({listed(silent)}); add captions, or "
+            f"{remedy}"
+        )
+    if silent:
+        notes.append(f"skipped images without a caption: {len(silent):,} ({listed(silent)})")
+    return Dataset(name, splits, tuple(notes)).without(silent)
 
 
 def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:

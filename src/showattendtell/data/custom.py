@@ -1,21 +1,33 @@
 """Data sets of your own photographs, with captions in any supported format."""
 
 import hashlib
+import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.data.assembly import SPLITS, assemble, check_images, join_restval, look_in, open_folder, share_out
+from showattendtell.data.assembly import (
+    SKIP,
+    SPLITS,
+    assemble,
+    check_images,
+    join_restval,
+    look_in,
+    open_folder,
+    share_out,
+)
 from showattendtell.data.formats import (
     PLAIN,
+    SUFFIXES,
     CaptionFile,
     read_caption_folder,
     read_captions,
     read_list,
     without_garbage_collection,
 )
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, listed
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
 
@@ -33,6 +45,7 @@ def read_custom(
     name: Name | None = None,
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
+    skip_missing: bool = False,
 ) -> Dataset:
     """Read images and captions of your own.
 
@@ -49,6 +62,7 @@ def read_custom(
         name: data set name of grids and results; by default built from the folder's name and path.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
+        skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
     place = folder
@@ -60,22 +74,33 @@ def read_custom(
         place = folder / "images"
     texts = _find_captions(folder, captions)
     lists = look_in([folder], splits) if splits else None
-    file = read_captions(texts) if texts else read_caption_folder(place, lists)
+    file = read_captions(texts) if texts else read_caption_folder(place, lists, skip_missing)
     if file.form == PLAIN:
         raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
     if file.references:
         raise UserError(f"{texts} holds a model's captions; give a file of reference captions")
     notes: tuple[str, ...] = ()
     if lists:
-        file, notes = _listed(file, lists)
+        file, notes = _listed(file, lists, skip_missing)
     elif not file.splits:
         file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
         counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
         notes = (f"no splits are given, so a hash of the images' names chooses {counts}",)
     if name is None:  # different folders of one name do not share stored grids
         name = f"{folder.resolve().name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]}"
-    dataset = assemble(name, join_restval(file), place, captions_per_image)
-    return check_images(dataset._replace(notes=(*notes, *dataset.notes)), skip_unreadable)
+    dataset = assemble(name, join_restval(file), place, captions_per_image, skip_missing)
+    notes = (*notes, *_unused_images(place, file), *dataset.notes)
+    return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
+
+
+def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:
+    """Yield a note about the images in a folder that the caption file does not name."""
+    named = {unicodedata.normalize("NFC", str(Path(file.folders.get(image, ""), image))) for image in file.captions}
+    images = (path for path in sorted(folder.rglob("[!.]*")) if path.suffix.lower() in SUFFIXES)
+    names = (str(path.relative_to(folder)) for path in images)
+    unused = [name for name in names if unicodedata.normalize("NFC", name) not in named]
+    if unused:
+        yield f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
 
 
 def _find_captions(root: Path, given: str | None) -> Path | None:
@@ -89,16 +114,19 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
     return root / found[0] if found else None
 
 
-def _listed(file: CaptionFile, folder: Path) -> tuple[CaptionFile, tuple[str, ...]]:
+def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[CaptionFile, tuple[str, ...]]:
     """Return the file with the splits of the lists in a folder, and a note about images that are in no list."""
     lists = {split: folder / f"{split}.txt" for split in SPLITS}
     splits = {split: read_list(path) for split, path in lists.items() if path.exists()}
     if not splits:
         raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")
     for split, named in splits.items():
-        strange = next((image for image in named if image not in file.captions), None)
-        if strange:
-            raise UserError(f"{lists[split]} names {strange}, which has no captions; add some, or remove it there")
-    left_out = len(file.captions) - len({image for named in splits.values() for image in named})
+        strange = [image for image in named if image not in file.captions]
+        if strange and not skip_missing:
+            raise UserError(
+                f"{lists[split]} names images without captions: {len(strange):,} ({listed(strange)}); add captions, or "
+                f"{SKIP}"
+            )
+    left_out = len(file.captions.keys() - {image for named in splits.values() for image in named})
     notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
     return file._replace(splits=splits), notes

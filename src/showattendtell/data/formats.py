@@ -354,11 +354,12 @@ def _aliases(names: Mapping[str, str]) -> dict[str, str]:
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 
 
-def read_caption_folder(folder: Path, lists: Path | None = None) -> CaptionFile:
+def read_caption_folder(folder: Path, lists: Path | None = None, skip_missing: bool = False) -> CaptionFile:
     """Read a folder tree of images, each with a `.txt` file of the same name, one caption per line.
 
     Args:
         lists: a folder of other texts, which may be inside this one.
+        skip_missing: images without texts have no captions, and texts without images are ignored.
 
     Raises:
         UserError: an image has no text, a text has no image, or two images have the same name.
@@ -376,8 +377,11 @@ def read_caption_folder(folder: Path, lists: Path | None = None) -> CaptionFile:
             except UnicodeEncodeError:
                 raise UserError(f"the name of the image {place.as_posix()!r} is not UTF-8; rename it") from None
             images[place.with_suffix("")].append(place.as_posix())
-    _check_pairs(folder, images, texts)
-    lines = {image: read_text(folder / f"{stem}.txt").split("\n") for stem, [image] in images.items()}
+    _check_pairs(folder, images, texts if not skip_missing else set(images))
+    lines = {
+        image: read_text(folder / f"{stem}.txt").split("\n") if stem in texts else []
+        for stem, [image] in images.items()
+    }
     return CaptionFile("texts", {image: [line for line in said if line.strip()] for image, said in lines.items()})
 
 
@@ -391,14 +395,14 @@ def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[Pur
     if silent:
         raise UserError(
             f"{len(silent):,} of {len(images):,} images in {folder} have no text next to them, first {silent[0]}, "
-            "which needs a .txt file of its name with one caption per line; or give a caption file as "
-            "dataset.captions=..."
+            "which needs a .txt file of its name with one caption per line; give a caption file as "
+            "dataset.captions=..., or skip them with dataset.skip_missing=true"
         )
     alone = sorted(texts - images.keys())
     if alone:
         raise UserError(
             f"texts without an image next to them in {folder}: {len(alone):,}, the first is {alone[0]}.txt; add the "
-            "images, or move the texts away"
+            "images, or skip them with dataset.skip_missing=true"
         )
 
 

@@ -192,7 +192,7 @@ class FoundImages(NamedTuple):
 def find_images(places: Sequence[str]) -> FoundImages:
     """Return the given files and URLs, and the image files in the given folders and their subfolders, sorted.
 
-    Hidden files and folders are skipped. A folder that is reached twice, by a link, is searched once.
+    Hidden files and folders are skipped. Linked folders are searched, each once, but for those above the given folder.
 
     Raises:
         UserError: a folder has no image files, or cannot be read.
@@ -220,7 +220,8 @@ def _walk(folder: str) -> Iterator[Path]:
     def refuse(fault: OSError) -> None:
         raise UserError(f"the folder {fault.filename} cannot be read ({fault.strerror}); change its permissions")
 
-    searched = set[tuple[int, int]]()
+    # a link to a folder above this one would lead to everything beside it
+    searched = {(status.st_dev, status.st_ino) for status in map(os.stat, Path(folder).resolve().parents)}
     for path, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
         status = os.stat(path)
         if (status.st_dev, status.st_ino) in searched:

@@ -47,6 +47,10 @@ class Vocabulary:
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(SPECIAL + tuple(ranked[: size - len(SPECIAL)]))
 
+    def extended(self, words: Iterable[str]) -> "Vocabulary":
+        """Return a vocabulary of these words after those of this one, whose ids stay the same."""
+        return Vocabulary([*dict.fromkeys([*self.words, *words])])
+
     def __len__(self) -> int:
         return len(self.words)
 

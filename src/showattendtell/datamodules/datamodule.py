@@ -120,6 +120,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         group_by_image: keep an image's captions in one batch, so that its grid is read and projected once: captions of
             one length, or all with bucketing=padded.
         tokens_per_batch: words per training batch and process, padding included; replaces the number of captions.
+        min_batches: batches of an epoch at least; for few captions, an epoch passes over them several times.
         cache_on_device: keep the grids of all training images in the memory of the training device, so that they are
             read once.
 
@@ -146,6 +147,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         bucketing: BucketingName = "paper",
         group_by_image: bool = False,
         tokens_per_batch: PositiveInt | None = None,
+        min_batches: PositiveInt = 1,
         cache_on_device: bool = False,
     ):
         super().__init__()
@@ -153,6 +155,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.num_workers, self.cache_on_device = num_workers, cache_on_device
         self._seed, self._group_by_image, self._generation_batch_size = seed, group_by_image, generation_batch_size
         self._kind, self._size = BUCKETINGS[bucketing], BatchSize(batch_size, tokens_per_batch)
+        self._min_batches = min_batches
         if dataset is not None and vocabulary is not None and source is not None:
             self._open(dataset, vocabulary, source)
 
@@ -171,7 +174,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         size = BatchSize(processes * self._size.captions, self._size.tokens and processes * self._size.tokens)
         captions = self.train_captions
         buckets = self._kind(captions.tokens.lengths, captions.image_index, size, self._group_by_image)
-        return ShardedBatchSampler(buckets, self._seed)
+        return ShardedBatchSampler(buckets, self._seed, self._min_batches)
 
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
         if self.cache_on_device:
@@ -270,6 +273,7 @@ class DataOptions(TypedDict, total=False):
     bucketing: BucketingName
     group_by_image: bool
     tokens_per_batch: int | None
+    min_batches: int
     cache_on_device: bool
 
 
@@ -450,11 +454,11 @@ class CustomDataModule(ReaderDataModule):
         name: str | None = None,
         captions_per_image: int = 5,
         skip_unreadable: bool = False,
+        skip_missing: bool = False,
         **options: Unpack[DataOptions],
     ):
-        read = partial(
-            read_custom, root, captions, images, splits, val, test, name, captions_per_image, skip_unreadable
-        )
+        placed = (root, captions, images, splits, val, test, name, captions_per_image)
+        read = partial(read_custom, *placed, skip_unreadable=skip_unreadable, skip_missing=skip_missing)
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
 
 

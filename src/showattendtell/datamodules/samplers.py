@@ -151,6 +151,9 @@ def _cut(lengths: Ints, size: BatchSize) -> Iterator[tuple[int, int]]:
 class EpochBatchSampler(Sampler[Item], ABC):
     """This process's batches of an epoch, which depend on nothing but the seed and the epoch."""
 
+    passes = 1
+    """Passes over the captions in an epoch, each in a new order."""
+
     def __init__(self, bucketing: BatchingStrategy, seed: int):
         self.bucketing, self.seed, self.epoch = bucketing, seed, 0
         self._done: dict[int, int] = {}
@@ -181,10 +184,11 @@ class EpochBatchSampler(Sampler[Item], ABC):
 
     def _from(self, first: int) -> Iterator[Item]:
         rng = np.random.default_rng([self.seed, self.epoch])
-        captions = self.bucketing.arrange(rng)
-        bounds = self.bucketing.bounds[self.bucketing.order(rng)]
+        drawn = [(self.bucketing.arrange(rng), self.bucketing.order(rng)) for _ in range(self.passes)]
         for number in self._numbers()[first:]:
-            start, stop = bounds[number]
+            turn, place = divmod(number, len(self.bucketing.bounds))
+            captions, order = drawn[turn]
+            start, stop = self.bucketing.bounds[order[place]]
             yield self._item(captions[start:stop].tolist(), number)
 
     @abstractmethod
@@ -218,10 +222,18 @@ class BatchRequest(NamedTuple):
 
 class ShardedBatchSampler(EpochBatchSampler[BatchRequest]):
     """Sampler that splits every batch over all processes, so that all have the same number of steps and similar caption
-    lengths."""
+    lengths.
+
+    Args:
+        min_batches: an epoch passes over the captions as often as needed to have at least this many batches.
+    """
+
+    def __init__(self, bucketing: BatchingStrategy, seed: int, min_batches: int = 1):
+        super().__init__(bucketing, seed)
+        self.passes = -(-min_batches // len(bucketing.bounds))  # rounded up
 
     def _numbers(self) -> range:
-        return range(len(self.bucketing.bounds))
+        return range(self.passes * len(self.bucketing.bounds))
 
     def _item(self, captions: list[int], number: int) -> BatchRequest:
         own, whole = shard(captions), len(captions)

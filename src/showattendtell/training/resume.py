@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import math
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from showattendtell.config.command_line import check_command
@@ -25,7 +27,7 @@ from showattendtell.config.entry_point import quoted
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import LIMIT, check_recalled_command, check_targets, recalled, stored_arguments
 from showattendtell.config.validation import find_targets, sentence
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, find_model, load, read_checkpoint
 from showattendtell.models.captioner import Captioner
@@ -277,6 +279,11 @@ def _altered(file: Path, fault: Exception) -> UserError:
     return UserError(f"{file} was altered since it was written ({sentence(fault)}); train again without resume")
 
 
+WORD_BIAS = "decoder.word_scores.bias"
+WORD_WEIGHTS = ("decoder.embedding.weight", "decoder.word_scores.weight", WORD_BIAS)
+"""The weights of a captioner with a row for each word."""
+
+
 class InitialCheckpoint(NamedTuple):
     """A checkpoint that initialises the weights.
 
@@ -310,14 +317,24 @@ class InitialCheckpoint(NamedTuple):
         elif ours["weights_sha256"] != theirs["weights_sha256"]:
             raise self._misfit()
 
-    def load_captioner(self, captioner: Captioner) -> None:
+    def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
         """Load the checkpoint's captioner weights.
+
+        Args:
+            vocabulary: that of the captioner, which begins with the checkpoint's words. New words get the weights of
+                `<unk>`, which were learned from rare words, and equal shares of its probability.
 
         Raises:
             UserError: kind or size differ.
         """
+        weights, known = self._of("captioner."), len(self.card["vocabulary"])
+        if num_new := len(vocabulary) - known:
+            rows = torch.tensor([*range(known), *[UNK] * num_new])
+            weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
+            # softmax: K logits that are less by log K than that of <unk> have its probability together
+            weights[WORD_BIAS][known:] -= math.log(num_new)
         try:
-            captioner.load_state_dict(self._of("captioner."))
+            captioner.load_state_dict(weights)
         except RuntimeError:
             raise self._misfit() from None
 

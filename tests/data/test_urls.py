@@ -1,0 +1,87 @@
+"""Photographs from a local server: what is fetched, and the limits."""
+
+from collections.abc import Iterator
+from io import BytesIO
+
+import pytest
+from archive_server import ArchiveServer, Handler, serve_archives
+from PIL import Image
+
+from showattendtell.data import urls
+from showattendtell.data.urls import fetch_image
+from showattendtell.errors import UserError
+
+
+@pytest.fixture
+def server() -> Iterator[ArchiveServer]:
+    with serve_archives() as running:
+        content = BytesIO()
+        Image.new("RGB", (40, 30), "red").save(content, "PNG")
+        running.files["photo.png"] = content.getvalue()
+        yield running
+
+
+def test_a_photograph_is_fetched(server: ArchiveServer):
+    image = fetch_image(f"{server.address}/album/photo.png")
+    assert (image.size, image.getpixel((3, 3))) == ((40, 30), (255, 0, 0))
+
+
+def test_a_url_without_a_file_is_reported(server: ArchiveServer):
+    with pytest.raises(
+        UserError, match=r"none.jpg cannot be fetched .the server answers 404 Not Found.; check the URL"
+    ):
+        fetch_image(f"{server.address}/none.jpg")
+
+
+def test_a_web_page_is_reported(server: ArchiveServer):
+    server.files["page.jpg"] = b"<!doctype html><title>Sign in</title>"
+    with pytest.raises(UserError, match=r"page.jpg cannot be read .it is a web page"):
+        fetch_image(f"{server.address}/page.jpg")
+
+
+def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
+    server: ArchiveServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(urls, "FILE_MEGABYTES", 0.1)
+    server.files["large.jpg"] = bytes(50_000_000)
+    with pytest.raises(UserError, match=r"large.jpg has more than 0.1 MB"):
+        fetch_image(f"{server.address}/large.jpg")
+
+
+def test_an_image_of_too_many_pixels_is_reported(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(urls, "MEGAPIXELS", 0.001)
+    with pytest.raises(UserError, match=r"40 x 30 pixels are more than 1,000 in all"):
+        fetch_image(f"{server.address}/photo.png")
+
+
+def test_a_server_that_sends_byte_by_byte_is_left(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(urls, "SECONDS", 0.3)
+    server.pause, server.piece = 0.05, 1
+    with pytest.raises(UserError, match=r"photo.png took longer than 0.3 seconds"):
+        fetch_image(f"{server.address}/photo.png")
+
+
+def test_a_server_that_sends_nothing_is_left(server: ArchiveServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(urls, "STALLED", 0.2)
+    server.pause, server.piece = 2.0, 1
+    with pytest.raises(UserError, match=r"photo.png cannot be fetched .timed out."):
+        fetch_image(f"{server.address}/photo.png")
+
+
+def test_nobody_listening_is_reported():
+    with pytest.raises(UserError, match=r"cannot be fetched .Connection refused."):
+        fetch_image("http://127.0.0.1:9/photo.png")
+
+
+@pytest.mark.parametrize("target", ["file:///etc/hostname", "ftp://example.org/a.png"])
+def test_a_redirect_to_another_protocol_is_not_followed(
+    server: ArchiveServer, monkeypatch: pytest.MonkeyPatch, target: str
+):
+    def redirect(handler: Handler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", target)
+        handler.end_headers()
+
+    monkeypatch.setattr(Handler, "do_GET", redirect)
+    with pytest.raises(UserError, match=r"photo.png cannot be fetched .No connection adapters were found"):
+        fetch_image(f"{server.address}/photo.png")

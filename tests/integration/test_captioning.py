@@ -1,0 +1,191 @@
+"""What the command `caption` reads, prints and writes."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from archive_server import ArchiveServer, serve_archives
+from PIL import Image
+from runs import Run, Start, assert_done, assert_error, held_out
+
+from showattendtell import load
+from showattendtell.caption import _print_captions
+from showattendtell.data.vocabulary import UNK
+from showattendtell.types import Box, CaptionOutput
+from showattendtell.visualization.pages import ImageCaptions
+
+SHORT = "decoding.max_length=4"
+
+
+@pytest.fixture(scope="module")
+def album(folder: Path, checkpoint: Path) -> Path:
+    """Eleven photographs in two folders, with other files."""
+    album = folder / "album"
+    for number, example in enumerate(held_out(folder)[:5] * 2):
+        place = album / ("rome" if number > 5 else "") / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(example.path, place)
+    shutil.copy(album / "0.png", album / "rome/0.png")
+    (album / "notes.txt").write_text("no image")
+    return album
+
+
+@pytest.fixture
+def server() -> Iterator[ArchiveServer]:
+    with serve_archives() as running:
+        yield running
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+
+
+def test_captions_are_written_as_data_and_as_a_page_by_default(run: Run, checkpoint: Path, folder: Path, album: Path):
+    done = assert_done(run("caption", f"checkpoint={checkpoint}", "album", "output=data", SHORT))
+    assert sorted(file.name for file in (folder / "data").iterdir()) == ["captions.csv", "captions.jsonl", "index.html"]
+    names = [
+        *(f"{number}.png" for number in range(6)),
+        "rome/0.png",
+        *(f"rome/{number}.png" for number in range(6, 10)),
+    ]
+    captioner = load(checkpoint, device="cpu", max_length=4)
+    outputs = [captioner(album / name) for name in names]
+    assert done.out.splitlines() == [
+        f"album/{name}\t{output.caption}" for name, output in zip(names, outputs, strict=True)
+    ]
+    rows = rows_of(folder / "data")
+    assert [(row["file"], row["caption"], row["checkpoint"]) for row in rows] == [
+        (f"album/{name}", output.caption, str(checkpoint)) for name, output in zip(names, outputs, strict=True)
+    ]
+    for row, output in zip(rows, outputs, strict=True):
+        assert row["log_prob"] == pytest.approx(float(output.log_probs.sum()), abs=1e-4)
+        assert row["confidence"] == pytest.approx(output.confidence, abs=1e-4)
+    with (folder / "data/captions.csv").open(newline="") as file:
+        assert list(csv.DictReader(file)) == [{name: str(value) for name, value in row.items()} for row in rows]
+    assert "note: skipped files that are not images: 1\n" in done.err
+    assert done.err.endswith("written: data/captions.jsonl, data/captions.csv, data/index.html\n")
+    assert "rome/0.png</h2>" in (folder / "data/index.html").read_text()
+
+
+def test_pictures_of_equal_names_in_subfolders_are_apart(run: Run, checkpoint: Path, folder: Path, album: Path):
+    assert_done(run("caption", f"checkpoint={checkpoint}", "album", "output=drawn", "formats=[png]", SHORT))
+    drawn = {str(path.relative_to(folder / "drawn")) for path in (folder / "drawn").rglob("*.png")}
+    assert {"0.png", "rome/0.png"} < drawn
+    assert len(drawn) == 11
+
+
+def test_a_second_call_writes_to_a_folder_of_its_own(
+    run_forked: Run, checkpoint: Path, album: Path, tmp_path: Path, folder: Path
+):
+    for name in ("captions", "captions-2", "captions-3"):
+        done = assert_done(
+            run_forked("caption", f"checkpoint={checkpoint}", str(album / "0.png"), SHORT, folder=tmp_path)
+        )
+        assert f"written: {name}/captions.jsonl" in done.err
+    assert len(list(tmp_path.iterdir())) == 3
+    for name in ("page-val.html", "page-val-2.html"):
+        done = assert_done(
+            run_forked("caption", f"checkpoint={checkpoint}", "split=val", "number=1", SHORT, folder=folder)
+        )
+        assert done.out == f"written to {checkpoint.with_name(name)}\n"
+        checkpoint.with_name("page-val-2.html").unlink(missing_ok=True)
+    checkpoint.with_name("page-val.html").unlink()
+
+
+def test_a_file_that_is_not_of_this_command_is_never_replaced(run: Run, checkpoint: Path, folder: Path, album: Path):
+    (folder / "mine").mkdir()
+    (folder / "mine/captions.csv").write_text("image,caption\na.jpg,A dog runs.\n")
+    line = ["caption", f"checkpoint={checkpoint}", "album/0.png", "output=mine", SHORT]
+    assert_error(run(*line), "mine/captions.csv exists and is not an earlier output")
+    assert (folder / "mine/captions.csv").read_text() == "image,caption\na.jpg,A dog runs.\n"
+
+
+def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path, album: Path, server: ArchiveServer):
+    server.files["photo.png?size=3"] = (album / "0.png").read_bytes()
+    urls = [f"{server.address}/photo.png?size=3", f"{server.address}/none.png"]
+    done = run(
+        "caption", f"checkpoint={checkpoint}", "album/0.png", *urls, "output=fetched", "formats=[jsonl,png]", SHORT
+    )
+    assert_error(done, "none.png cannot be fetched (the server answers 404 Not Found)")
+    first, second = done.out.splitlines()
+    assert second == f"{urls[0]}\t{first.partition(chr(9))[2]}"
+    assert [row["file"] for row in rows_of(folder / "fetched")] == ["album/0.png", urls[0]]
+    assert {path.name for path in (folder / "fetched").glob("*.png")} == {"0.png", "photo.png"}
+
+
+def test_several_captions_of_several_models_are_a_row_each(run: Run, checkpoint: Path, folder: Path, album: Path):
+    line = ["caption", f"checkpoint=[{checkpoint},{checkpoint}]", f"compare={checkpoint}", "names=[both,one]"]
+    done = assert_done(run(*line, "album/0.png", "output=several", "decoding=diverse", SHORT))
+    rows = rows_of(folder / "several")
+    assert [row["checkpoint"] for row in rows] == [f"{checkpoint} + {checkpoint}"] * 3 + [str(checkpoint)] * 3
+    names = ["both"] * 3 + ["one"] * 3
+    assert done.out.splitlines() == [f"{name}\t{row['caption']}" for name, row in zip(names, rows, strict=True)]
+
+
+def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder: Path, album: Path):
+    images = json.dumps([str(album / "0.png")] * 2000)
+    running = start("caption", f"checkpoint={checkpoint}", f"images={images}", "output=stopped", SHORT)
+    rows = folder / "stopped/captions.jsonl"
+    deadline = time.monotonic() + 60
+    while not (rows.exists() and rows.read_text().count("\n") > 8) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.finish().status == 130
+    captioned = len(rows_of(folder / "stopped"))
+    assert 8 < captioned < 2000
+    assert f"{captioned:,} photographs" in (folder / "stopped/index.html").read_text()
+
+
+def test_an_unknown_word_is_never_in_a_caption(
+    run: Run, checkpoint: Path, altered: Callable[..., Path], album: Path, folder: Path
+):
+    def prefer(content: dict[str, Any]) -> None:
+        content["state_dict"]["captioner.decoder.word_scores.bias"][UNK] += 20
+
+    other = altered(prefer)
+    line = [f"checkpoint={other}", "album/0.png", SHORT, "formats=[jsonl]"]
+    allowed = assert_done(run("caption", *line, "decoding.allow_unk=true", "output=unk"))
+    assert allowed.out.startswith("<unk>")
+    assert "<unk>" not in assert_done(run("caption", *line, "output=known")).out
+    assert "<unk>" not in load(other, device="cpu", max_length=4)(album / "0.png").words
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self.written = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> None:
+        self.written += text
+
+    def flush(self) -> None: ...
+
+
+def test_a_terminal_gets_a_report(monkeypatch: pytest.MonkeyPatch):
+    def output(*sentences: str) -> ImageCaptions:
+        captions = (
+            CaptionOutput([4], np.zeros(1), np.zeros((1, 1, 1)), np.zeros(1), tuple(sentence.split()))
+            for sentence in sentences
+        )
+        return ImageCaptions("", Image.new("RGB", (1, 1)), Box(0, 0, 1, 1), tuple(captions))
+
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    outputs = [("soft", output("a dog", "two \x1b dogs")), ("hard", output("a cat"))]
+    _print_captions("a.jpg", outputs, [Path("captions/a.png")], alone=True)
+    assert terminal.written.splitlines() == [
+        "a.jpg: a dog",
+        "  also: two \\x1b dogs",
+        "  hard: a cat",
+        "  captions/a.png",
+    ]
