@@ -89,6 +89,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # nanobind reports what is not freed at the end
+
+
 @pytest.fixture(scope="session")
 def fork_server() -> ForkServerContext:
     """Start processes that are forked from a Python that has imported tests/fixtures/preloaded.py."""
