@@ -56,7 +56,10 @@ def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
     assert number < 2_700
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+OTHERS = [pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS if command not in ("caption", "train")]
+
+
+@pytest.mark.parametrize("command", ["caption", "train", *OTHERS])
 def test_help_imports_no_torch(command: str, tmp_path: Path):
     _, imported, number = run(RUN, command, "--help", folder=tmp_path)
     assert imported == "[] False"
