@@ -12,7 +12,7 @@ help:  ## list the targets
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, {sys.executable} is {sys.version.split()[0]}; name another with make PYTHON=...")'
-	@test -x $(RUN) || { echo "making .venv (a few GB, once)"; $(PYTHON) -m venv --without-pip .venv; }
+	@test -x $(RUN) || { echo "making .venv (8 GB, once)"; $(PYTHON) -m venv --without-pip .venv; }
 	@$(RUN) -m uv --version >/dev/null 2>&1 || $(PYTHON) -m pip --quiet --disable-pip-version-check --python $(RUN) install "uv>=0.9"
 	$(RUN) -m uv pip install --python $(RUN) --compile-bytecode --require-hashes --requirement requirements.lock
 	$(RUN) -m uv pip install --python $(RUN) --no-deps --editable .

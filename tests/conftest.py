@@ -1,5 +1,6 @@
 """Commands as users type them, each in a process of its own."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -19,6 +20,8 @@ settings.register_profile("no times", deadline=None)  # a busy machine fails no 
 settings.load_profile("no times")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
+
+gc.set_threshold(20_000, 50, 50)  # a tenth of the time went into garbage collection
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -78,6 +81,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     small = [item for item in items if item.path not in forking and not LARGE & {*item.path.parts}]
     rest = max(0, len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) - len(first))
     items[:] = [*first, *small[:rest], *large, *small[rest:]]
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all that was imported from garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # nanobind reports what is not freed at the end
 
 
 @pytest.fixture(scope="session")

@@ -55,8 +55,8 @@ def test_shorter_numbers_lose_what_their_digits_say(encoder: Encoder, precision:
     [
         ("tf_efficientnet_lite0", "last", {"weights": LITE0}),
         ("tf_efficientnet_lite0", 8, {"weights": LITE0, "pool": 2, "mean": (0.4, 0.5, 0.6)}),
-        ("test_vit", "last", {"size": 160}),
-        ("vgg11", 16, {}),
+        pytest.param("test_vit", "last", {"size": 160}, marks=pytest.mark.slow),
+        pytest.param("vgg11", 16, {}, marks=pytest.mark.slow),
     ],
     ids=["lite0", "lite0, pooled", "vit", "vgg"],
 )

@@ -255,8 +255,7 @@ def open_and_count(path: Path, start: Barrier, counts: Any) -> None:
     counts.put(number)
 
 
-def count_in_two_processes(path: Path) -> list[int]:
-    context = multiprocessing.get_context("spawn")
+def count_in_two_processes(context: ForkServerContext, path: Path) -> list[int]:
     start, counts = context.Barrier(2), context.Queue()
     processes = [context.Process(target=open_and_count, args=(path, start, counts)) for _ in range(2)]
     for process in processes:
@@ -268,13 +267,13 @@ def count_in_two_processes(path: Path) -> list[int]:
     return found
 
 
-def test_one_of_two_processes_verifies_a_new_store(path: Path):
-    assert count_in_two_processes(path) == [0, len(NAMES)]
+def test_one_of_two_processes_verifies_a_new_store(path: Path, fork_server: ForkServerContext):
+    assert count_in_two_processes(fork_server, path) == [0, len(NAMES)]
     assert (path / store_module.VERIFIED).is_file()
-    assert count_in_two_processes(path) == [0, 0]
+    assert count_in_two_processes(fork_server, path) == [0, 0]
     shard = path / "00001.npy"
     os.utime(shard, ns=(0, 0))
-    assert count_in_two_processes(path) == [0, 130]
+    assert count_in_two_processes(fork_server, path) == [0, 130]
 
 
 def regions(scale: float = 1.0) -> torch.Tensor:

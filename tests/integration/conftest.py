@@ -1,8 +1,5 @@
 """A working directory, and the small training run that most tests use."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,13 +71,3 @@ def killed(start: Start, uninterrupted: Path, folder: Path) -> Path:
         wait_for_steps(running, lambda: run, 4)
         kill(running)
     return run
-
-
-@pytest.fixture
-def ordinary() -> list[str]:
-    """What makes of a command one of a user who may not write where the permissions say no: root may."""
-    rights = "-dac_override,-dac_read_search"
-    drop = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"] if os.geteuid() == 0 else []
-    if drop and (not shutil.which("setpriv") or subprocess.run([*drop, "true"], capture_output=True).returncode):
-        pytest.skip("root may write everywhere")
-    return drop

@@ -121,11 +121,12 @@ def test_the_same_seed_gives_identical_weights(run: Run, checkpoint: Path, folde
 def test_the_printed_command_writes_documented_figures_and_the_same_ones_again(
     run: Run, trained: Any, checkpoint: Path, folder: Path
 ):
+    """METEOR is computed once: its tables take 8 seconds, and tests/metrics/test_meteor.py has it started twice."""
     results = []
-    for name in ("once.json", "twice.json"):
-        assert_done(run("evaluate", *printed_evaluation(trained), f"output=scores/{name}"))
+    for name, metrics in (("once.json", []), ("twice.json", ["metrics=[bleu,rouge_l,cider]"])):
+        assert_done(run("evaluate", *printed_evaluation(trained), *metrics, f"output=scores/{name}"))
         results.append(json.loads((folder / "scores" / name).read_text()))
-    assert results[0] == results[1]
+    assert results[1] == {name: value for name, value in results[0].items() if name != "meteor"}
     assert results[0].keys() == DOCUMENTED
     assert results[0]["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert results[0]["split_sha256"] == fingerprint(held_out(folder))

@@ -4,17 +4,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from disks import fill, small_disk
-from runs import STEPWISE, TINY, Start, assert_done, assert_error, assert_same_end
+from runs import ORDINARY, STEPWISE, TINY, Start, assert_done, assert_error, assert_same_end
 
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST
@@ -170,17 +167,14 @@ def test_stages_that_are_killed_between_two_of_them_continue(
 
 @pytest.mark.parametrize("kind", ["new folder", "folder that is there"])
 def test_a_user_who_may_not_write_in_the_place_of_a_run_is_told_so(
-    ordinary: list[str], prepared: Any, folder: Path, tmp_path: Path, kind: str
+    train: Train, prepared: Any, tmp_path: Path, kind: str
 ):
     place = tmp_path / "locked"
     run = place / "run" if kind == "new folder" else place
     place.mkdir()
     place.chmod(0o500)
-    command = [*ordinary, sys.executable, "-m", "showattendtell.train", *STEPWISE, f"hydra.run.dir={run}"]
-    environment = {**os.environ, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    output = SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
-    assert_error(output, str(place), "Permission denied")
+    done = train(*STEPWISE, f"hydra.run.dir={run}", first=ORDINARY)
+    assert_error(done, str(place), "Permission denied")
     assert list(place.iterdir()) == []
 
 

@@ -177,8 +177,12 @@ def test_commands_take_a_checkpoint_of_lightning(
     said = assert_done(run_forked("caption", f"images={files[0].parent}", *given, "formats=[html]", folder=tmp_path))
     for file in files:
         assert f"{file}: {expected[file.name]}" in said.out
-    export = ["formats=[torch]", f"output={tmp_path}/graphs", "max_length=4"]
-    assert_done(run_forked("export.__main__", given[0], *export, folder=tmp_path))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_lightning_is_exported(written: tuple[Path, CaptioningModule], tmp_path: Path, run_forked: Run):
+    settings = [f"checkpoint={written[0]}", "formats=[torch]", f"output={tmp_path}/graphs", "max_length=4"]
+    assert_done(run_forked("export.__main__", *settings, folder=tmp_path))
     assert (tmp_path / "graphs/captioner.json").is_file()
 
 

@@ -4,16 +4,13 @@ import os
 import random
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from runs import STEPWISE, Run, Start, assert_done, assert_error, assert_same_end, kill, wait_for_steps
+from runs import ORDINARY, STEPWISE, Run, Start, assert_done, assert_error, assert_same_end, kill, wait_for_steps
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -109,17 +106,14 @@ def test_a_full_disk_is_reported_and_damages_nothing(run: Run, killed: Path):
     assert [file for file in killed.rglob("*") if ".tmp" in file.name] == []
 
 
-def test_a_folder_that_may_not_be_written_is_reported(ordinary: list[str], killed: Path, folder: Path):
+def test_a_folder_that_may_not_be_written_is_reported(run: Run, killed: Path):
     before = {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()}
-    environment = {**os.environ, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
-    command = [*ordinary, sys.executable, "-m", "showattendtell.train", "resume=runs/killed"]
     killed.chmod(0o500)
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        done = run("train", "resume=runs/killed", first=ORDINARY)
     finally:
         killed.chmod(0o700)
-    output = SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
-    assert_error(output, "runs/killed/last.ckpt cannot be written (Permission denied)")
+    assert_error(done, "runs/killed/last.ckpt cannot be written (Permission denied)")
     assert {file.name: file.read_bytes() for file in killed.iterdir() if file.is_file()} == before
 
 

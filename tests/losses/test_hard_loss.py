@@ -109,6 +109,7 @@ def test_the_reinforce_term_is_needed():
     assert (difference > 4 * found.error).any()
 
 
+@pytest.mark.slow
 def test_straight_through_is_biased_by_a_few_percent_here():
     captioner = tiny(estimator="gumbel_st")
     exact = gradient(-bound(captioner), captioner)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
@@ -27,6 +28,8 @@ SEARCH = "sweep"  # the config group of search spaces
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop hopeless ones
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
+
+FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML was built with it
 
 HARMLESS = {"weights", "trainable", "frozen_stride", "learning_rate", "recompute", TARGET, "dropout", "dropout_places"}
 """Model settings that may differ when weights are loaded from another model."""
@@ -143,7 +146,8 @@ def _defaults(group: str) -> set[str]:
     """Return the groups and files named in the defaults lists of the group's options; empty without subfolders."""
     names: set[str] = set()
     for option in _entries(group, ObjectType.CONFIG) if _entries(group, ObjectType.GROUP) else []:
-        for entry in load_plain(Path(config_folder(), group, f"{option}.yaml")).get("defaults", []):
+        text = Path(config_folder(), group, f"{option}.yaml").read_text(encoding="utf-8")
+        for entry in (yaml.load(text, FAST_LOADER) or {}).get("defaults", []):
             names |= {entry} if isinstance(entry, str) else set(entry)
     return names
 

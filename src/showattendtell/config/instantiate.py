@@ -35,7 +35,9 @@ def build(node: DictConfig, **objects: Any) -> Any:
     for name in objects.keys() & node.keys():
         raise UserError(f"{full_key(node, name)} is set by the code; leave it out")
     try:
-        return instantiate(node, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
+        # Hydra copies the whole configuration that a node belongs to, so it gets a resolved copy of the node alone
+        alone = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
+        return instantiate(alone, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
     except (InstantiationException, ValueError) as fault:
         raise UserError(f"{full_key(node)}: {first_line(fault)}{_import_error(fault)}") from fault
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import Preprocessing, read_pixels
+from showattendtell.runtime.vision import InterpolationMode, transforms
 from showattendtell.settings import Fraction, Probability, Share
 from showattendtell.types import Example
 

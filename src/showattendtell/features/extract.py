@@ -22,7 +22,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torchvision.transforms.v2 import functional as transforms
 
 from showattendtell.data.images import ImageFiles
 from showattendtell.errors import UserError
@@ -43,6 +42,7 @@ from showattendtell.features.writer import count_written, write_shards, write_st
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
+from showattendtell.runtime.vision import transforms
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset, Example
 

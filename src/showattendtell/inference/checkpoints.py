@@ -19,6 +19,7 @@ from pydantic import StrictBool
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell import __version__
@@ -124,6 +125,15 @@ def write_card(
     }
 
 
+class SkipInit(TorchFunctionMode):
+    """Leaves out the initialisation of weights. On the meta device it does nothing but import sympy, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
 def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None) -> LoadedModel:
     """Load a trained model from a checkpoint. No code in the file is executed.
 
@@ -162,14 +172,14 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
             raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
         own = config.encoder if published else with_overrides(config.encoder, weights="random")
         vocabulary = Vocabulary(card["vocabulary"])
-        with torch.device("meta"):  # allocates no memory: in an altered file a size may be any number
+        with torch.device("meta"), SkipInit():  # allocates no memory: in an altered file a size may be any number
             if not published:
                 _check_shapes(build(own), "encoder", state, path)
         encoder = build(own)
         stored = card["encoder"]["preprocessing"]
         encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
         encoder.tuned = card["encoder"].get("tuned", False)
-        with torch.device("meta"):
+        with torch.device("meta"), SkipInit():
             _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
         captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
     except UserError:

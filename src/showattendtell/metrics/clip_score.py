@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
-from torchvision.transforms.v2.functional import pil_to_tensor
 
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError, first_line
 from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.tokenizers import Caption, split_captions
+from showattendtell.runtime.vision import transforms
 
 
 class ClipFeatures(nn.Module):
@@ -62,7 +62,9 @@ def measure_clip_score(
 
     sentences = [" ".join(words) for words in split_captions(captions)]
     pairs = track(list(zip(sentences, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
-    scores = [clip_score(pil_to_tensor(open_image(path)).to(device), said, lambda: model) for said, path in pairs]
+    scores = [
+        clip_score(transforms.pil_to_tensor(open_image(path)).to(device), said, lambda: model) for said, path in pairs
+    ]
     return np.array([score.item() for score in scores])
 
 

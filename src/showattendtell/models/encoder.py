@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
-import timm
 import torch
-from timm.models import VGG, checkpoint_seq
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.models.pretrained import load_network, state_hash
+from showattendtell.runtime.vision import VGG, checkpoint_seq, timm
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
@@ -153,11 +152,14 @@ class Encoder(nn.Module):
         return False
 
     def _measure(self) -> tuple[tuple[int, int], int]:
-        """Return the grid's (rows, columns) and D, measured on a black image."""
+        """Return the grid's (rows, columns) and D, measured on a black image; zeros on the meta device."""
         size = self.preprocessing.crop
+        pixels = torch.zeros(1, 3, size, size)
+        if pixels.is_meta:  # only the shapes of the weights are needed, and torch would import sympy
+            return (0, 0), 0
         try:
             with torch.no_grad():
-                features = self._feature_map(torch.zeros(1, 3, size, size))
+                features = self._feature_map(pixels)
         except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as fault:
             raise _unsuited(size, self.network_name, fault) from None
         if not isinstance(features, Tensor) or features.ndim != 4:

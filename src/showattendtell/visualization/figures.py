@@ -43,7 +43,8 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
 
 def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     """Draw the training and validation loss per word (left) and BLEU-4 of the validation captions (right)."""
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(9, 3.2))
+    figure.subplots_adjust(left=0.06, right=0.98, bottom=0.16, top=0.9, wspace=0.15)
     left, right = figure.subplots(1, 2)
     for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
         points = metrics.get(name, {})
