@@ -25,6 +25,7 @@ SETTINGS = [
 CHOICES = {
     "paper": ["data.bucketing=paper"],
     "hard": ["attention=hard", "attention.samples=2"],
+    "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
 }
 FURTHER = {
