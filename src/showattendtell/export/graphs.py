@@ -221,8 +221,8 @@ def graphs_of(model: ImageCaptioner, pixels: Pixels, max_length: int) -> dict[st
         )
     if isinstance(attention, CrossAttention) and attention.map == "rollout":
         raise UserError(
-            "attention.map=rollout needs the maps of all words before, which graphs do not keep; set attention.map=last or "
-            "the number of a layer"
+            "attention.map=rollout needs the maps of all words before, which a graph does not keep; set "
+            "attention.map=last or the number of a layer"
         )
     side = model.encoder.preprocessing.crop
     seen = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))

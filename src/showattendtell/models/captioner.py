@@ -90,7 +90,9 @@ def _check_fit(attention: Attention, decoder: Decoder) -> None:
                 "one of them, last or rollout"
             )
     elif isinstance(attention, CrossAttention):
-        raise ValueError(f"{ours} is part of the transformer decoder, and {theirs} is another one; use decoder=transformer")
+        raise ValueError(
+            f"{ours} is part of the transformer decoder, and {theirs} is another one; use decoder=transformer"
+        )
     elif attention.selective and isinstance(decoder, RecurrentDecoder) and not decoder.reads_context:
         raise ValueError(f"{theirs} sees the image once and has no use for {ours}; use attention=none with it")
 

@@ -1,4 +1,5 @@
-"""Base classes of decoders, the LSTM decoder, its initial state from the mean region, and its weight initialisation (Xu et al. 2015, Sec. 3.1.2).
+"""Base classes of decoders, and the LSTM decoder with its initial state and weight initialisation (Xu et al. 2015, Sec.
+3.1.2).
 
 Sizes are those of `showattendtell.types`.
 """

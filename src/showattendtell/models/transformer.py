@@ -1,8 +1,8 @@
 """A transformer decoder, which attends to the regions in every layer (Vaswani et al. 2017), and its attention map.
 
-Sizes are those of `showattendtell.types`, and n is the width of the layers. There are N layers of H heads, and d = n / H.
-R is the number of images, or of captions whose keys and values were copied from their images; t is the number of words
-that were read before.
+Sizes are those of `showattendtell.types`, and n is the width of the layers. There are N layers of H heads of width
+d = n / H. R is the number of images, or of captions whose keys and values were copied from their images; t is the
+number of words that were read before.
 """
 
 import math
@@ -91,10 +91,11 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.heads = heads
         self.self_norm, self.cross_norm, self.feedforward_norm = (nn.LayerNorm(width) for _ in range(3))
-        self.self_inputs = nn.Linear(width, 3 * width)  # queries, keys and values
+        # Without biases: those of keys change no weight, and the normalised inputs have one that does the rest.
+        self.self_inputs = nn.Linear(width, 3 * width, bias=False)  # queries, keys and values
         self.self_output = nn.Linear(width, width)
-        self.cross_query = nn.Linear(width, width)
-        self.cross_inputs = nn.Linear(width, 2 * width)  # keys and values
+        self.cross_query = nn.Linear(width, width, bias=False)
+        self.cross_inputs = nn.Linear(width, 2 * width, bias=False)  # keys and values
         self.cross_output = nn.Linear(width, width)
         self.feedforward = nn.Sequential(
             nn.Linear(width, feedforward_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(feedforward_dim, width)
@@ -342,7 +343,9 @@ class TransformerDecoder(Decoder):
             x = x + self.positions(places)
         x = self.word_dropout(x)
         is_rollout, shown = map == "rollout", len(self.layers) if isinstance(map, str) else map
-        pasts, rolled, alpha = [], list[Tensor](), x.new_empty(0)
+        pasts: list[Tensor] = []
+        rolled: list[Tensor] = []
+        alpha = x.new_empty(0)
         for number, layer in enumerate(self._layers()):
             with_weights = (is_rollout and number > 0, is_rollout or number + 1 == shown)
             past_of_layer = partial(extend, number)
