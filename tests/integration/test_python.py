@@ -251,7 +251,7 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
         assert repr(model.captioner.attention) == repr(configured.attention)
         assert type(model.loss) is type(build(config.loss))
     for name in DECODERS:
-        config, _ = compose("train", [f"decoder={name}"])
+        config, _ = compose("train", [f"decoder={name}", "dataset=flickr30k"])
         configured = build_captioner(config, encoder.region_dim, len(WORDS))
         model = CaptioningModule(decoder=name, encoder=encoder, vocabulary=WORDS)
         assert repr(model.captioner) == repr(configured)
