@@ -62,8 +62,13 @@ def as_run(graph: Graph, program: Any, way: str) -> Any:
 ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
 
 
-WAYS = [pytest.param(*kind, "torch", marks=[] if kind in KINDS[:3] else pytest.mark.slow) for kind in KINDS]
-WAYS += [pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow]) for kind in KINDS[::3]]
+WAYS = [
+    pytest.param(*kind, "torch", marks=[] if kind in (*KINDS[:3], KINDS[-2]) else pytest.mark.slow) for kind in KINDS
+]
+WAYS += [
+    pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow])
+    for kind in dict.fromkeys([*KINDS[::3], *KINDS[-2:]])
+]
 
 
 @pytest.mark.parametrize(("attention", "decoder", "way"), WAYS)
@@ -86,10 +91,11 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
         words = TOKENS[:, number]
 
 
+@pytest.mark.parametrize("kind", [("soft", "lstm", D, 3), ("cross", "transformer", D, 21)], ids=["soft", "transformer"])
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()
-def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(way: str):
-    captioner = small_captioner(seed=3)
+def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(kind: Any, way: str):
+    captioner = small_captioner(*kind)
     fields = torch.randn(7, 3, 2, L, generator=torch.Generator().manual_seed(1))
     pixels = nn.functional.interpolate(fields, (64, 64))
     model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(max_length=6, allow_unk=False))  # type: ignore[arg-type]
@@ -126,6 +132,16 @@ def test_attention_that_draws_is_not_exported():
     captioner = small_captioner("hard, argmax")
     captioner.attention.inference_mode = "sample"  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"set attention\.inference_mode=argmax"):
+        graphs_and_programs(captioner)
+
+
+def test_a_rollout_and_captions_that_are_too_long_for_the_positions_are_not_exported():
+    captioner = small_captioner("cross", "transformer")
+    captioner.attention.map = "rollout"  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"set attention\.map=last or the number of a layer"):
+        graphs_and_programs(captioner)
+    captioner.attention.map, captioner.decoder.max_length = "last", 5  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"max_length=5 is too short for captions of 6 words"):
         graphs_and_programs(captioner)
 
 

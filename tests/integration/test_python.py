@@ -247,11 +247,18 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
     assert options == ATTENTIONS.keys()
     assert {file.stem for file in (ROOT / "conf/decoder").glob("*.yaml")} == DECODERS.keys()
     for name in options:
-        config, _ = compose("train", [f"attention={name}", "decoder.hidden_dim=8", "decoder.embedding_dim=8"])
+        decoder = "transformer" if name == "cross" else "lstm"
+        sizes = ["decoder.hidden_dim=8", "decoder.embedding_dim=8"]
+        config, _ = compose("train", [f"decoder={decoder}", f"attention={name}", *sizes])
         configured = build_captioner(config, encoder.region_dim, len(WORDS))
-        model = small(attention=name, encoder=encoder, vocabulary=WORDS)
+        model = small(attention=name, decoder=decoder, encoder=encoder, vocabulary=WORDS)
         assert repr(model.captioner.attention) == repr(configured.attention)
         assert type(model.loss) is type(build(config.loss))
+    for name in DECODERS:
+        config, _ = compose("train", [f"decoder={name}", "dataset=flickr30k"])
+        configured = build_captioner(config, encoder.region_dim, len(WORDS))
+        model = CaptioningModule(decoder=name, encoder=encoder, vocabulary=WORDS)
+        assert repr(model.captioner) == repr(configured)
     assert isinstance(small(attention="hard", encoder=encoder, vocabulary=WORDS).loss, HardLoss)
     with pytest.raises(UserError, match="attention 'sfot' is unknown; did you mean 'soft'"):
         small(attention="sfot")

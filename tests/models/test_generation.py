@@ -21,6 +21,7 @@ from showattendtell.models.generation import (
 )
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore, DotScore, MultiheadScore
+from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 SCORE = partial(AdditiveScore, width=3)
 ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
@@ -31,6 +32,9 @@ ATTENTIONS: dict[str, Callable[[], nn.Module]] = {
     "multihead": lambda: SoftAttention(5, 4, partial(MultiheadScore, width=4, heads=2)),
     "hard": lambda: HardAttention(5, 4, SCORE, inference_mode="argmax"),
     "adaptive": lambda: AdaptiveAttention(5, 4, SCORE),
+    "cross": lambda: CrossAttention(5, 4),
+    "cross, layer 1": lambda: CrossAttention(5, 4, map=1),
+    "cross, rollout": lambda: CrossAttention(5, 4, map="rollout"),
 }
 """Those that draw nothing."""
 
@@ -42,9 +46,13 @@ DECODERS: dict[str, Callable[[], nn.Module]] = {
     "lstm that says what it heard": lambda: LSTMDecoder(9, 5, 3, 4, output=["word"], tie_embeddings=True),
     "nic": lambda: NICDecoder(9, 5, embedding_dim=3, hidden_dim=4),
     "log-bilinear": lambda: LogBilinearDecoder(9, 5, embedding_dim=3, hidden_dim=4),
+    "transformer": lambda: TransformerDecoder(9, 5, 3, 4, layers=3, heads=2),
+    "transformer, rotary": lambda: TransformerDecoder(9, 5, 4, 4, layers=2, heads=2, positions="rotary"),
 }
 MODELS = [("soft", decoder) for decoder in ("lstm", "lstm as released", "lstm that says what it heard")]
-MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft"]
+MODELS += [(attention, "lstm") for attention in ATTENTIONS if attention != "soft" and "cross" not in attention]
+MODELS += [(attention, "transformer") for attention in ATTENTIONS if "cross" in attention]
+MODELS += [("cross, rollout", "transformer, rotary")]
 MODELS += [("mean", decoder) for decoder in ("lstm", "nic", "log-bilinear")]
 
 OWNERS = torch.tensor([0, 0, 0, 2, 3, 3])
@@ -78,7 +86,7 @@ def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Ten
         rows = torch.stack([before[stems == stem][0] for stem in range(int(stems.max()) + 1)])
         done = decoder.step(state.select(rows), images[rows], stems, heard[:, step])
         log_p = done.scores - done.normalisers.unsqueeze(1)
-        output.append((log_p, done.weights[stems], done.gate[stems]))
+        output.append((log_p, done.weights, done.gate))
         state, images, before = done.state, images[rows][stems], torch.arange(len(image_index))
     log_p, weights, gates = (torch.stack(part, dim=1) for part in zip(*output, strict=True))
     return log_p, weights, gates

@@ -17,6 +17,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Parts = tuple[Tensor, ...]
 """A value, and its gradient by each parameter."""
@@ -33,6 +34,7 @@ MODELS = {
     "none": (MeanAttention, LSTMDecoder, SoftLoss),
     "nic": (MeanAttention, NICDecoder, SoftLoss),
     "log_bilinear": (MeanAttention, LogBilinearDecoder, SoftLoss),
+    "transformer": (CrossAttention, partial(TransformerDecoder, heads=2), SoftLoss),
 }
 
 

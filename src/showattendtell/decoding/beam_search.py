@@ -171,20 +171,18 @@ class EndedCaptions(NamedTuple):
 
 
 class SearchStep(NamedTuple):
-    """One search step of B captions, which continue P stems; kept to reconstruct captions and their attention.
+    """One search step of B captions; kept to reconstruct captions and their attention.
 
     parents  (B,) index of the previous step's caption that each continues
     words    (B,) the last word before the step
     scores   (B,) log p of all words before the step
-    stems    (B,) the stem of each caption
-    weights  (P, L) alpha
-    gates    (P,) beta
+    weights  (B, L) alpha
+    gates    (B,) beta
     """
 
     parents: Tensor
     words: Tensor
     scores: Tensor
-    stems: Tensor
     weights: Tensor
     gates: Tensor
 
@@ -200,10 +198,9 @@ def backtrack(ends: EndedCaptions, steps: Sequence[SearchStep]) -> list[CaptionO
     for number, step in reversed(list(enumerate(steps))):
         present = ends.lengths > number
         previous = parents[present]
-        stems = step.stems[previous]
         tokens[present, number] = words[present]
-        weights[present, number] = step.weights[stems].to(weights)
-        gates[present, number] = step.gates[stems].to(gates)
+        weights[present, number] = step.weights[previous].to(weights)
+        gates[present, number] = step.gates[previous].to(gates)
         before = step.scores[previous].to(scores)
         scores[present, number], reached[present] = reached[present] - before, before
         parents[present], words[present] = step.parents[previous], step.words[previous]
@@ -272,7 +269,7 @@ class BeamSearch(Decoding):
             parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
             tokens, before = beams.tokens.flatten(0, 1)[places], beams.scores.flatten()[places]
             output, states = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
-            steps.append(SearchStep(parents[stems], tokens[:, -1], before, stems, output.weights, output.gate))
+            steps.append(SearchStep(parents[stems], tokens[:, -1], before, output.weights, output.gate))
             rows = torch.arange(len(places), device=places.device)
             scores = constraints.apply(output.scores, tokens[:, 1:])
             next_words = NextWords(rows, places, tokens, scores, output.normalisers)

@@ -14,12 +14,13 @@ from torch._higher_order_ops import while_loop
 from showattendtell.data.vocabulary import EOS, PAD, START, UNK
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.models.attention import AttentionCache
+from showattendtell.models.attention import AttentionCache, StepAttention
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState
+from showattendtell.models.decoder import DecoderState, RecurrentDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.attention import AdditiveKeys
+from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Pixels = Literal["uint8", "float32"]
 
@@ -41,20 +42,25 @@ class EncodeGraph(nn.Module):
 
 
 class InitGraph(nn.Module):
-    """Initial state: from regions (I, L, D) to attention keys (I, ...), h_0 and c_0 (I, n)."""
+    """Initial state: from regions (I, L, D) to attention keys (I, ...), h_0 and c_0 (I, n).
 
-    def __init__(self, captioner: Captioner):
+    A transformer has room for the keys and values of `max_length` words in place of h, and their number (I,) of c.
+    """
+
+    def __init__(self, captioner: Captioner, max_length: int):
         super().__init__()
-        self.captioner = captioner
+        self.captioner, self.max_length = captioner, max_length
 
     def forward(self, regions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         memory, state = self.captioner.init_state(regions)
+        if isinstance(self.captioner.decoder, TransformerDecoder):
+            state = self.captioner.decoder.start_buffer(regions, self.max_length)
         keys = memory.keys.values if isinstance(memory.keys, AdditiveKeys) else memory.keys
         return keys.contiguous(), state.hidden, state.cell
 
 
 class GraphStepOutput(NamedTuple):
-    """Outputs of a step: log p of the next word (B, V), alpha (B, L), beta (B,), h and c (B, n)."""
+    """Outputs of a step: log p of the next word (B, V), alpha (B, L), beta (B,), and the state, see `InitGraph`."""
 
     log_probs: Tensor
     attention: Tensor
@@ -89,10 +95,17 @@ class StepGraph(nn.Module):
 
     def look(self, regions: Tensor, keys: Tensor, state: DecoderState, words: Tensor) -> GraphStepOutput:
         """Same as `forward`, with the regions and keys of each caption."""
-        decoder = self.captioner.decoder
+        attention, decoder = self.captioner.attention, self.captioner.decoder
+        if isinstance(decoder, TransformerDecoder):
+            assert isinstance(attention, CrossAttention)
+            vectors, weights, state = decoder.step_in_buffer(words, keys, state, attention.map)
+            log_probs = decoder.word_scores(decoder.output_features(vectors.squeeze(1))).log_softmax(dim=1)
+            return GraphStepOutput(log_probs, weights.squeeze(1), weights.new_ones(len(weights)), *state)
+        assert isinstance(attention, StepAttention)
+        assert isinstance(decoder, RecurrentDecoder)
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
         memory = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
-        glimpse = self.captioner.attention(memory, state)
+        glimpse = attention(memory, state)
         embedded = decoder.embed(words)
         hidden, cell = decoder.step(decoder.word_gates(embedded), glimpse.context, state)
         log_probs = decoder.score_words(embedded, hidden, glimpse.context).log_softmax(dim=1)
@@ -203,7 +216,7 @@ def graphs_of(
     A calibrated model has one more, `unlikeness`, from regions (I, L, D) to (I,).
 
     Raises:
-        UserError: the attention samples, or its keys are not tensors.
+        UserError: the attention samples, its keys are not tensors, or its map is a rollout.
     """
     attention = model.captioner.attention
     if attention.inference_mode == "sample":
@@ -211,9 +224,14 @@ def graphs_of(
             "this checkpoint samples where it attends, and a graph cannot sample; set "
             "attention.inference_mode=argmax (the likeliest region) or attention.inference_mode=expectation"
         )
+    if isinstance(attention, CrossAttention) and attention.map == "rollout":
+        raise UserError(
+            "attention.map=rollout needs the maps of all words before, which a graph does not keep; set "
+            "attention.map=last or the number of a layer"
+        )
     side = model.encoder.preprocessing.crop
     seen = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
-    encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner)
+    encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)
     regions = encode(seen)
     memory, _ = model.captioner.init_state(regions)
     if not isinstance(memory.keys, AdditiveKeys | Tensor):

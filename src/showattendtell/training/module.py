@@ -35,6 +35,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
+from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
 from showattendtell.settings import describe_call
 from showattendtell.training.lightning_internals import let_lightning_unscale
@@ -55,6 +56,7 @@ ATTENTIONS: dict[str, Callable[[int, int], Attention]] = {
     "dot": partial(SoftAttention, score=DotScore, gate="none"),
     "general": partial(SoftAttention, score=GeneralScore, gate="none"),
     "multihead": partial(SoftAttention, score=MultiheadScore, gate="none"),
+    "cross": CrossAttention,
 }
 """Options of `conf/attention`, as functions of the widths of a region and of the state."""
 
@@ -62,8 +64,12 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "lstm": LSTMDecoder,
     "nic": NICDecoder,
     "log_bilinear": LogBilinearDecoder,
+    "transformer": TransformerDecoder,
 }
 """Options of `conf/decoder`."""
+
+ATTENTION_OF = {"nic": "none", "log_bilinear": "none", "transformer": "cross"}
+"""Decoders whose option in `conf/decoder` chooses an attention; others have attention=soft."""
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -73,12 +79,12 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     configure a decoder that is given by name.
 
     Args:
-        attention: a name from `ATTENTIONS`, a function of D and n such as an attention class, or an `Attention`. Hard
-            attention sets its own loss.
+        attention: a name from `ATTENTIONS`, a function of D and n such as an attention class, or an `Attention`; by
+            default that of the decoder's option, which is soft for most. Hard attention sets its own loss.
         decoder: a name from `DECODERS`, a function of `vocabulary_size` and `region_dim`, or a `Decoder`.
         hidden_dim: n, width of the decoder's state.
         embedding_dim: m, width of the word embeddings.
-        dropout: dropout rate of the decoder, 0 to 1.
+        dropout: dropout rate of the decoder, 0 to 1; by default that of its class.
         lr: learning rate of AdamW, the default optimizer.
         encoder: computes regions if the data module gives pixels; its weights are stored in the checkpoint.
         vocabulary: the model's vocabulary.
@@ -95,11 +101,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def __init__(
         self,
-        attention: str | Attention | Callable[[int, int], Attention] = "soft",
+        attention: str | Attention | Callable[[int, int], Attention] | None = None,
         decoder: str | Decoder | Callable[..., Decoder] = "lstm",
         hidden_dim: int = 512,
         embedding_dim: int = 512,
-        dropout: float = 0.5,
+        dropout: float | None = None,
         lr: float = 4e-4,
         *,
         encoder: Encoder | None = None,
@@ -122,7 +128,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._from_names = captioner is None
         if self._from_names:
-            widths = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim, "dropout": dropout}
+            if attention is None:
+                attention = ATTENTION_OF.get(_name(decoder), "soft")
+            widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
+            widths |= {} if dropout is None else {"dropout": dropout}
             names = {"attention": _name(attention), "decoder": _name(decoder)}
             self.save_hyperparameters({**names, **widths, "lr": lr}, logger=False)
             self._attention = _choose(attention, ATTENTIONS, "attention")

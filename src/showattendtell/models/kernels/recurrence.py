@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import Attention, AttentionCache, ScoredAttention, SoftAttention
-from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder
+from showattendtell.models.attention import Attention, AttentionCache, ScoredAttention, SoftAttention, StepAttention
+from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.hard_attention import HardAttention, path_of
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import AdditiveKeys, RegionPairs, weighted_sum, weighted_sum_back
@@ -46,8 +46,8 @@ class DecoderOutput(NamedTuple):
 
 
 def unroll(
-    attention: Attention,
-    decoder: Decoder,
+    attention: StepAttention,
+    decoder: RecurrentDecoder,
     packing: Packing,
     memory: AttentionCache,
     state: DecoderState,
@@ -93,8 +93,8 @@ def is_fused_supported(attention: Attention, decoder: Decoder) -> bool:
 
 
 def unroll_fused(
-    attention: Attention,
-    decoder: Decoder,
+    attention: StepAttention,
+    decoder: RecurrentDecoder,
     packing: Packing,
     memory: AttentionCache,
     state: DecoderState,

@@ -1,0 +1,379 @@
+"""A transformer decoder, which attends to the regions in every layer (Vaswani et al. 2017), and its attention map.
+
+Sizes are those of `showattendtell.types`, and n is the width of the layers. There are N layers of H heads of width
+d = n / H. R is the number of images, or of captions whose keys and values were copied from their images; t is the
+number of words that were read before.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from showattendtell.errors import UserError
+from showattendtell.models.attention import Attention, AttentionCache, CaptionGrid
+from showattendtell.models.decoder import Decoder, DecoderState
+from showattendtell.settings import Fraction, PositiveInt
+
+Map = Literal["last", "rollout"] | PositiveInt
+DropoutPlace = Literal["regions", "words", "layers", "output"]
+
+
+class CrossAttention(Attention):
+    """The attention of the transformer decoder, which is part of its layers and has its weights there.
+
+    Args:
+        region_dim: D.
+        hidden_dim: n.
+        map: the attention map alpha: the mean over heads in the last layer (last) or in the layer of this number, from
+            1; rollout follows the words through all layers (Abnar and Zuidema 2020). It can be changed after training.
+    """
+
+    selective = True
+
+    def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt, map: Map = "last"):
+        super().__init__()
+        self.map = map
+
+
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, with_weights: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Return softmax(q k^T / sqrt(d)) v for queries (R, H, Q, d), keys and values (R, H, K, d), and its weights.
+
+    Args:
+        mask: true for the keys that a query may read; broadcast to (R, H, Q, K).
+        with_weights: also return the mean of the weights over heads, (R, Q, K); torch's fast attention has none.
+    """
+    if not with_weights:
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask), None
+    scores = queries @ keys.mT * queries.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return weights.to(values.dtype) @ values, weights.mean(dim=1)
+
+
+def rotate(vectors: Tensor, angles: Tensor) -> Tensor:
+    """Rotate each pair of channels j and j + d / 2 of the vectors (..., d) by the angles (..., d / 2) (Su et al. 2021).
+
+    The product of a query and a key that are rotated by their positions depends on the distance of the positions only.
+    """
+    first, second = vectors.chunk(2, dim=-1)
+    cos, sin = angles.cos().to(vectors), angles.sin().to(vectors)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class LayerOutput(NamedTuple):
+    """One layer's output x (B, T, n) and keys and values of all words so far (B, 2, H, t + T, d).
+
+    `self_weights` (B, T, t + T) and `cross_weights` (B, T, L) are means over heads, None unless they were asked for.
+    """
+
+    x: Tensor
+    past: Tensor
+    self_weights: Tensor | None
+    cross_weights: Tensor | None
+
+
+class TransformerLayer(nn.Module):
+    """x + self-attention, then x + cross-attention, then x + feed-forward network, each of the normalised x (pre-norm).
+
+    Args:
+        width: n.
+    """
+
+    def __init__(self, width: int, heads: int, feedforward_dim: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.self_norm, self.cross_norm, self.feedforward_norm = (nn.LayerNorm(width) for _ in range(3))
+        # Without biases: those of keys change no weight, and the normalised inputs have one that does the rest.
+        self.self_inputs = nn.Linear(width, 3 * width, bias=False)  # queries, keys and values
+        self.self_output = nn.Linear(width, width)
+        self.cross_query = nn.Linear(width, width, bias=False)
+        self.cross_inputs = nn.Linear(width, 2 * width, bias=False)  # keys and values
+        self.cross_output = nn.Linear(width, width)
+        self.feedforward = nn.Sequential(
+            nn.Linear(width, feedforward_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(feedforward_dim, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def split(self, vectors: Tensor) -> Tensor:
+        """Return vectors (R, Q, c * n) by kind and head: (R, c, H, Q, d)."""
+        width = self.self_output.in_features
+        return vectors.unflatten(2, (-1, self.heads, width // self.heads)).movedim(1, 3)
+
+    def precompute(self, regions: Tensor) -> Tensor:
+        """Return the keys and values (R, 2, H, L, d) of the projected regions (R, L, n)."""
+        return self.split(self.cross_inputs(regions))
+
+    def forward(
+        self,
+        x: Tensor,
+        extend: Callable[[Tensor], Tensor],
+        mask: Tensor | None,
+        angles: Tensor | None,
+        regions: Tensor,
+        grid: CaptionGrid | None,
+        with_weights: tuple[bool, bool],
+    ) -> LayerOutput:
+        """Compute the layer for T words of each caption.
+
+        Args:
+            x: (B, T, n).
+            extend: from the words' keys and values (B, 2, H, T, d) to those of all words so far.
+            mask: of self-attention, see `attend`.
+            angles: of the words' rotary positions, (B or 1, 1, T, d / 2); None without.
+            regions: from `precompute`, with a row per caption; with `grid`, per image.
+            grid: the captions of each image; needs T = 1.
+            with_weights: whether the weights of self-attention and of cross-attention are needed.
+        """
+        queries, keys, values = self.split(self.self_inputs(self.self_norm(x))).unbind(dim=1)
+        if angles is not None:
+            queries, keys = rotate(queries, angles), rotate(keys, angles)
+        past = extend(torch.stack([keys, values], dim=1))
+        attended, self_weights = attend(queries, past[:, 0], past[:, 1], mask, with_weights[0])
+        x = x + self.dropout(self.self_output(_merge(attended)))
+
+        queries = self.cross_query(self.cross_norm(x))
+        if grid is not None:  # (B, 1, n) to (R, K, n)
+            queries = queries[grid.rows].view(len(regions), -1, queries.shape[2])
+        attended, cross_weights = attend(
+            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], with_weights=with_weights[1]
+        )
+        attended = _merge(attended)
+        if grid is not None:
+            attended = attended.flatten(0, 1)[grid.places].unsqueeze(1)
+            cross_weights = None if cross_weights is None else cross_weights.flatten(0, 1)[grid.places].unsqueeze(1)
+        x = x + self.dropout(self.cross_output(attended))
+        x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+        return LayerOutput(x, past, self_weights, cross_weights)
+
+
+def _merge(heads: Tensor) -> Tensor:
+    """Return heads (R, H, Q, d) side by side: (R, Q, n)."""
+    return heads.transpose(1, 2).flatten(2)
+
+
+class TransformerOutput(NamedTuple):
+    """Output for T words of each caption: the vectors (B, T, n), alpha (B, T, L), and the state after these words."""
+
+    hidden: Tensor
+    weights: Tensor
+    state: DecoderState
+
+
+class TransformerDecoder(Decoder):
+    """Transformer decoder with pre-norm layers: self-attention on the words so far, attention on the regions, and a
+    feed-forward network with GELU (Vaswani et al. 2017; Xiong et al. 2020).
+
+        p(y_t) = softmax(L_o LayerNorm(x_t))     x = layers(E y + positions, regions)
+
+    All words of given captions are computed at once. In decoding, the keys and values of the words so far are kept in
+    the state (`DecoderState.hidden`), and those of the regions in the attention cache, once per image.
+
+    Args:
+        vocabulary_size: V.
+        region_dim: D.
+        embedding_dim: m, the width of the word embeddings; projected if it is not n.
+        hidden_dim: n, the width of the layers.
+        layers: the number of layers.
+        heads: the number of heads of each attention; divides n.
+        feedforward_dim: the width of the feed-forward networks; by default 4 n.
+        dropout: the dropout probability at each place of `dropout_places`.
+        dropout_places: regions: channels of the regions, the same channels in all regions of an image; words: word
+            embeddings; layers: the output of each attention and the feed-forward networks; output: before L_o.
+        positions: of the words: learned vectors, or rotary (Su et al. 2021), which have no largest length.
+        max_length: the largest number of words, `<eos>` included, of learned positions.
+        tie_embeddings: share the weights of L_o and E, which suits small data sets.
+
+    Raises:
+        ValueError: n is not a multiple of the heads, or for rotary positions of twice the heads.
+        UserError: a caption is longer than `max_length`.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: PositiveInt,
+        region_dim: PositiveInt,
+        embedding_dim: PositiveInt = 512,
+        hidden_dim: PositiveInt = 512,
+        layers: PositiveInt = 3,
+        heads: PositiveInt = 8,
+        feedforward_dim: PositiveInt | None = None,
+        dropout: Fraction = 0.1,
+        dropout_places: Sequence[DropoutPlace] = ("words", "layers"),
+        positions: Literal["learned", "rotary"] = "learned",
+        max_length: PositiveInt = 128,
+        tie_embeddings: bool = False,
+    ):
+        super().__init__(vocabulary_size, embedding_dim, hidden_dim)
+        step = heads if positions == "learned" else 2 * heads
+        if hidden_dim % step:
+            raise ValueError(
+                f"decoder.hidden_dim={hidden_dim} cannot be divided into decoder.heads={heads} with {positions} "
+                f"positions; choose a multiple of {step}"
+            )
+        self.heads, self.max_length = heads, max_length
+        region_rate, word_rate, layer_rate, output_rate = (
+            dropout * (place in dropout_places) for place in ("regions", "words", "layers", "output")
+        )
+        self.region_dropout, self.word_dropout = nn.Dropout(region_rate), nn.Dropout(word_rate)
+        self.output_dropout = nn.Dropout(output_rate)
+        self.read_regions = nn.Sequential(nn.Linear(region_dim, hidden_dim), nn.LayerNorm(hidden_dim))
+        same = embedding_dim == hidden_dim
+        self.read_word = nn.Identity() if same else nn.Linear(embedding_dim, hidden_dim)
+        self.positions = nn.Embedding(max_length, hidden_dim) if positions == "learned" else None
+        self.layers = nn.ModuleList(
+            TransformerLayer(hidden_dim, heads, feedforward_dim or 4 * hidden_dim, layer_rate) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(hidden_dim)
+        self.read_output = nn.Identity() if same else nn.Linear(hidden_dim, embedding_dim)
+        self.word_scores = nn.Linear(embedding_dim, vocabulary_size)
+        nn.init.zeros_(self.word_scores.bias)
+        if tie_embeddings:
+            self.word_scores.weight = self.embedding.weight
+
+    def start(self, regions: Tensor) -> DecoderState:
+        """Return the state before the first word: keys and values (I, N, 2, H, 0, d) and the rollout maps
+        (I, N - 1, 0, L) of no words."""
+        images, num_regions = regions.shape[:2]
+        layers, head_dim = len(self.layers), self.hidden_dim // self.heads
+        return DecoderState(
+            regions.new_empty(images, layers, 2, self.heads, 0, head_dim),
+            regions.new_empty(images, layers - 1, 0, num_regions),
+        )
+
+    def precompute(self, regions: Tensor) -> AttentionCache:
+        """Return the attention cache of the images, with the layers' keys and values (I, N, 2, H, L, d)."""
+        projected = self.read_regions(regions)
+        return AttentionCache(regions, torch.stack([layer.precompute(projected) for layer in self._layers()], dim=1))
+
+    def forward(
+        self, tokens: Tensor, regions: Tensor, state: DecoderState, map: Map, grid: CaptionGrid | None = None
+    ) -> TransformerOutput:
+        """Read T more words of each caption.
+
+        Args:
+            tokens: (B, T).
+            regions: `keys` of the attention cache, with a row per caption; with `grid`, per image.
+            state: after the t words before.
+            map: see `CrossAttention`.
+            grid: the captions of each image; needs T = 1.
+        """
+        before, words = state.hidden.shape[-2], tokens.shape[1]
+        places = torch.arange(before, before + words, device=tokens.device)
+        self._check_length(before + words)
+        mask = None
+        if words > 1:  # word i reads the words up to itself
+            mask = torch.arange(before + words, device=tokens.device) <= places.unsqueeze(1)
+
+        def extend(number: int, new: Tensor) -> Tensor:
+            return torch.cat([state.hidden[:, number], new], dim=-2)
+
+        return self._run(tokens, places.unsqueeze(0), mask, extend, regions, state.cell, map, grid)
+
+    def step_in_buffer(self, tokens: Tensor, regions: Tensor, state: DecoderState, map: Map) -> TransformerOutput:
+        """Read one more word of each caption, in tensors of constant size, as exported graphs need them.
+
+        Args:
+            tokens: (B,).
+            regions: `keys` of the attention cache, with a row per caption.
+            state: from `start_buffer` or the previous step.
+            map: see `CrossAttention`; not rollout.
+        """
+        number = state.cell  # of the words before, (B,)
+        places = torch.arange(state.hidden.shape[-2], device=tokens.device) - number.unsqueeze(1)  # (B, T)
+        here, mask = (places == 0)[:, None, None, :, None], (places <= 0)[:, None, None, :]
+
+        def extend(layer: int, new: Tensor) -> Tensor:
+            return torch.where(here, new, state.hidden[:, layer])
+
+        no_rollout = state.hidden.new_empty(len(tokens), 0, 0, 0)
+        output = self._run(tokens.unsqueeze(1), number.unsqueeze(1), mask, extend, regions, no_rollout, map, None)
+        return output._replace(state=DecoderState(output.state.hidden, number + 1))
+
+    def start_buffer(self, regions: Tensor, max_length: int) -> DecoderState:
+        """Return the state before the first word for `step_in_buffer`: keys and values (I, N, 2, H, max_length, d), and
+        the number of words so far (I,)."""
+        self._check_length(max_length)
+        hidden, _ = self.start(regions)
+        shape = (*hidden.shape[:4], max_length, hidden.shape[5])
+        return DecoderState(hidden.new_zeros(shape), torch.zeros(len(regions), dtype=torch.long, device=hidden.device))
+
+    def _check_length(self, words: int) -> None:
+        if self.positions is not None and words > self.max_length:
+            raise UserError(
+                f"decoder.max_length={self.max_length} is too short for captions of {words} words; train with a larger "
+                "one, or with decoder.positions=rotary"
+            )
+
+    def _layers(self) -> list[TransformerLayer]:
+        return list(self.layers)  # type: ignore[arg-type]  # nn.ModuleList has no element type
+
+    def _run(
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        mask: Tensor | None,
+        extend: Callable[[int, Tensor], Tensor],
+        regions: Tensor,
+        rolled_before: Tensor,
+        map: Map,
+        grid: CaptionGrid | None,
+    ) -> TransformerOutput:
+        """Compute the layers for tokens (B, T) at `places` (B or 1, T) of their captions.
+
+        With rollout, R_l (t, L) is the share of each region in each word's vector after layer l, if a residual
+        connection keeps half of a vector (Abnar and Zuidema 2020); a caption starts with R_0 = 0:
+
+            R_l = ((R_{l-1} + A_self R_{l-1}) / 2 + A_cross) / 2     alpha = R_N / (1 - 2^-N)
+        """
+        x = self.embed(tokens)
+        angles = None
+        if self.positions is None:
+            half = self.hidden_dim // self.heads // 2
+            frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+            angles = (places.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
+        else:
+            x = x + self.positions(places)
+        x = self.word_dropout(x)
+        is_rollout, shown = map == "rollout", len(self.layers) if isinstance(map, str) else map
+        pasts: list[Tensor] = []
+        rolled: list[Tensor] = []
+        alpha = x.new_empty(0)
+        for number, layer in enumerate(self._layers()):
+            with_weights = (is_rollout and number > 0, is_rollout or number + 1 == shown)
+            past_of_layer = partial(extend, number)
+            x, past, self_weights, cross_weights = layer(
+                x, past_of_layer, mask, angles, regions[:, number], grid, with_weights
+            )
+            pasts.append(past)
+            if is_rollout:
+                assert cross_weights is not None
+                alpha = cross_weights / 2
+                if self_weights is not None:
+                    of_words = torch.cat([rolled_before[:, number - 1], rolled[-1]], dim=1)  # (B, t + T, L)
+                    alpha = alpha + (rolled[-1] + self_weights @ of_words) / 4
+                rolled.append(alpha)
+            elif cross_weights is not None:
+                alpha = cross_weights
+        if is_rollout:
+            alpha = alpha / (1 - 2 ** -len(self.layers))
+            rolled_before = torch.cat([rolled_before, torch.stack(rolled, dim=1)[:, :-1]], dim=2)
+        return TransformerOutput(self.norm(x), alpha, DecoderState(torch.stack(pasts, dim=1), rolled_before))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings of tokens (...) as vectors of the layers (..., n), without positions.
+
+        E y is multiplied by sqrt(m), so that its elements have a variance of 1 at first, like learned positions.
+        """
+        return self.read_word(math.sqrt(self.embedding.embedding_dim) * super().embed(tokens))
+
+    def output_features(self, hidden: Tensor) -> Tensor:
+        """Return the input of `word_scores` (..., m) from the layers' output (..., n)."""
+        return self.read_output(self.output_dropout(hidden))
