@@ -6,16 +6,13 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import Any
 
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError, printable
 from showattendtell.settings import is_url
-
-if TYPE_CHECKING:
-    from showattendtell.visualization.pages import ImageCaptions, PageEntry
 
 PAGE = "html"
 PAGE_START = "<!doctype html>"
@@ -69,7 +66,8 @@ def _caption_photographs(
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {found.others:,}" if found.others else ""])
     models, faults = [captioner.name for captioner in captioners], list[str]()
-    with row_writer(folder, formats) as write_row, _page_and_summary(folder, formats, models, note) as entries:
+    write_row = row_writer(folder, formats)
+    with _page_and_summary(folder, formats, models, note) as entries:
         for number, outputs in caption_all(captioners, found.places, faults):
             place = found.places[number]
             for group, output in zip(groups, outputs, strict=True):
@@ -103,14 +101,12 @@ def _check_output(folder: Path, formats: Sequence[str], pictures: Iterable[Path]
 
 
 @contextmanager
-def _page_and_summary(
-    folder: Path, formats: Sequence[str], models: Sequence[str], note: str
-) -> Iterator[list["PageEntry"]]:
+def _page_and_summary(folder: Path, formats: Sequence[str], models: Sequence[str], note: str) -> Iterator[list[Any]]:
     """Yield the list of the page's entries. Afterwards, also after Ctrl-C, write the page, and print what is in the
     folder."""
     from showattendtell.visualization.pages import Page, write_page
 
-    entries = list["PageEntry"]()
+    entries = list[Any]()
     try:
         yield entries
     finally:
@@ -130,11 +126,13 @@ def _files(folder: Path, formats: Sequence[str]) -> list[Path]:
     return [*rows, *([folder / INDEX] if PAGE in formats else [])]
 
 
-def _print_captions(
-    place: str, outputs: Sequence[tuple[str, "ImageCaptions"]], pictures: Sequence[Path], alone: bool
-) -> None:
+def _print_captions(place: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], alone: bool) -> None:
     """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
-    photograph unless it is `alone`, and by the model if there are several; separated by tabs."""
+    photograph unless it is `alone`, and by the model if there are several; separated by tabs.
+
+    Args:
+        outputs: the name of each model, and its `ImageCaptions`.
+    """
     if not sys.stdout.isatty():
         for model, output in outputs:
             before = [*([] if alone else [place]), *([model] if len(outputs) > 1 else [])]

@@ -286,7 +286,8 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     checkpoint = "checkpoint=runs/other/best.ckpt"
     assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
     shutil.copy(next(folder.rglob("other/**/*.png")), folder / "photograph.png")
-    assert "photograph.png" in assert_done(run("caption", checkpoint, "images=photograph.png")).out
+    assert_done(run("caption", checkpoint, "images=photograph.png", "output=pooled"))
+    assert "photograph.png" in (folder / "pooled/captions.csv").read_text()
     shown = assert_done(run("features", "cache=other", "verify=true")).out
     assert "8 x 8 x 40 int8, 3 views" in shown
     assert f"{store.parent.relative_to(folder)}: every grid is as it was written" in shown

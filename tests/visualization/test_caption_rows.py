@@ -24,23 +24,22 @@ def test_a_row_has_log_p_and_the_geometric_mean_of_the_probabilities():
 
 
 def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
-    with row_writer(tmp_path / "new", ["csv", "html", "jsonl"]) as write:
-        assert not (tmp_path / "new").exists()
-        for number in range(1, 3):
-            write(ROW)
-            lines = (tmp_path / "new/captions.jsonl").read_text(encoding="utf-8").splitlines()
-            assert [json.loads(line) for line in lines] == [ROW._asdict()] * number
-            with (tmp_path / "new/captions.csv").open(encoding="utf-8", newline="") as file:
-                table = list(csv.DictReader(file))
-            assert table == [{name: str(value) for name, value in ROW._asdict().items()}] * number
+    write = row_writer(tmp_path / "new", ["csv", "html", "jsonl"])
+    assert not (tmp_path / "new").exists()
+    for number in range(1, 3):
+        write(ROW)
+        lines = (tmp_path / "new/captions.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line) for line in lines] == [ROW._asdict()] * number
+        with (tmp_path / "new/captions.csv").open(encoding="utf-8", newline="") as file:
+            table = list(csv.DictReader(file))
+        assert table == [{name: str(value) for name, value in ROW._asdict().items()}] * number
     assert len(list((tmp_path / "new").iterdir())) == 2
     assert "café" in (tmp_path / "new/captions.jsonl").read_text(encoding="utf-8")
 
 
 def test_a_file_name_of_any_bytes_is_written(tmp_path: Path):
     name = os.fsdecode(b"caf\xe9\n\x1b.jpg")
-    with row_writer(tmp_path, ["jsonl", "csv"]) as write:
-        write(ROW._replace(file=name))
+    row_writer(tmp_path, ["jsonl", "csv"])(ROW._replace(file=name))
     [line] = (tmp_path / "captions.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["file"] == name
     with (tmp_path / "captions.csv").open(encoding="utf-8", newline="") as file:

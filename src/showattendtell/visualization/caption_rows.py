@@ -2,11 +2,10 @@
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,31 +65,27 @@ def row_file(folder: Path, suffix: str) -> Path:
     return folder / f"captions.{suffix}"
 
 
-@contextmanager
-def row_writer(folder: Path, formats: Collection[str]) -> Iterator[Callable[[CaptionRow], None]]:
-    """Yield a function that appends a row to `captions.jsonl`, `captions.csv` or both in a folder.
+def row_writer(folder: Path, formats: Collection[str]) -> Callable[[CaptionRow], None]:
+    """Return a function that appends a row to `captions.jsonl`, `captions.csv` or both in a folder.
 
-    The first row replaces earlier files. When the function returns, the row is in the files.
+    The first row replaces earlier files. When the function returns, the row is in the files. It raises a `UserError` if
+    a file cannot be written.
 
     Args:
         formats: suffixes of the files; those of other files are ignored.
-
-    Raises:
-        UserError: a file cannot be written; from the function.
     """
-    files: dict[str, TextIO] = {}
-    with ExitStack() as stack:
+    begun = set[str]()
 
-        def write(row: CaptionRow) -> None:
-            for suffix in FORMATS.keys() & formats:
-                path = row_file(folder, suffix)
-                with write_errors(path, "output to another folder"):
-                    if suffix not in files:
-                        # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
-                        opened = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-                        files[suffix] = stack.enter_context(opened)
-                        files[suffix].write(HEADERS[suffix])
-                    files[suffix].write(FORMATS[suffix](row))
-                    files[suffix].flush()
+    def write(row: CaptionRow) -> None:
+        for suffix in FORMATS.keys() & formats:
+            path, line = row_file(folder, suffix), FORMATS[suffix](row)
+            mode, text = ("a", line) if suffix in begun else ("w", HEADERS[suffix] + line)
+            # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
+            with (
+                write_errors(path, "output to another folder"),
+                path.open(mode, encoding="utf-8", errors="backslashreplace", newline="") as file,
+            ):
+                file.write(text)
+            begun.add(suffix)
 
-        yield write
+    return write
