@@ -49,7 +49,7 @@ def in_plain_torch(captioner: Any) -> dict[str, Any]:
     def encode(pixels: ndarray) -> list[ndarray]:
         return [REGIONS[pixels].numpy()]
 
-    return {"encode": encode, "begin": arrays(InitGraph(captioner)), "step": arrays(step)}
+    return {"encode": encode, "begin": arrays(InitGraph(captioner, SEARCH["max_length"])), "step": arrays(step)}
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 7])

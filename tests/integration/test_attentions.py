@@ -75,7 +75,7 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
     assert_done(run("train", *small, "trainer.limit_val_batches=1", *settings, f"hydra.run.dir={tmp_path}"))
     photograph = next((folder / "cache/shapes").rglob("test-00000.png"))
     best = tmp_path / "best.ckpt"
-    assert_done(run("caption", f"checkpoint={best}", f"images={photograph}", f"output={tmp_path}"))
+    assert_done(run("caption", f"checkpoint={best}", f"images={photograph}", f"output={tmp_path}", "formats=[png]"))
     assert (tmp_path / "test-00000.png").stat().st_size > 10_000
 
 
