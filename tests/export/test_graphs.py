@@ -40,7 +40,7 @@ class Grids(nn.Module):
 
 
 def graphs_and_programs(captioner: Captioner, *names: str) -> tuple[dict[str, Graph], dict[str, Any]]:
-    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch())  # type: ignore[arg-type]
+    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(allow_unk=False))  # type: ignore[arg-type]
     with plain_torch():
         graphs = {name: graph for name, graph in graphs_of(model.eval(), "float32", 6).items() if name in names}
         return graphs, trace_graphs(graphs)
@@ -91,7 +91,7 @@ def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(
     captioner = small_captioner(seed=3)
     fields = torch.randn(7, 3, 2, L, generator=torch.Generator().manual_seed(1))
     pixels = nn.functional.interpolate(fields, (64, 64))
-    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(max_length=6))  # type: ignore[arg-type]
+    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(max_length=6, allow_unk=False))  # type: ignore[arg-type]
     expected = [caption for [caption] in model.generate(pixels)]
     assert len({len(caption.tokens) for caption in expected}) > 1
     graphs, programs = graphs_and_programs(captioner, "greedy")
