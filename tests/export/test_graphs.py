@@ -41,7 +41,7 @@ class Grids(nn.Module):
 
 
 def graphs_and_programs(captioner: Captioner, *names: str) -> tuple[dict[str, Graph], dict[str, Any]]:
-    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch())  # type: ignore[arg-type]
+    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(allow_unk=False))  # type: ignore[arg-type]
     with plain_torch():
         graphs = {name: graph for name, graph in graphs_of(model.eval(), "float32", 6).items() if name in names}
         return graphs, trace_graphs(graphs)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from showattendtell.inference.checkpoints import SHIPPED, note_about
 from showattendtell.inference.pipeline import caption_all, evenly_spaced, short_names, warn_of_size
 from showattendtell.types import Example
 
@@ -41,6 +42,14 @@ def test_a_large_page_is_reported_before_it_is_made(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
     warn_of_size(2000, "number=10 makes less")
     assert capsys.readouterr().err == "note: a page of 2,000 photographs has about 140 MB; number=10 makes less\n"
+
+
+def test_only_the_bundled_model_has_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert "mostly of people and dogs" in note_about(["runs/a/best.ckpt", SHIPPED])
+    assert note_about(["runs/a/best.ckpt", "owner/flickr8k_soft"]) == ""
+    (tmp_path / SHIPPED).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert note_about([SHIPPED]) == ""
 
 
 class Silent:

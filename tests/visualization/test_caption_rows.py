@@ -53,11 +53,8 @@ def test_a_formula_is_no_formula_in_a_spreadsheet(text: str):
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
-    with (
-        row_writer(tmp_path / "file", ["csv"]) as write,
-        pytest.raises(UserError, match="set output to another folder"),
-    ):
-        write(ROW)
+    with pytest.raises(UserError, match="set output to another folder"):
+        row_writer(tmp_path / "file", ["csv"])(ROW)
 
 
 def test_the_next_free_name_is_that_of_no_file_and_of_no_folder_with_files(tmp_path: Path):

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from showattendtell import __version__
 from showattendtell.data.image_limits import CostlyImageError
 from showattendtell.data.images import open_content
+from showattendtell.inference.checkpoints import note_about
 from showattendtell.serving.models import ModelRegistry, RequestQueue
 from showattendtell.serving.schemas import (
     MOST_BEAMS,
@@ -295,7 +296,9 @@ def _cards(photographs: list[Upload], outputs: Outputs) -> str:
 @router.get("/", include_in_schema=False)
 async def site(request: Request) -> HTMLResponse:
     overview = service(request).overview().model_dump()
-    return HTMLResponse(fill("serve.html", overview=overview, beams=MOST_BEAMS, gated=[True, False], examples=EXAMPLES))
+    note = note_about(model["name"] for model in overview["models"])
+    content = {"overview": overview, "note": note, "beams": MOST_BEAMS, "gated": [True, False], "examples": EXAMPLES}
+    return HTMLResponse(fill("serve.html", **content))
 
 
 @router.get("/examples/{name}", include_in_schema=False)
