@@ -34,7 +34,8 @@ CLASSES = {
     "Attention scores": ("models.scores", ()),
     "Decoders": ("models.decoder", ("Decoder", "LSTMDecoder")),
     "Encoder": ("models.encoder", ("Encoder",)),
-    "Losses": ("losses.caption", ("SoftLoss", "HardLoss")),
+    "Loss of soft attention": ("losses.caption", ("SoftLoss",)),
+    "Loss of hard attention": ("losses.reinforce", ("HardLoss",)),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),
     "Metrics": ("metrics.modular", tuple(metrics.__all__)),
 }

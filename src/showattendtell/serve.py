@@ -28,7 +28,7 @@ def main(config: DictConfig) -> None:
     limits = build(config.limits)
     queue = RequestQueue(limits.waiting, limits.seconds)
     models = queue.begin(lambda: ModelRegistry(load_captioners(config))).result()
-    queue.begin(lambda: import_module("showattendtell.visualization.figures"))  # takes seconds
+    queue.begin(lambda: import_module("showattendtell.visualization.heatmaps"))  # takes seconds
     if not local:
         print(
             f"note: host={config.host} opens the server to everyone who can reach this machine; it has no password",

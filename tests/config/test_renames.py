@@ -106,8 +106,15 @@ def test_the_state_of_a_run_of_format_2_has_the_new_names():
     assert rename_states(old)["callbacks"].keys() & CALLBACKS.keys() == set()
 
 
-def test_a_checkpoint_of_format_3_stays_as_it_is():
-    checkpoint = {CARD: {"format": 3, "config": {"selection": 1}}, "CaptionData": {}}
+def test_a_class_that_moved_later_is_renamed_in_checkpoints_of_format_3():
+    checkpoint = {CARD: {"format": 3, "config": {"loss": {"_target_": f"{PACKAGE}losses.caption.HardLoss"}}}}
+    loss = upgrade_checkpoint(checkpoint)[CARD]["config"]["loss"]
+    assert loss == {"_target_": f"{PACKAGE}losses.reinforce.HardLoss"}
+
+
+@pytest.mark.parametrize("number", [1, 4, None, "3"])
+def test_a_checkpoint_of_another_format_stays_as_it_is(number: Any):
+    checkpoint = {CARD: {"format": number, "config": {"selection": 1}}}
     assert upgrade_checkpoint(checkpoint) == checkpoint
 
 

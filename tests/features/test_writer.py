@@ -13,7 +13,16 @@ import torch
 from grid_stores import NAMES, SETTINGS, Encoding, content, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.store import BATCH_SIZE, EncodedBatch, FeatureStore, StorePlan, is_finished, journal_file
+from showattendtell.features.store import (
+    BATCH_SIZE,
+    PLAN,
+    EncodedBatch,
+    FeatureStore,
+    StorePlan,
+    is_finished,
+    journal_file,
+    write_whole,
+)
 from showattendtell.features.writer import count_written, write_shards, write_store
 
 LARGE = {**SETTINGS, "grid": [100, 100], "dim": 50, "views": 1}
@@ -69,6 +78,16 @@ def test_nothing_but_the_finished_store_is_left(path: Path):
 def test_a_finished_store_is_not_written_again(path: Path):
     write(path)
     assert continue_writing(path) == []
+
+
+def test_a_store_whose_writer_was_killed_at_the_end_is_completed_without_new_grids(
+    path: Path, uninterrupted: dict[str, bytes]
+):
+    write(path)
+    write_whole(path / PLAN, plan_of().describe())  # the manifest was written, and the plan not removed
+    assert not is_finished(path)
+    assert continue_writing(path) == []
+    assert content(path) == uninterrupted
 
 
 @pytest.mark.parametrize("batches", [0, 1, 4, 5, 7, 11])

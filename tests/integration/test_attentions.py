@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from runs import TINY, Run, assert_done, assert_error
 
-LOSS = "loss._target_=showattendtell.losses.caption"
+SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
+HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
 
 SHORT = [*TINY, "trainer.limit_train_batches=2"]
 
@@ -81,9 +82,15 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
     ("settings", "words"),
     [
         (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
-        (["attention=hard", f"{LOSS}.SoftLoss"], ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"]),
+        (
+            ["attention=hard", SOFT_LOSS],
+            ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"],
+        ),
         (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
-        (["attention=dot", f"{LOSS}.HardLoss"], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
+        (
+            ["attention=dot", HARD_LOSS],
+            ["SoftAttention cannot be trained with HardLoss", "SoftLoss"],
+        ),
         (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
         (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
         (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),

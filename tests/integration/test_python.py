@@ -37,7 +37,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
 from showattendtell.inference.checkpoints import CARD, load_model, reading_settings
-from showattendtell.losses.caption import HardLoss
+from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder

@@ -13,7 +13,8 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD
-from showattendtell.losses.caption import HardLoss, negative_log_likelihood, total
+from showattendtell.losses.caption import negative_log_likelihood, total
+from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder

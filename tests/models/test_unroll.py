@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.losses.caption import HardLoss, SoftLoss, total
+from showattendtell.losses.caption import SoftLoss, total
+from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder

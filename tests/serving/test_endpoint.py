@@ -18,7 +18,7 @@ from small_server import Served
 
 from showattendtell.inference.pipeline import load
 from showattendtell.serving.app import EXAMPLES
-from showattendtell.visualization.figures import draw_heatmaps
+from showattendtell.visualization.heatmaps import draw_heatmaps
 
 Serve = Callable[..., Served]
 

@@ -13,7 +13,7 @@ from PIL import Image
 from sample_pages import HOSTILE, PEAKS, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models
 
 from showattendtell.types import Box
-from showattendtell.visualization.figures import map_onto_photograph
+from showattendtell.visualization.heatmaps import map_onto_photograph
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, write_page
 from showattendtell.visualization.rendering import DARKEST
 

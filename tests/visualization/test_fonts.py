@@ -14,8 +14,8 @@ from system_packages import installed
 from showattendtell.errors import UserError
 from showattendtell.types import Box
 from showattendtell.visualization import fonts
-from showattendtell.visualization.figures import draw_animation, draw_heatmaps, draw_panel
 from showattendtell.visualization.fonts import FontFinder, characters, families, pillow_font, right_to_left
+from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps, draw_panel
 
 CHINESE = "一只黑色的狗在草地上奔跑"
 UNKNOWN = "\U00017000\U00013000\U00012000"

@@ -11,7 +11,7 @@ from sample_pages import PEAKS, gated, peaked
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.figures import (
+from showattendtell.visualization.heatmaps import (
     LINE,
     MARGIN,
     WHOLE,

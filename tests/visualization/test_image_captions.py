@@ -10,7 +10,7 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
-from showattendtell.visualization.figures import draw_heatmaps
+from showattendtell.visualization.heatmaps import draw_heatmaps
 from showattendtell.visualization.pages import drawing, picture_names
 
 

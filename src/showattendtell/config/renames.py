@@ -1,7 +1,7 @@
 """Old names of settings and classes.
 
-A setting that is typed under its old name gets an error with the new one. Checkpoints of format 2 have the old
-names, which are replaced when they are loaded.
+A setting that is typed under its old name gets an error with the new one. The old names in checkpoints are replaced
+when they are loaded.
 """
 
 import re
@@ -72,6 +72,7 @@ MODULES = {
 # old name of a class, in its new module, to its new name
 CLASSES = {
     "config.schemas.Train": "config.schemas.TrainConfig",
+    "losses.caption.HardLoss": "losses.reinforce.HardLoss",
     "datamodules.datamodule.CaptionData": "datamodules.datamodule.CaptionDataModule",
     "training.loggers.tensorboard_logger": "training.loggers.TensorBoardDashboard",
     "training.loggers.wandb_logger": "training.loggers.WandbDashboard",

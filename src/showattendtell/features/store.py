@@ -196,8 +196,8 @@ def journal_file(path: Path, number: int) -> Path:
 
 
 def is_finished(path: Path) -> bool:
-    """Return whether a folder has a complete store."""
-    return (path / MANIFEST).is_file()
+    """Return whether a folder has a complete store. If it has a plan, too, its writer was killed."""
+    return (path / MANIFEST).is_file() and not (path / PLAN).exists()
 
 
 def grid_type(settings: Settings) -> np.dtype:

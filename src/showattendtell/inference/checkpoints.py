@@ -297,16 +297,16 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def upgrade_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint of format 2 converted to format 3; any other is returned unchanged."""
+    """Return a checkpoint with the present names of settings, classes and states, in format 3 if it had format 2."""
     card = checkpoint.get(CARD)
-    if not isinstance(card, dict) or card.get("format") != UPGRADED:
+    if not isinstance(card, dict):
         return checkpoint
     return {**rename_states(checkpoint), CARD: _upgrade(card)}
 
 
 def _upgrade(card: dict[str, Any]) -> dict[str, Any]:
-    """Return checkpoint metadata of format 2 converted to format 3; any other is returned unchanged."""
-    if card.get("format") != UPGRADED:
+    """Return checkpoint metadata with the present names, in format 3 if they had format 2; others unchanged."""
+    if card.get("format") not in (UPGRADED, FORMAT):
         return card
     upgraded = {**card, "format": FORMAT}
     if isinstance(config := card.get("config"), dict):

@@ -268,7 +268,8 @@ async def picture(request: Request) -> Response:
 
 
 def _draw(_: list[Upload], outputs: Outputs) -> bytes:
-    from showattendtell.visualization.figures import encode, heatmap_figure
+    from showattendtell.visualization.figures import encode
+    from showattendtell.visualization.heatmaps import heatmap_figure
 
     [[output]] = outputs.values()
     return encode(heatmap_figure(*output.as_drawn()))

@@ -34,7 +34,8 @@ from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.lightning_internals import logged_step
 from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, figures_in
 from showattendtell.training.module import CaptioningModule
-from showattendtell.visualization.figures import draw_curves, draw_panel, read_metrics
+from showattendtell.visualization.figures import draw_curves, read_metrics
+from showattendtell.visualization.heatmaps import draw_panel
 
 if TYPE_CHECKING:
     from showattendtell.config.study import CurrentTrial

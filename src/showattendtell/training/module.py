@@ -21,7 +21,8 @@ from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.checkpoints import CARD, write_card
-from showattendtell.losses.caption import HardLoss, LossOutput, SoftLoss, negative_log_likelihood, total
+from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
+from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_figures

@@ -1,64 +1,24 @@
-"""Attention heatmaps: where the model looked at each word, on the photograph's pixels (Xu et al. 2015, Sec. 5.4), as a
-matplotlib figure, as one image for loggers, and as an animation. Figures of runs and data sets."""
+"""Figures of runs and data sets: learning curves, and a data sheet with caption lengths and samples."""
 
 import csv
-import math
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image, ImageDraw, ImageFont
-from scipy.ndimage import gaussian_filter
 
 from showattendtell.errors import UserError
-from showattendtell.types import Box, Dataset
-from showattendtell.visualization.fonts import families, pillow_font, right_to_left
-from showattendtell.visualization.rendering import DARKEST, UNGATED
+from showattendtell.types import Dataset
+from showattendtell.visualization.fonts import families
 from showattendtell.visualization.result_files import write_bytes
 
-MOST_COLUMNS = 6
-LONGEST_SIDE = 480
 DPI = 110
-
-CELL, TITLE = 160, 20
-"""Width of a cell of a panel and height of the line above it, in pixels."""
-
-ANIMATED_SIDE = 400
-WORD, WHOLE = 800, 1600
-"""Milliseconds for which an animation shows a word, and the photograph alone."""
-
-LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
-"""Of an animation in pixels: font size, space between words, line height, and margin around the caption."""
 
 NUM_SAMPLES = 6
 NUM_CAPTIONS = 2
 """Number of captions shown for a sample of a data set."""
-
-PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#8a8a92", "#f7c95c"
-
-
-def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
-    """Map attention on the grid (rows, columns) to the photograph (height, width), with peak 1.
-
-    The grid is enlarged by bicubic interpolation and smoothed by a Gaussian of half a region, which approximates the
-    regions' overlapping receptive fields. It is placed on the part of the photograph that the encoder saw; elsewhere
-    the map is 0.
-    """
-    left, top, right, bottom = (round(edge) for edge in seen)
-    size = (max(1, right - left), max(1, bottom - top))
-    grid = Image.fromarray(weights.astype(np.float32))
-    enlarged = np.asarray(grid.resize(size, Image.Resampling.BICUBIC))
-    region = (size[1] / weights.shape[0], size[0] / weights.shape[1])
-    smooth = gaussian_filter(enlarged, sigma=(region[0] / 2, region[1] / 2), mode="nearest").clip(min=0)
-    canvas = np.zeros((height, width), dtype=np.float32)
-    canvas[max(0, top) : bottom, max(0, left) : right] = smooth[: height - top, : width - left]
-    peak = canvas.max()
-    return canvas / peak if peak > 0 else canvas
 
 
 def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
@@ -68,131 +28,6 @@ def encode(figure: Figure, suffix: str = ".png", dpi: int = DPI) -> bytes:
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fonts` has reported them
         figure.savefig(content, format=suffix.removeprefix("."), dpi=dpi)
     return content.getvalue()
-
-
-def draw_heatmaps(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
-) -> None:
-    """Write the figure of `heatmap_figure` to a file."""
-    figure = heatmap_figure(photograph, words, weights, gates, seen)
-    write_bytes(encode(figure, path.suffix), path, "output to another folder")
-
-
-def heatmap_figure(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
-) -> Figure:
-    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
-
-    Args:
-        weights: (T, rows, columns), T at least the number of words.
-        gates: (T,) beta.
-        seen: the part of the photograph that the encoder saw, in its pixels.
-    """
-    small, seen = _shrink(photograph, seen, LONGEST_SIDE)
-    rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
-    columns = math.ceil((len(words) + 1) / rows)
-    panel = (2.0, 2.0 * small.height / small.width + 0.3)
-    # Not pyplot, which would need a display, or change the plots of the user's notebook.
-    figure = Figure(figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    caption = " ".join(words)
-    family = families(caption)
-    figure.suptitle(caption, fontsize=13, fontfamily=family, parse_math=False)
-    for axis in axes.flat:
-        axis.axis("off")
-    axes.flat[0].imshow(small)
-    for axis, title, step in zip(axes.flat[1:], titles(words, gates), weights, strict=False):
-        axis.imshow(_darken(small, step, seen))
-        axis.set_title(title, fontsize=10, fontfamily=family, parse_math=False)
-    return figure
-
-
-def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
-    """Return each word with its beta; without beta for a model that has no gate."""
-    if (gates[: len(words)] >= UNGATED).all():
-        return list(words)
-    return [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(words, gates, strict=False)]
-
-
-def draw_panel(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
-) -> Image.Image:
-    """Return one image: the photograph, then a cell for each word with its map and beta.
-
-    The arguments are those of `heatmap_figure`.
-    """
-    scale = CELL / photograph.width
-    small = photograph.convert("RGB").resize((CELL, max(1, round(scale * photograph.height))))
-    columns, height = min(MOST_COLUMNS, len(words) + 1), TITLE + small.height
-    canvas = Image.new("RGB", (columns * CELL, math.ceil((len(words) + 1) / columns) * height), "white")
-    canvas.paste(small, (0, TITLE))
-    for cell, (title, step) in enumerate(zip(titles(words, gates), weights, strict=False), start=1):
-        left, top = cell % columns * CELL, cell // columns * height
-        canvas.paste(_darken(small, step, seen.scaled(scale, scale)), (left, top + TITLE))
-        ImageDraw.Draw(canvas).text((left + 4, top + 2), title, "black", pillow_font(title, 13))
-    return canvas
-
-
-def draw_animation(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
-) -> None:
-    """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map.
-
-    The arguments are those of `draw_heatmaps`; beta is not shown.
-    """
-    small, seen = _shrink(photograph, seen, ANIMATED_SIDE)
-    font, frames = pillow_font(" ".join(words), LETTERS), []
-    placed, height = place_words(words, font, small.width)
-    if right_to_left(words):
-        placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]
-    for current in range(-1, len(words)):  # the photograph alone, then a frame for each word: later words are dimmed
-        frame = Image.new("RGB", (small.width, small.height + height), PAPER)
-        frame.paste(small if current < 0 else _darken(small, weights[current], seen))
-        canvas = ImageDraw.Draw(frame)
-        for number, (word, x, y) in enumerate(placed):
-            top = small.height + y
-            if number == current:
-                canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
-            canvas.text((x, top), word, fill=QUIET if 0 <= current < number else INK, font=font)
-        frames.append(frame)
-    times = [WHOLE, *[WORD] * len(words)]
-    if path.suffix == ".gif":
-        frames = [frame.quantize(dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
-    content, kind = BytesIO(), path.suffix.removeprefix(".")
-    frames[0].save(content, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
-    write_bytes(content.getvalue(), path, "output to another folder")
-
-
-def place_words(
-    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int
-) -> tuple[list[tuple[str, float, float]], int]:
-    """Break the words into lines of at most `width` pixels, unless one word is wider.
-
-    Returns:
-        Each word with its upper left corner (x, y), and the total height.
-    """
-    x, y = float(MARGIN), float(MARGIN)
-    placed: list[tuple[str, float, float]] = []
-    for word in words:
-        if placed and x + font.getlength(word) > width - MARGIN:
-            x, y = float(MARGIN), y + LINE
-        placed.append((word, x, y))
-        x = x + font.getlength(word) + GAP
-    return placed, int(y) + LINE + MARGIN
-
-
-def _shrink(photograph: Image.Image, seen: Box, longest: int) -> tuple[Image.Image, Box]:
-    """Scale the photograph and the part that the encoder saw down to a maximum length of its longest side."""
-    scale = min(1.0, longest / max(photograph.size))
-    size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
-    return photograph.resize(size), seen.scaled(scale, scale)
-
-
-def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
-    """Darken the photograph where attention on the grid (rows, columns) is small."""
-    light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
-    pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
-    return Image.fromarray(np.rint(pixels).astype(np.uint8))
 
 
 def read_metrics(path: Path) -> dict[str, dict[int, float]]:

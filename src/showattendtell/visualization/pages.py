@@ -107,7 +107,7 @@ class ImageCaptions:
 
         The peak of each map is 1. A map is 0 outside the part that the encoder sees.
         """
-        from showattendtell.visualization.figures import map_onto_photograph
+        from showattendtell.visualization.heatmaps import map_onto_photograph
 
         frame, (width, height) = self.seen.scaled(*self.photograph.size), self.photograph.size
         grids = self.attention[: len(self.words)]
@@ -124,7 +124,8 @@ class ImageCaptions:
 
     def _repr_png_(self) -> bytes:
         """Return the figure that a notebook shows: a panel for each word with its map."""
-        from showattendtell.visualization.figures import encode, heatmap_figure
+        from showattendtell.visualization.figures import encode
+        from showattendtell.visualization.heatmaps import heatmap_figure
 
         return encode(heatmap_figure(*self.as_drawn()))
 
@@ -170,7 +171,7 @@ def drawing() -> Iterator[Callable[..., None]]:
 
 def draw_picture(*arguments: Any) -> None:
     """Call `draw_heatmaps` or, for a GIF or WebP, `draw_animation` with the same arguments."""
-    from showattendtell.visualization.figures import draw_animation, draw_heatmaps
+    from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
 
     draw = draw_heatmaps if arguments[-1].suffix == ".png" else draw_animation
     draw(*arguments)

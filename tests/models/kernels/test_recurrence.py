@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD
-from showattendtell.losses.caption import HardLoss, SoftLoss, total
+from showattendtell.losses.caption import SoftLoss, total
+from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models import captioner
 from showattendtell.models.attention import Attention, AttentionCache, AttentionOutput, SoftAttention
 from showattendtell.models.captioner import Captioner

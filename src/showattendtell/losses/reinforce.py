@@ -1,0 +1,185 @@
+"""Training loss of hard attention by sampled locations (Xu et al. 2015, Eq. 10 to 12).
+
+Sizes are those of `showattendtell.types`; N is the number of paths of locations that are sampled per caption.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from showattendtell.data.vocabulary import PAD
+from showattendtell.losses.caption import LossOutput, SoftLoss, cost_of_captions, doubly_stochastic_penalty
+from showattendtell.losses.scheduled_sampling import mix_words
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.kernels.cross_entropy import CrossEntropy
+from showattendtell.runtime.distributed import mean_over_processes
+from showattendtell.settings import Fraction, NonNegativeFloat, Probability
+from showattendtell.types import BatchShard, CaptionerOutput
+
+
+class HardLoss(SoftLoss):
+    """Maximise the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) by sampled paths s (Xu et al. 2015, Eq. 10-12).
+
+    The gradient of L_s is an expectation over p(s|a) and is estimated from samples, with the reward r = log p(y|s, a):
+
+        grad L_s = E[grad r + (r - b) grad log p(s|a)]     for any b that does not depend on s
+
+    The loss of a sample depends on the estimator, an option of the attention:
+
+        reinforce         -r - reward_weight (r - b) log p(s|a) - entropy_weight H[s], b a moving average of r
+        rloo              as reinforce, with b the mean reward of the caption's other samples (Kool et al. 2019)
+        exact             -r - reward_weight T sum_i alpha_i r_i - entropy_weight H[s], i the regions at one step
+        reinforce_arctic  as reinforce, with (r / T - b) / 10, b of r / T, and the last two terms summed over the batch
+        gumbel_st         -r - entropy_weight H[s], differentiated through a relaxation of the samples
+
+    In the second terms r, b and r_i are constants: only log p(s|a) and alpha_i are differentiated there. After each
+    batch b <- decay * b + (1 - decay) * mean(r), the mean over all processes.
+
+    Args:
+        attention_weight: lambda, the weight of the doubly stochastic penalty.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
+            as in the released code.
+        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
+            the caption (Bengio et al. 2015); it increases linearly from 0 during training.
+        penalty_gradient: whether the penalty has a gradient; false: it is only logged, as in the released code.
+        reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
+        entropy_weight: lambda_e, the weight of the entropy bonus.
+        decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+
+    Raises:
+        ValueError: from `forward`, if the attention does not sample.
+    """
+
+    stochastic = True
+    baseline: Tensor
+
+    def __init__(
+        self,
+        attention_weight: NonNegativeFloat = 0.0,
+        label_smoothing: Fraction = 0.0,
+        penalty_mean: Literal["captions", "locations"] = "captions",
+        penalty_gradient: bool = True,
+        reward_weight: NonNegativeFloat = 0.03,
+        entropy_weight: NonNegativeFloat = 0.002,
+        decay: Probability = 0.9,
+        scheduled_sampling: Probability = 0.0,
+    ):
+        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling)
+        self.penalty_gradient = penalty_gradient
+        self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
+        self.register_buffer("baseline", torch.tensor(0.0))
+
+    def forward(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        share: BatchShard | None = None,
+    ) -> LossOutput:
+        """Compute the loss from N samples per caption; the arguments are those of `SoftLoss.forward`.
+
+        With reward_weight=1, and without entropy bonus, penalty, label smoothing and expectations in place of samples,
+        the expected gradient is that of -L_s, except with reinforce_arctic and gumbel_st.
+        """
+        attention: Any = captioner.attention
+        if not attention.stochastic:
+            raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
+        share = share or BatchShard(1.0, len(tokens))
+        num_samples = attention.samples * share.whole
+        # N * B captions: the whole batch once per sample
+        image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
+        if attention.estimator == "exact":
+            return self._try_all_regions(captioner, regions, image_index, tokens, num_samples)
+        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        trace = captioner(regions, image_index, tokens, read)
+        cost = cost_of_captions(trace, tokens, self.label_smoothing)
+        mask = tokens != PAD
+        path, entropy = _of_captions(trace, mask)
+        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1], num_samples)
+        if attention.estimator == "gumbel_st":
+            return self._loss(trace, cost, penalty, entropy.mean())
+        released = attention.estimator == "reinforce_arctic"
+        reward = -cost.nll / mask.sum(dim=1) if released else -cost.nll  # without a gradient
+        if attention.estimator == "rloo":
+            by_sample = reward.view(attention.samples, -1)  # (N, B)
+            others = (by_sample.sum(dim=0) - by_sample) / (attention.samples - 1)
+            advantage = (by_sample - others).flatten()  # (N * B,)
+        else:
+            advantage = (reward - self.baseline) / (10 if released else 1)
+        figures = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
+        figures["advantage_std"] = advantage.std(correction=0)
+        if self.training:
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
+        of = num_samples if released else 1  # turns means over samples into sums over the batch
+        return self._loss(trace, cost, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
+
+    def _try_all_regions(
+        self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, num_captions: int
+    ) -> LossOutput:
+        """Evaluate every region at one uniformly sampled step t of each caption; the other steps are sampled.
+
+        The REINFORCE term is a sum over steps, which T times the term of a random step estimates without bias. The term
+        of that step is no longer sampled, but an exact sum over its L locations:
+
+            E[r grad log alpha_t(s_t)] = sum_i alpha_ti r_i grad log alpha_ti = sum_i r_i grad alpha_ti
+
+        with r_i the reward of the path with location i at step t. The first term of the loss and the penalty become
+        expectations under the same alpha_t.
+        """
+        initial = captioner.init_state(regions)
+        mask, read = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        with torch.no_grad():
+            before = captioner(regions, image_index, tokens, read, initial=initial).sample
+        assert before is not None
+        num_regions = regions.shape[1]
+        step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,), never padding
+        # B * L paths: path b * L + i tries region i for caption b
+        rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
+        tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
+        # locations (B * L, T, 1): unchanged before the step, the tried region at it, and -1 (to be sampled) after it
+        number, at = torch.arange(mask.shape[1], device=mask.device)[None, :, None], step[rows][:, None, None]
+        locations = torch.where(number == at, tried[:, None, None], -1)
+        locations = before.locations[rows].where(number < at, locations)
+        read = None if read is None else read[rows]
+        trace = captioner(regions, image_index[rows], tokens[rows], read, locations, initial)
+
+        learned, nll = cost_of_captions(trace, tokens[rows], self.label_smoothing)
+        weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_ti, (B, L)
+        _, entropy = _of_captions(trace, mask[rows])
+        penalties = doubly_stochastic_penalty(trace.weights, mask[rows])
+
+        def expected(values: Tensor) -> Tensor:
+            return (weights.detach() * values.view_as(weights)).sum(dim=1)
+
+        reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
+        penalty = self.over_batch(expected(penalties), num_regions, num_captions)
+        cost = CrossEntropy(expected(learned), expected(nll))
+        return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean())
+
+    def _loss(
+        self,
+        trace: CaptionerOutput,
+        cost: CrossEntropy,
+        penalty: Tensor,
+        entropy: Tensor,
+        reinforce: Tensor | None = None,
+        figures: dict[str, Tensor] | None = None,
+    ) -> LossOutput:
+        """Weight the terms of the loss, each a mean over captions."""
+        terms = {
+            "likelihood": cost.learned.mean(),
+            "attention": self.attention_weight * (penalty if self.penalty_gradient else penalty.detach()),
+            "entropy": -self.entropy_weight * entropy,
+        }
+        if reinforce is not None:
+            terms["reinforce"] = self.reward_weight * reinforce
+        return LossOutput(cost.nll.mean(), terms, {"attention_penalty": penalty.detach(), **(figures or {})}, trace)
+
+
+def _of_captions(trace: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p(s|a) and H[s] of each caption's path, (B,) each, summed over its words."""
+    assert trace.sample is not None
+    return (trace.sample.log_prob * mask).sum(dim=1), (trace.sample.entropy * mask).sum(dim=1)

@@ -1,0 +1,35 @@
+"""Scheduled sampling (Bengio et al. 2015): input words that are sampled from the model during training."""
+
+import torch
+from torch import Tensor
+
+from showattendtell.data.vocabulary import PAD, START
+from showattendtell.decoding.decoding import Ensemble
+from showattendtell.decoding.sampling import draw
+from showattendtell.models.captioner import Captioner, eval_mode
+
+
+@torch.no_grad()
+def mix_words(
+    captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, probability: float
+) -> Tensor | None:
+    """Return the input tokens (B, T) of scheduled sampling (Bengio et al. 2015); None if the probability is 0.
+
+    They are `<start>`, then the caption's words, each replaced with `probability` by a word that is sampled from the
+    model given the inputs so far. The model is in evaluation mode.
+    """
+    if not probability:
+        return None
+    order = image_index.argsort(stable=True)  # the decoder takes captions in the order of their images
+    with eval_mode(captioner):
+        decoder = Ensemble([captioner]).start([regions])
+        states = decoder.init_state().index_select(image_index[order])
+        rows = torch.arange(len(image_index), device=image_index.device)
+        read, never = [torch.full_like(image_index, START)], torch.tensor([PAD, START], device=image_index.device)
+        for words in tokens[order].T[:-1]:
+            output, states = decoder.step(states, rows, read[-1])
+            scores = output.scores.index_fill(1, never, -torch.inf)
+            sampled = draw(scores.softmax(dim=1)).squeeze(1)
+            read.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))
+    mixed = torch.stack(read, dim=1)[order.argsort()]  # back in the order of the captions
+    return mixed.masked_fill(tokens == PAD, PAD)
