@@ -13,13 +13,14 @@ from torch import nn
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.confidence import assess
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.export.formats import describe_calibration
 from showattendtell.export.graphs import InitGraph, StepGraph
 from showattendtell.export.run_onnx import assess as script_assess
 from showattendtell.export.run_onnx import beam_search, preprocess
-from showattendtell.inference.confidence import assess, principal_directions
+from showattendtell.inference.confidence import principal_directions
 from showattendtell.models.calibration import Calibration, unit_mean
 from showattendtell.models.kernels.parallel import plain_torch
 

@@ -13,6 +13,7 @@ from small_models import small_model
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.confidence import assess
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import (
     CALIBRATION,
@@ -23,7 +24,6 @@ from showattendtell.inference.checkpoints import (
 )
 from showattendtell.inference.confidence import (
     UNSURE,
-    assess,
     fit_temperature,
     principal_directions,
     score_calibration,

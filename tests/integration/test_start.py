@@ -41,9 +41,9 @@ def test_captioning_imports_nothing_of_training_and_leaves_the_drawing_to_anothe
     checkpoint: Path, folder: Path, tmp_path: Path
 ):
     photograph = held_out(folder)[0].path
-    settings = [f"checkpoint={checkpoint}", photograph, "decoding.max_length=2"]
+    settings = [f"checkpoint={checkpoint}", photograph, "decoding.max_length=2", "formats=[png,html]"]
     lines, imported, number = run(RUN, "caption", *settings, folder=tmp_path)
-    assert lines[0].startswith(f"{photograph}: ")
+    assert len(lines) == 1
     assert imported == "[] True"
     assert number < 3_000
     assert sorted(file.name for file in (tmp_path / "captions").iterdir()) == ["index.html", Path(photograph).name]

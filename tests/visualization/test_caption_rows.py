@@ -13,14 +13,14 @@ from showattendtell.types import CaptionOutput
 from showattendtell.visualization.caption_rows import CaptionRow, csv_line, row_writer
 from showattendtell.visualization.result_files import next_free
 
-ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, "flickr8k_soft")
+ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft")
 
 
 def test_a_row_has_log_p_and_the_geometric_mean_of_the_probabilities():
     log_probs = np.log(np.array([0.5, 0.125, 0.25]))
     caption = CaptionOutput([4, 5, 2], log_probs, np.zeros((3, 2, 2)), np.ones(3), ("a", "dog"))
     row = CaptionRow.of("a.jpg", caption, "m")
-    assert row == ("a.jpg", "a dog", round(float(np.log(1 / 64)), 6), 0.25, "m")
+    assert row == ("a.jpg", "a dog", round(float(np.log(1 / 64)), 6), 0.25, False, "m")
 
 
 def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):

@@ -10,16 +10,13 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from scipy.optimize import minimize
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset
-from showattendtell.decoding.decoding import Captions
-from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.decoding.confidence import assess
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import LoadedModel, reading_settings
 from showattendtell.inference.evaluator import EvaluationRun, draw_into_own_cache
@@ -105,6 +102,8 @@ def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
         p = scaled.amax(dim=1).exp().double().clamp(1e-6, 1 - 1e-6)
         return float(-(correct * p.log() + (1 - correct) * (1 - p).log()).mean())
 
+    from scipy.optimize import minimize  # takes a while to import
+
     found = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3, "fatol": 1e-6})
     return torch.tensor(found.x, dtype=torch.float32)
 
@@ -156,32 +155,6 @@ def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Cal
     return CalibrationScores(
         reliability(*before[:2]), reliability(*after[:2]), float(-before[2].mean()), float(-after[2].mean())
     )
-
-
-@torch.no_grad()
-def assess(module: ImageCaptioner, calibration: Calibration, regions: Tensor, captions: Captions) -> Captions:
-    """Return the captions of images with their calibrated log p, and the mark of doubt.
-
-    Hard attention that samples its regions draws others than for the captions.
-
-    Args:
-        regions: (I, L, D) of the images.
-        captions: of each image.
-    """
-    said = [torch.tensor(caption.tokens) for of_image in captions for caption in of_image]
-    unsure = (calibration(regions) > calibration.threshold).tolist()
-    if not said:
-        return captions
-    tokens = pad_sequence(said, batch_first=True, padding_value=PAD).to(regions.device)
-    image_index = torch.tensor([image for image, of_image in enumerate(captions) for _ in of_image])
-    trace = module.captioner(regions, image_index.to(regions.device), tokens)
-    targets = tokens.flatten()[trace.places]
-    log_probs = calibration.calibrate(trace.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)
-    rows = iter(trace.at_steps(log_probs).cpu())
-    return [
-        [one._replace(calibrated_log_probs=next(rows)[: len(one.tokens)], unsure=doubt) for one in of_image]
-        for of_image, doubt in zip(captions, unsure, strict=True)
-    ]
 
 
 def check_calibrated(run: EvaluationRun) -> Calibration:

@@ -16,11 +16,11 @@ from showattendtell.config.instantiate import Config, build
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.data.urls import fetch_image
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.confidence import assess
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import SHIPPED, LoadedModel, load_models, save_model_folder
-from showattendtell.inference.confidence import assess
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.settings import is_url

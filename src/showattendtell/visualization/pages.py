@@ -20,7 +20,6 @@ import numpy as np
 from PIL import Image
 
 from showattendtell.errors import UserError
-from showattendtell.metrics.diversity import disagreement
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
 from showattendtell.visualization.result_files import write_text
@@ -248,6 +247,8 @@ def make_entry(
     measures = {SCORE: score} if score is not None else {}
     measures[CONFIDENCE] = sum(caption.confidence for caption in best) / len(best)
     if len(best) > 1:
+        from showattendtell.metrics.diversity import disagreement  # pycocoevalcap takes a while to import
+
         measures[DISAGREEMENT] = disagreement([caption.words for caption in best])
     photograph = outputs[0].photograph
     scale = min(1.0, LONGEST_SIDE / max(photograph.size))
