@@ -142,7 +142,8 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert running.finish().status == 130
     captioned = len(rows_of(folder / "stopped"))
     assert 8 < captioned < 2000
-    assert f"{captioned:,} photographs" in (folder / "stopped/index.html").read_text()
+    page = (folder / "stopped/index.html").read_text()  # a photograph may have its row, and no entry yet
+    assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
 
 
 def test_an_unknown_word_is_never_in_a_caption(
