@@ -16,7 +16,8 @@ def main(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError
-    from showattendtell.inference.checkpoints import find_model, save
+    from showattendtell.inference.checkpoints import save
+    from showattendtell.inference.loading import find_model
     from showattendtell.inference.weight_averaging import IN_COMMON, average
     from showattendtell.visualization.result_files import starts_with, writable
 

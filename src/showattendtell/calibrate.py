@@ -16,8 +16,8 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.decoding.beam_search import BeamSearch
     from showattendtell.errors import UserError
-    from showattendtell.inference.checkpoints import find_model, load_model, write_calibration
     from showattendtell.inference.confidence import fit_on_data_set
+    from showattendtell.inference.loading import find_model, load_model, write_calibration
     from showattendtell.visualization.result_files import write_errors
     from showattendtell.visualization.tables import print_calibration
 

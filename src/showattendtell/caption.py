@@ -49,7 +49,7 @@ def _caption_photographs(
 ) -> None:
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.data.images import find_images
-    from showattendtell.inference.checkpoints import note_about
+    from showattendtell.inference.loading import note_about
     from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners, warn_of_size
     from showattendtell.visualization.caption_rows import CaptionRow, row_writer
     from showattendtell.visualization.pages import make_entry, picture_names
@@ -163,8 +163,8 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build
     from showattendtell.config.validation import raise_errors, validate
     from showattendtell.inference import pipeline
-    from showattendtell.inference.checkpoints import next_to, note_about, reading_settings
-    from showattendtell.inference.predictions import references_of
+    from showattendtell.inference.loading import next_to, note_about, reading_settings
+    from showattendtell.inference.predictions import evenly_spaced, references_of
     from showattendtell.metrics.cider import make_scorer
     from showattendtell.visualization.pages import Page, make_entry, write_page
     from showattendtell.visualization.result_files import next_free, starts_with, writable
@@ -180,7 +180,7 @@ def _caption_split(config: DictConfig) -> None:
     raise_errors(validate(settings))
     dataset = build(settings.dataset)
     split = dataset.split(config.split)
-    examples = pipeline.evenly_spaced(split, config.number)
+    examples = evenly_spaced(split, config.number)
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])

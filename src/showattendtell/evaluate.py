@@ -1,8 +1,17 @@
 """Score a checkpoint, or an ensemble of several, on a split of their data set."""
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from showattendtell.inference.evaluator import EvaluationRun
+    from showattendtell.metrics.clip_score import Clip
 
 
 @entry_point("evaluate")
@@ -11,18 +20,13 @@ def main(config: DictConfig) -> float:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build
-    from showattendtell.inference.baselines import score_baselines
-    from showattendtell.inference.checkpoints import find_model
-    from showattendtell.inference.confidence import check_calibrated, evaluate_confidence
-    from showattendtell.inference.evaluator import evaluate_attention, open_evaluation, score, score_attention
-    from showattendtell.inference.faithfulness import check_faithfulness, evaluate_faithfulness
-    from showattendtell.inference.objects import score_objects
-    from showattendtell.inference.predictions import generate_captions, references_of
+    from showattendtell.inference.confidence import check_calibrated
+    from showattendtell.inference.evaluator import open_evaluation, score_attention
+    from showattendtell.inference.faithfulness import check_faithfulness
+    from showattendtell.inference.predictions import generate_captions
     from showattendtell.metrics.clip_score import load_clip
     from showattendtell.runtime.distributed import decide_on_first, process_group, rank
-    from showattendtell.visualization.comparison import BASELINES, find_unbeaten
-    from showattendtell.visualization.result_files import has_fields, time_figures, writable, write_json
-    from showattendtell.visualization.tables import print_notes, print_scores
+    from showattendtell.visualization.result_files import has_fields, writable, write_json
 
     clip = load_clip(config.clip) if config.clip else None
     without_captions = list(config.metrics) == ["attention"]
@@ -39,11 +43,36 @@ def main(config: DictConfig) -> float:
             written = generate_captions(trial.writers, trial.examples, config.seed, trial.mirrors)
         if rank():
             return 0.0
-    if without_captions:
-        figures = score_attention(trial)
-        write_json({**figures, **trial.origin()}, path)
-        print(f"written to {path}")
-        return float(figures["attention_correctness"])
+    if not without_captions:
+        return _score_captions(trial, written, config, clip, path)
+    figures = score_attention(trial)
+    write_json({**figures, **trial.origin()}, path)
+    print(f"written to {path}")
+    return float(figures["attention_correctness"])
+
+
+def _score_captions(
+    trial: "EvaluationRun",
+    written: Mapping[str, Sequence[Sequence[str]]],
+    config: DictConfig,
+    clip: "Clip | None",
+    path: "Path",
+) -> float:
+    """Print and write the scores of captions and of what `metrics` and `baselines` add. Return BLEU-4.
+
+    Args:
+        written: captions of each image in words, best first.
+    """
+    from showattendtell.inference.baselines import score_baselines
+    from showattendtell.inference.confidence import evaluate_confidence
+    from showattendtell.inference.evaluator import evaluate_attention, score
+    from showattendtell.inference.faithfulness import evaluate_faithfulness
+    from showattendtell.inference.loading import find_model
+    from showattendtell.inference.objects import score_objects
+    from showattendtell.inference.predictions import references_of
+    from showattendtell.visualization.comparison import BASELINES, find_unbeaten
+    from showattendtell.visualization.result_files import time_figures, write_json
+    from showattendtell.visualization.tables import print_notes, print_scores
 
     references = references_of(trial.examples)
     scores = score(trial, written, references, config, clip)

@@ -23,15 +23,8 @@ from showattendtell.config.renames import (
 from showattendtell.config.signatures import read_signature
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import (
-    CARD,
-    CONFIG,
-    SHIPPED,
-    bundled_models,
-    load_model,
-    read_checkpoint,
-    upgrade_checkpoint,
-)
+from showattendtell.inference.checkpoints import CARD, CONFIG, read_checkpoint, upgrade_checkpoint
+from showattendtell.inference.loading import SHIPPED, bundled_models, load_model
 
 
 def of_format_2(config: Any, path: str = "") -> Any:

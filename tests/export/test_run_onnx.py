@@ -83,7 +83,7 @@ def test_the_script_is_as_sure_as_the_package():
     calibration.threshold = unlikeness.median()
     with plain_torch():
         captions = model.generate(REGIONS)
-        expected = assess(model, calibration, REGIONS, captions)
+        expected = assess(captioner, calibration, REGIONS, captions)
         graphs = in_plain_torch(captioner)
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
         card = {**SEARCH, "calibration": describe_calibration(calibration)}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from showattendtell.inference.checkpoints import SHIPPED, note_about
-from showattendtell.inference.pipeline import caption_all, evenly_spaced, short_names, warn_of_size
+from showattendtell.inference.loading import SHIPPED, note_about
+from showattendtell.inference.pipeline import caption_all, short_names, warn_of_size
+from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
 
 

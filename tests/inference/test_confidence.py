@@ -15,19 +15,15 @@ from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import assess
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import (
-    CALIBRATION,
-    bundled_models,
-    load_model,
-    save_model_folder,
-    write_calibration,
-)
+from showattendtell.inference.checkpoints import CALIBRATION
 from showattendtell.inference.confidence import (
     UNSURE,
     fit_temperature,
     principal_directions,
     score_calibration,
 )
+from showattendtell.inference.loading import bundled_models, load_model, save_model_folder, write_calibration
+from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.inference.weight_averaging import average
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 
@@ -81,7 +77,7 @@ def test_confidence_is_the_mean_of_calibrated_probabilities_and_doubt_is_a_dista
     regions = model.regions(regions[..., :-2])
     unlikeness = calibration(regions)
     calibration.threshold = unlikeness.sort().values[1]
-    for image, of_image in enumerate(assess(model, calibration, regions, captions)):
+    for image, of_image in enumerate(assess(model.captioner, calibration, regions, captions)):
         for found, before in zip(of_image, captions[image], strict=True):
             tokens = torch.tensor([found.tokens])
             logits = model.captioner(regions[image : image + 1], torch.tensor([0]), tokens).logits
@@ -157,8 +153,7 @@ def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
 
 def test_a_calibration_changes_no_caption():
     model = load_model("flickr8k_soft", "cpu", BeamSearch(beam_size=3))
-    with_doubt, without = load(), load()
-    without.models = (model._replace(calibration=None),)
+    with_doubt, without = load(), CaptioningPipeline("plain", [model._replace(calibration=None)])
     photograph = Path(__file__).parents[2] / "docs/figures/bird.jpg"
     own, plain = with_doubt(photograph), without(photograph)
     assert (own.caption, own.tokens) == (plain.caption, plain.tokens)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, bundled_models, load_model, read_checkpoint
+from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_checkpoint
+from showattendtell.inference.loading import bundled_models, load_model
 
 BUNDLED = bundled_models()["flickr8k_soft"]
 

@@ -14,16 +14,8 @@ import pytest
 import torch
 
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import (
-    CONFIG,
-    WEIGHTS,
-    bundled_models,
-    find_model,
-    next_to,
-    read_model_folder,
-    without_places,
-    write_model_folder,
-)
+from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, without_places, write_model_folder
+from showattendtell.inference.loading import bundled_models, find_model, next_to
 
 CARD = {
     "format": 2,
@@ -137,7 +129,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FETCH = """
 import importlib, huggingface_hub.constants
 importlib.reload(huggingface_hub.constants)  # reads the environment; the process has imported it already
-from showattendtell.inference.checkpoints import *
+from showattendtell.inference.checkpoints import read_model_folder
+from showattendtell.inference.loading import find_model
 print(*sorted(read_model_folder(find_model(sys.argv[0]))[1]))
 """
 

@@ -11,7 +11,8 @@ from small_training import WORDS
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, load_model, save_model_folder
+from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.loading import load_model, save_model_folder
 from showattendtell.inference.weight_averaging import IN_COMMON, average
 
 QUERY = "captioner.attention.score.query.weight"

@@ -11,7 +11,7 @@ from runs import Run, assert_error, held_out
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import load_model
+from showattendtell.inference.loading import load_model
 from showattendtell.types import fingerprint
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_cannot_be_built_names_the_cause(
     def fail(*_: Any, **__: Any) -> None:
         raise fault
 
-    monkeypatch.setattr("showattendtell.inference.checkpoints.build_captioner", fail)
+    monkeypatch.setattr("showattendtell.inference.loading.build_captioner", fail)
     with pytest.raises(UserError, match=f"best.ckpt cannot be loaded .*{cause}.*--debug") as error:
         load_model(str(checkpoint), "cpu", BeamSearch())
     assert error.value.__cause__ is fault

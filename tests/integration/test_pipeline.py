@@ -23,7 +23,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
-from showattendtell.inference.checkpoints import SHIPPED, SHIPPED_NOTE, bundled_models, load_model
+from showattendtell.inference.loading import SHIPPED, SHIPPED_NOTE, bundled_models, load_model
 from showattendtell.visualization.heatmaps import map_onto_photograph
 
 

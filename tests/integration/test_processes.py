@@ -13,7 +13,7 @@ from showattendtell.config.instantiate import build, find_source
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.inference import predictions as evaluation
-from showattendtell.inference.checkpoints import load_model
+from showattendtell.inference.loading import load_model
 from showattendtell.inference.predictions import Predictor, generate_captions
 from showattendtell.training.trainer import build_module
 

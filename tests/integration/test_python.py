@@ -36,7 +36,8 @@ from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
-from showattendtell.inference.checkpoints import CARD, load_model, reading_settings
+from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.loading import load_model, reading_settings
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.decoder import LSTMDecoder

@@ -38,7 +38,8 @@ from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import diversity, judge_endings
 from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.modular import METRICS, RunningMeans, measure
+from showattendtell.metrics.means import RunningMeans
+from showattendtell.metrics.modular import METRICS, measure
 from showattendtell.metrics.tokenizers import pair_up
 from showattendtell.types import Box
 

@@ -6,12 +6,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from showattendtell.data.vocabulary import PAD
 from showattendtell.decoding.decoding import Captions
-from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.models.calibration import Calibration
+from showattendtell.models.captioner import Captioner
 
 
 @torch.no_grad()
-def assess(module: ImageCaptioner, calibration: Calibration, regions: Tensor, captions: Captions) -> Captions:
+def assess(captioner: Captioner, calibration: Calibration, regions: Tensor, captions: Captions) -> Captions:
     """Return the captions of images with their calibrated log p, and the mark of doubt.
 
     Hard attention that samples its regions draws others than for the captions.
@@ -26,7 +26,7 @@ def assess(module: ImageCaptioner, calibration: Calibration, regions: Tensor, ca
         return captions
     tokens = pad_sequence(said, batch_first=True, padding_value=PAD).to(regions.device)
     image_index = torch.tensor([image for image, of_image in enumerate(captions) for _ in of_image])
-    trace = module.captioner(regions, image_index.to(regions.device), tokens)
+    trace = captioner(regions, image_index.to(regions.device), tokens)
     targets = tokens.flatten()[trace.places]
     log_probs = calibration.calibrate(trace.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)
     rows = iter(trace.at_steps(log_probs).cpu())

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.decoding.confidence import assess
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
+from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import CaptionerOutput
@@ -23,9 +25,13 @@ class ImageCaptioner(nn.Module):
     def device(self) -> torch.device:
         return next(self.captioner.parameters()).device
 
+    def grids(self, images: Tensor) -> Tensor:
+        """Return float32 grids (I, L, D) of pixels (I, 3, H, W); grids of the cache are converted only."""
+        return (self.encoder(images) if images.ndim == 4 else images).float()
+
     def regions(self, images: Tensor) -> Tensor:
         """Return float32 regions, with position channels, from cached grids (I, L, D) or pixels (I, 3, H, W)."""
-        return self.encoder.locate((self.encoder(images) if images.ndim == 4 else images).float())
+        return self.encoder.locate(self.grids(images))
 
     def trace(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
         """Return scores and attention of given captions `tokens` (B, T) (teacher forcing)."""
@@ -41,10 +47,13 @@ class CaptionerEnsemble:
 
     Weights are prepared once: create a new ensemble after the weights change. With `decoding.mirrored` every model also
     reads the mirror image.
+
+    Args:
+        calibration: that of the first model, which then gives the captions their confidence.
     """
 
-    def __init__(self, models: Sequence[ImageCaptioner]):
-        self._decoding = models[0].decoding
+    def __init__(self, models: Sequence[ImageCaptioner], calibration: Calibration | None = None):
+        self._decoding, self._calibration = models[0].decoding, calibration
         self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
         self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
 
@@ -56,4 +65,7 @@ class CaptionerEnsemble:
             images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
         """
         regions = [model.regions(of_model) for model, of_model in zip(self._models, images, strict=True)]
-        return self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
+        captions = self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
+        if self._calibration is None:
+            return captions
+        return assess(self._models[0].captioner, self._calibration, regions[0], captions)

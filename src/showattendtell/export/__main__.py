@@ -14,7 +14,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.export.checking import check_formats, generated_images, print_files, print_rows
     from showattendtell.export.formats import metadata_of, new_folder, require, write_card, write_formats
     from showattendtell.export.graphs import graphs_of
-    from showattendtell.inference.checkpoints import find_model, load_model, next_to, weights_file
+    from showattendtell.inference.loading import find_model, load_model, next_to, weights_file
     from showattendtell.models.kernels.parallel import plain_torch
 
     formats = list(dict.fromkeys(config.formats))

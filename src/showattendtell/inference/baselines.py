@@ -6,23 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from showattendtell.config.instantiate import Config
-from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
-from showattendtell.inference.pipeline import evenly_spaced
+from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.baselines import Round, WeightedReferences, leave_one_out
 from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, LEAVE_ONE_OUT, NEAREST, PEOPLE
-
-IMAGES_AT_A_TIME = 50
 
 MOST_IMAGES = 10_000
 """Maximum number of training images, evenly spaced, whose captions are candidates for the constant caption."""
@@ -86,18 +81,11 @@ def _of_images(one: Round, captions: Sequence[Words]) -> list[Words]:
 
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
     """Return for each image of the evaluated split the index of the nearest candidate."""
-    own = mean_grids(run, run.writers[0].images, len(run.examples))
-    others = mean_grids(run, run.source(candidates), len(candidates))
+    own = mean_grids(run.writers[0], run.examples)
+    others = mean_grids(Predictor(run.writers[0].module, run.source(candidates)), candidates)
     return (normalize(own, dim=1) @ normalize(others, dim=1).T).argmax(dim=1).tolist()
 
 
-@torch.no_grad()
-def mean_grids(run: EvaluationRun, images: ImageSource, number: int) -> Tensor:
-    """Return the mean over the regions of each image's grid (N, D), by the encoder of the first model."""
-    module, means = run.writers[0].module, []
-    starts = range(0, number, IMAGES_AT_A_TIME)
-    for start in track(starts, "reading", console=Console(stderr=True), transient=True):
-        inputs = images(range(start, min(start + IMAGES_AT_A_TIME, number))).to(module.device)
-        grids = module.encoder(inputs) if inputs.ndim == 4 else inputs
-        means.append(grids.float().mean(dim=1).cpu())
-    return torch.cat(means)
+def mean_grids(predictor: Predictor, examples: Sequence[Example]) -> Tensor:
+    """Return the mean over the regions of each example's grid, (N, D)."""
+    return torch.cat([grids.mean(dim=1).cpu() for grids in read_grids(predictor, examples, "reading")])

@@ -15,12 +15,12 @@ from torch import Tensor
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.vocabulary import PAD
-from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset
+from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.decoding.confidence import assess
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import LoadedModel, reading_settings
 from showattendtell.inference.evaluator import EvaluationRun, draw_into_own_cache
-from showattendtell.inference.predictions import CAPTIONS_AT_A_TIME, IMAGES_AT_A_TIME, Predictor
+from showattendtell.inference.loading import LoadedModel, reading_settings
+from showattendtell.inference.predictions import CAPTIONS_AT_A_TIME, Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.calibration import Reliability, reliability, risk_coverage
 from showattendtell.models.calibration import Calibration, scale_by_entropy, unit_mean
 from showattendtell.types import CaptionOutput, Example
@@ -61,10 +61,10 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     raise_errors(validate(settings))
     if config.dataset.root is None:
         draw_into_own_cache(settings, config.cache)
-    dataset, predictors, examples = build(settings.dataset), list[Predictor](), list[Sequence[Example]]()
+    dataset, predictors, examples = build(settings.dataset), list[Predictor](), list[list[Example]]()
     for split, most in (("train", TRAINING_IMAGES), ("val", None)):
         source, dataset = find_source(settings, dataset, model.module.encoder, split)
-        examples.append(spread(dataset.split(split), most or len(dataset.split(split))))
+        examples.append(evenly_spaced(dataset.split(split), most))
         predictors.append(Predictor(model.module, source(examples[-1])))
     features = torch.cat([unit_mean(regions).cpu() for regions in read_regions(predictors[0], examples[0])])
     words = list(word_log_probs(predictors[1], examples[1], WORDS))
@@ -108,12 +108,9 @@ def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
     return torch.tensor(found.x, dtype=torch.float32)
 
 
-@torch.no_grad()
 def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[Tensor]:
-    """Yield the regions (I, L, D) of examples, in batches. The predictor's images are those of the same examples."""
-    images, console = ImageDataset(examples, predictor.images, IMAGES_AT_A_TIME), Console(stderr=True)
-    for number in track(range(len(images)), "reading images", console=console, transient=True):
-        yield predictor.module.regions(images[number].images.to(predictor.module.device))
+    """Yield the regions (I, L, D) of examples, in batches."""
+    return map(predictor.module.encoder.locate, read_grids(predictor, examples, "reading images"))
 
 
 @torch.no_grad()
@@ -127,7 +124,7 @@ def word_log_probs(
     """
     module, words = predictor.module, sum(len(caption.words) + 1 for one in examples for caption in one.captions)
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    chosen = set(spread(range(len(examples)), max(1, len(examples) * (most or words) // words)))
+    chosen = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (most or words) // words)))
     numbers = [number for number, image in enumerate(captions.image_index) if image in chosen]
     starts, console = range(0, len(numbers), CAPTIONS_AT_A_TIME), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
@@ -135,12 +132,6 @@ def word_log_probs(
         trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[trace.places.cpu()]
         yield trace.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
-
-
-def spread(items: Sequence[Any], most: int) -> Sequence[Any]:
-    """Return `most` evenly spaced items; all of them if there are fewer."""
-    number = min(most, len(items))
-    return [items[place * len(items) // number] for place in range(number)]
 
 
 def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> CalibrationScores:
@@ -190,7 +181,7 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
         own = [
             [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]
         ]
-        outputs += [one for [one] in assess(predictor.module, calibration.to(regions.device), regions, own)]
+        outputs += [one for [one] in assess(predictor.module.captioner, calibration.to(regions.device), regions, own)]
     cider = CIDErD()
     cider.update([said[0] for said in written.values()], [[own.words for own in one.captions] for one in run.examples])
     confidence = [one.confidence for one in outputs]

@@ -12,7 +12,7 @@ from showattendtell.config.validation import TARGET, raise_errors, validate
 from showattendtell.datamodules.datasets import Source
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import (
+from showattendtell.inference.loading import (
     CACHE,
     LoadedModel,
     find_model,

@@ -7,21 +7,19 @@ of sets of regions that are kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from showattendtell.data.images import image_size
 from showattendtell.data.tokenizers import word_class
-from showattendtell.datamodules.datasets import ImageDataset
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import EvaluationRun
-from showattendtell.inference.predictions import IMAGES_AT_A_TIME, Predictor
+from showattendtell.inference.predictions import Predictor, read_grids
 from showattendtell.metrics.attention import GroundedWord, centre_prior, coverage
 from showattendtell.metrics.faithfulness import (
     ATTENTION,
@@ -90,17 +88,11 @@ def measure_faithfulness(
 
     check_intervention(predictor.module)
     faithfulness, generator = Faithfulness(), np.random.default_rng(seed)
-    images, console = ImageDataset(examples, predictor.images, IMAGES_AT_A_TIME), Console(stderr=True)
-    batches = track(range(len(images)), "leaving out regions", console=console, transient=True)
-    for number in batches:
-        batch = images[number]
-        chosen = examples[number * IMAGES_AT_A_TIME :][: len(batch.names)]
-        with torch.no_grad():
-            regions = predictor.module.regions(batch.images.to(predictor.module.device))
-        for example, of_image in zip(chosen, regions, strict=True):
-            words = captions[example.image]
-            if words:
-                faithfulness.update(faithfulness_of(predictor.module, of_image, words, example, generator))
+    grids = read_grids(predictor, examples, "leaving out regions")
+    regions = chain.from_iterable(map(predictor.module.encoder.locate, grids))
+    for example, of_image in zip(examples, regions, strict=True):
+        if words := captions[example.image]:
+            faithfulness.update(faithfulness_of(predictor.module, of_image, words, example, generator))
     return faithfulness.scores()
 
 
@@ -133,17 +125,14 @@ def faithfulness_of(
     with_curve = int(generator.choice(candidates))
     for number in range(len(words)):
         maps = {ATTENTION: alpha[number], RANDOM: generator.random(num_regions), CENTRE: centre}
-        agreement = {name: rank_agreement(weights, effects[number]) for name, weights in maps.items()}
         if number == with_curve:
             maps |= {EFFECT: effects[number], **gradient_maps(captioner, regions, tokens, number)}
             maps |= {BOX: boxes[number]} if number in boxes else {}
+        agreement = {name: rank_agreement(weights, effects[number]) for name, weights in maps.items()}
+        if number == with_curve:
             curves = areas(captioner, regions, tokens, number, maps, float(np.exp(log_p[number])), generator)
-            agreement = {
-                name: rank_agreement(weights, effects[number])._replace(
-                    deletion=curves[name][0], insertion=curves[name][1]
-                )
-                for name, weights in maps.items()
-            }
+            for name, (deletion, insertion) in curves.items():
+                agreement[name] = agreement[name]._replace(deletion=deletion, insertion=insertion)
         yield WordFaithfulness(agreement, float(effects[number].max()))
 
 

@@ -16,15 +16,14 @@ from showattendtell.config.instantiate import Config, build
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.data.urls import fetch_image
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import assess
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import SHIPPED, LoadedModel, load_models, save_model_folder
+from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, save_model_folder
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.settings import is_url
-from showattendtell.types import CaptionOutput, Example
+from showattendtell.types import CaptionOutput
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
@@ -48,7 +47,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._ensemble = CaptionerEnsemble([model.module for model in models])
+        self._ensemble = CaptionerEnsemble([model.module for model in models], self.calibration)
 
     @property
     def config(self) -> Config:
@@ -122,12 +121,7 @@ class CaptioningPipeline(ModelHubMixin):
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            if self.calibration:  # the images are encoded once, for the captions and their confidence
-                with torch.no_grad():
-                    seen[0] = self._first.encoder(seen[0])
             written = self._ensemble.generate([*seen, *mirrors])
-            if self.calibration:
-                written = assess(self._first, self.calibration, self._first.regions(seen[0]), written)
         first, vocabulary = self._first.encoder, self._first.vocabulary
         for (name, image), captions in zip(pictures, written, strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
@@ -257,12 +251,6 @@ def load_captioners(config: Config) -> list[CaptioningPipeline]:
         CaptioningPipeline(name, load_models(group, config.device, decoding, config.attention), config.seed)
         for name, group in zip(names, groups, strict=True)
     ]
-
-
-def evenly_spaced(examples: Sequence[Example], number: int | None) -> list[Example]:
-    """Return `number` examples at equal distances; all of them if there are fewer, or if `number` is None."""
-    number = min(number or len(examples), len(examples))
-    return [examples[place * len(examples) // number] for place in range(number)]
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

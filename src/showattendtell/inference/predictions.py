@@ -1,12 +1,13 @@
 """Captions and attention maps of trained models for the images of a split."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
 from showattendtell.data.images import image_size
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
@@ -26,11 +27,33 @@ IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
 
 
+Item = TypeVar("Item")
+
+
 class Predictor(NamedTuple):
     """A model, and the source of its images."""
 
     module: ImageCaptioner
     images: ImageSource
+
+
+def evenly_spaced(items: Sequence[Item], number: int | None) -> list[Item]:
+    """Return `number` items at equal distances; all of them if there are fewer, or if `number` is None."""
+    number = min(number or len(items), len(items))
+    return [items[place * len(items) // number] for place in range(number)]
+
+
+@torch.no_grad()
+def read_grids(predictor: Predictor, examples: Sequence[Example], description: str) -> Iterator[Tensor]:
+    """Yield the grids (I, L, D) of examples in batches, with a progress bar.
+
+    Args:
+        predictor: its images are those of the same examples.
+    """
+    module, console = predictor.module, Console(stderr=True)
+    images = ImageDataset(examples, predictor.images, IMAGES_AT_A_TIME)
+    for number in track(range(len(images)), description, console=console, transient=True):
+        yield module.grids(images[number].images.to(module.device))
 
 
 def generate_captions(

@@ -10,7 +10,8 @@ from torch import Tensor
 from showattendtell.config.compose import model_differences, trained_with
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, LoadedModel, find_model, load_model, weights_file
+from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.loading import LoadedModel, find_model, load_model, weights_file
 from showattendtell.runtime.files import sha256
 
 IN_COMMON = 0.5

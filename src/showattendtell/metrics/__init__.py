@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from showattendtell.metrics.means import Means
     from showattendtell.metrics.modular import (
         CHAIR,
         METEOR,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         Endings,
         Faithfulness,
         Grounding,
-        Means,
         PointingGame,
         RelationAccuracy,
     )
@@ -47,4 +47,5 @@ def __getattr__(name: str) -> Any:
     """Import a metric class by name at first use; torchmetrics takes seconds to import."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(import_module("showattendtell.metrics.modular"), name)
+    module = "means" if name == "Means" else "modular"
+    return getattr(import_module(f"showattendtell.metrics.{module}"), name)

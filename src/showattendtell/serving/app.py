@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from showattendtell import __version__
 from showattendtell.data.image_limits import CostlyImageError
 from showattendtell.data.images import open_content
-from showattendtell.inference.checkpoints import note_about
+from showattendtell.inference.loading import note_about
 from showattendtell.serving.models import ModelRegistry, RequestQueue
 from showattendtell.serving.schemas import (
     MOST_BEAMS,

@@ -26,7 +26,7 @@ from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_figures
-from showattendtell.metrics.modular import RunningMeans
+from showattendtell.metrics.means import RunningMeans
 from showattendtell.models.attention import AdaptiveAttention, Attention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner

@@ -29,7 +29,8 @@ from showattendtell.config.trust import LIMIT, check_recalled_command, check_tar
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, find_model, load, read_checkpoint
+from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, load, read_checkpoint
+from showattendtell.inference.loading import find_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import raise_together, rank

@@ -1,0 +1,346 @@
+"""Load trained models by the names that users give: files, folders, bundled models and models on the hub.
+
+A calibration is stored with the weights, and loaded with them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.utils import validate_repo_id
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from showattendtell.config.compose import with_overrides
+from showattendtell.config.instantiate import Config, build, build_captioner
+from showattendtell.config.trust import check_targets, literal
+from showattendtell.config.validation import raise_errors, sentence, validate
+from showattendtell.data.formats import check_layout
+from showattendtell.data.images import Preprocessing
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.inference.checkpoints import (
+    CACHE,
+    CALIBRATION,
+    CONFIG,
+    ENCODER,
+    WEIGHTS,
+    has_encoder,
+    load,
+    read_checkpoint,
+    save,
+    write_model_folder,
+)
+from showattendtell.models.calibration import NAMES, Calibration
+from showattendtell.models.pretrained import reach_hub, state_hash
+from showattendtell.runtime.distributed import local_device
+
+SHIPPED = "flickr8k_soft"
+"""Name of the default bundled model."""
+
+SHIPPED_NOTE = (
+    f"{SHIPPED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
+    "people and dogs that are not there"
+)
+"""What a user of the bundled model should know."""
+
+
+class LoadedModel(NamedTuple):
+    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, and its calibration,
+    if it is calibrated."""
+
+    module: ImageCaptioner
+    config: Config
+    card: dict[str, Any]
+    calibration: Calibration | None = None
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The option of each config group that was chosen for training."""
+        return self.card["choices"]
+
+
+class SkipInit(TorchFunctionMode):
+    """Leaves out the initialisation of weights. On the meta device it does nothing but import sympy, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None) -> LoadedModel:
+    """Load a trained model from a checkpoint. No code in the file is executed.
+
+    Args:
+        path: a checkpoint, a model folder, or a name that `find_model` accepts.
+        device: `cpu`, `cuda`, or `auto` for the GPU of this process if there is one.
+        decoding: how captions are generated.
+        attention: settings of the attention. Those that are not null override the settings of training.
+
+    Raises:
+        UserError: the file is missing, damaged, not from this project, or of another format; it names a class that is
+            not trusted; or there is no such device.
+    """
+    card, state = read_checkpoint(find_model(path))
+    calibration = _take_calibration(state, path)
+    try:
+        config = _read_config(card, path, attention)
+        module = _build_module(config, card, state, decoding, path)
+    except UserError:
+        raise
+    except Exception as fault:  # another version of a library may raise any type
+        raise UserError(
+            f"{path} cannot be loaded ({sentence(fault)}): either the file was altered, or showattendtell or a package "
+            f"of its encoder changed since version {card.get('version')} wrote it; --debug shows the traceback"
+        ) from fault
+    if not has_encoder(state):
+        encoder = module.encoder
+        if state_hash(encoder.network.state_dict()) != card["encoder"]["weights_sha256"]:
+            raise UserError(
+                f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
+                "install the release of the encoder's package that it was trained with"
+            )
+        state |= {f"{ENCODER}{name}": own for name, own in encoder.state_dict().items()}
+    try:
+        module.load_state_dict({name: own for name, own in state.items() if not name.startswith("loss.")})
+    except RuntimeError as fault:
+        raise UserError(
+            f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
+        ) from None
+    if calibration and len(calibration.mean) != module.encoder.region_dim:
+        raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
+    place = _device(device)
+    return LoadedModel(module.eval().to(place), config, card, calibration and calibration.to(place))
+
+
+def _read_config(card: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
+    """Return the validated configuration in a checkpoint's metadata, with other settings of the attention.
+
+    Raises:
+        UserError: as `load_model`.
+    """
+    for part in ("attention", "decoder"):
+        if card["config"].get(part, "") is None:  # as `describe_call` returns
+            raise UserError(
+                f"{path} does not say how to build its {part}, which is no importable class; move the class into "
+                "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
+                f"{part}=...)"
+            )
+    check_targets(card["config"], path)
+    config = literal(card["config"])
+    if card["config"].get("cache") == CACHE:
+        config.cache = CACHE  # the only resolver that this project writes itself
+    faults = validate(config)
+    if faults:
+        raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
+    config = with_overrides(config, attention=attention)
+    raise_errors(validate(config))
+    return config
+
+
+def _build_module(
+    config: Config, card: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
+) -> ImageCaptioner:
+    """Build the model of a checkpoint, without its weights.
+
+    The shapes of the stored weights are compared first, with a model on the meta device, which allocates no memory: in
+    an altered file a size may be any number.
+
+    Raises:
+        UserError: the shapes or the metadata do not fit.
+    """
+    published = not has_encoder(state)
+    if published and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+        raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
+    own = config.encoder if published else with_overrides(config.encoder, weights="random")
+    vocabulary = Vocabulary(card["vocabulary"])
+    if not published:
+        with torch.device("meta"), SkipInit():
+            _check_shapes(build(own), "encoder", state, path)
+    encoder = build(own)
+    stored = card["encoder"]["preprocessing"]
+    encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
+    encoder.tuned = card["encoder"].get("tuned", False)
+    with torch.device("meta"), SkipInit():
+        _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
+    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
+    return ImageCaptioner(encoder, captioner, vocabulary, decoding)
+
+
+def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:
+    """Remove the calibration from a state dict and return it, if there is one.
+
+    Raises:
+        UserError: it lacks a tensor, or has one of another shape.
+    """
+    own = {name: state.pop(name) for name in list(state) if name.startswith(f"{CALIBRATION}.")}
+    if not own:
+        return None
+    tensors = [own.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
+    temperature, mean, directions, threshold = tensors
+    shapes = (temperature.shape, directions.shape[:1], directions.ndim, threshold.ndim)
+    if len(own) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
+        raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
+    return Calibration(*tensors)
+
+
+def calibration_state(calibration: Calibration) -> dict[str, Tensor]:
+    """Return the tensors of a calibration by their names in a model folder."""
+    return {f"{CALIBRATION}.{name}": values.cpu() for name, values in calibration.state_dict().items()}
+
+
+def write_calibration(checkpoint: Path, calibration: Calibration, output: Path) -> None:
+    """Write a copy of a checkpoint or a model folder with another calibration. Its weights stay the same.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if checkpoint.is_dir():
+        card, state = read_checkpoint(checkpoint)
+        weights = {name: own for name, own in state.items() if not name.startswith(f"{CALIBRATION}.")}
+        write_model_folder(output, card, weights | calibration_state(calibration), has_encoder(weights))
+        if (card_page := checkpoint / "README.md").is_file() and output != checkpoint:
+            (output / card_page.name).write_bytes(card_page.read_bytes())
+    else:
+        tensors = {name: values.cpu() for name, values in calibration.state_dict().items()}
+        save({**load(checkpoint), CALIBRATION: tensors}, output)
+
+
+def reading_settings(trained: Config, **changes: Any) -> Config:
+    """Return the configuration that a model was trained with, to read its data set.
+
+    Args:
+        changes: settings of a command, such as `dataset`; those that are not null override the ones of training.
+
+    Raises:
+        UserError: The checkpoint does not say how to read its data set.
+    """
+    if not trained.get("dataset"):
+        raise UserError(
+            "the checkpoint does not say how to read its data set; train with a data module such as "
+            "Flickr8kDataModule, or score it in Python with trainer.test(model, data)"
+        )
+    return with_overrides(trained, **changes)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(local_device() if name == "auto" else name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"this machine has no device={name}; set it to cpu, cuda, cuda:1, ... or auto") from None
+    return device
+
+
+def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], path: str) -> None:
+    """Raise `UserError` if the weights of a part in `state` have other shapes, or integers in place of floats."""
+    for name, planned in module.state_dict().items():
+        stored = state.get(f"{part}.{name}", torch.empty(0))
+        if stored.shape != planned.shape or stored.dtype.is_floating_point != planned.dtype.is_floating_point:
+            raise UserError(
+                f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
+                f"{tuple(stored.shape)} instead of {planned.dtype} of {tuple(planned.shape)}; use another copy of it"
+            )
+
+
+def save_model_folder(restored: LoadedModel, folder: Path) -> None:
+    """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
+    names."""
+    is_published = False
+    if restored.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+        with suppress(UserError):
+            named, ours = build(restored.config.encoder).network, restored.module.encoder.network
+            is_published = state_hash(named.state_dict()) == state_hash(ours.state_dict())
+    state = restored.module.state_dict()
+    state |= calibration_state(restored.calibration) if restored.calibration else {}
+    write_model_folder(folder, restored.card, state, with_encoder=not is_published)
+
+
+def load_models(
+    paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
+) -> list[LoadedModel]:
+    """Load several checkpoints for an ensemble.
+
+    Raises:
+        UserError: as `load_model`, or the vocabularies differ.
+    """
+    models = [load_model(path, device, decoding, attention) for path in paths]
+    for path, model in zip(paths, models, strict=True):
+        if model.module.vocabulary.words != models[0].module.vocabulary.words:
+            raise UserError(
+                f"{path} and {paths[0]} have different vocabularies, and cannot form an ensemble; "
+                "give checkpoints that were trained on the same captions with the same vocabulary.size"
+            )
+    return models
+
+
+def bundled_models() -> dict[str, Path]:
+    """Return the folder of each bundled model by its name."""
+    root = Path(str(files("showattendtell") / "shipped"))
+    return {folder.parent.name: folder.parent for folder in sorted(root.glob(f"*/{CONFIG}"))}
+
+
+def note_about(names: Iterable[str]) -> str:
+    """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
+    return SHIPPED_NOTE if any(name == SHIPPED and not Path(name).exists() for name in names) else ""
+
+
+def find_model(name: str) -> Path:
+    """Return the file or folder of a model, which is downloaded if it is on the hub.
+
+    Args:
+        name: a path, the name of a bundled model, or `owner/name` or `owner/name@revision` on the hub.
+
+    Raises:
+        UserError: it is not found, or cannot be downloaded.
+    """
+    path, shipped = Path(name).expanduser(), bundled_models()
+    if path.exists():
+        return path
+    if name in shipped:
+        return shipped[name]
+    repository, _, revision = name.partition("@")
+    if _is_on_hub(repository):
+        reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
+        try:
+            config, _ = (hf_hub_download(repository, own, revision=revision or None) for own in (CONFIG, WEIGHTS))
+            return Path(config).parent
+        except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
+            raise UserError(
+                f"the model {name} does not exist here and could not be downloaded from the hub "
+                f"({type(fault).__name__}); "
+                "give the path of a checkpoint, or a folder that save_pretrained wrote"
+            ) from None
+    hint = did_you_mean(name, shipped)
+    raise UserError(
+        f"the checkpoint {name} does not exist{hint if 'did you mean' in hint else ''}; training writes best.ckpt into "
+        f"runs/..., {' and '.join(shipped)} comes with the package, and owner/name is one on the hub"
+    )
+
+
+def weights_file(model: Path) -> Path:
+    """Return the file with the weights of a checkpoint or a model folder, whose hash identifies the model."""
+    return model / WEIGHTS if model.is_dir() else model
+
+
+def next_to(checkpoint: str, name: str) -> Path:
+    """Return the path of a file next to a checkpoint; in the working directory for a bundled model or one on the
+    hub."""
+    path = Path(checkpoint).expanduser()
+    return path.with_name(name) if path.exists() else Path(name)
+
+
+def _is_on_hub(repository: str) -> bool:
+    try:
+        validate_repo_id(repository)
+    except ValueError:
+        return False
+    is_file = repository[0] == "." or repository.endswith((".ckpt", ".safetensors", ".pt"))
+    return repository.count("/") == 1 and not is_file
