@@ -1,4 +1,4 @@
-"""Fit how sure a checkpoint is of its captions, and store this calibration in it."""
+"""Calibrate the confidence of a checkpoint in its captions, and store the calibration in it."""
 
 from omegaconf import DictConfig
 
@@ -23,7 +23,9 @@ def main(config: DictConfig) -> None:
 
     found = find_model(config.checkpoint)
     if config.output is None and not Path(config.checkpoint).expanduser().exists():
-        raise UserError(f"{config.checkpoint} is not yours to change; set output to the folder of a calibrated copy")
+        raise UserError(
+            f"{config.checkpoint} is no file or folder here that can be changed; set output to the folder of a calibrated copy"
+        )
     output = Path(config.output or config.checkpoint).expanduser()
     if output.exists() and output.is_dir() != found.is_dir():
         raise UserError(f"{output} exists and is no {'folder' if found.is_dir() else 'file'}; set another output")

@@ -20,8 +20,10 @@ def script() -> Any:
 
 
 def test_its_commands_take_what_they_are_given():
-    for command, *arguments in script().COMMANDS:
-        check_command(command, without_dashes(arguments), complete=False)
+    commands = script().COMMANDS
+    assert commands
+    for command, *arguments in commands:
+        check_command(command, without_dashes(arguments), complete=False)  # raises a `UserError` otherwise
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

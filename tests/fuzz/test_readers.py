@@ -46,7 +46,7 @@ def assert_reads_or_refuses(name: str, files: Files) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_accepts_its_own_files(name: str):
     with laid_out(READERS[name].files()) as folder:
-        READERS[name].read(folder)
+        READERS[name].read(folder)  # raises a `UserError` otherwise
 
 
 @pytest.mark.parametrize("case", sorted(CORPUS.glob("*/*")), ids=lambda case: f"{case.parent.name}-{case.name}")
