@@ -24,7 +24,8 @@ def main(config: DictConfig) -> None:
     found = find_model(config.checkpoint)
     if config.output is None and not Path(config.checkpoint).expanduser().exists():
         raise UserError(
-            f"{config.checkpoint} is no file or folder here that can be changed; set output to the folder of a calibrated copy"
+            f"{config.checkpoint} is no file or folder here that can be changed; set output to the folder of a "
+            "calibrated copy"
         )
     output = Path(config.output or config.checkpoint).expanduser()
     if output.exists() and output.is_dir() != found.is_dir():

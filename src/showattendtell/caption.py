@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.errors import UserError, printable
+from showattendtell.errors import UserError, listed, printable
 from showattendtell.settings import is_url
 
 PAGE = "html"
@@ -65,7 +65,7 @@ def _caption_photographs(
     _check_output(folder, formats, chain.from_iterable(pictures), found.places)
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {found.others:,}" if found.others else ""])
-    models, faults = [captioner.name for captioner in captioners], list[str]()
+    models, faults, unsure = [captioner.name for captioner in captioners], list[str](), list[str]()
     write_row = row_writer(folder, formats)
     with _page_and_summary(folder, formats, models, note) as entries:
         for number, outputs in caption_all(captioners, found.places, faults):
@@ -76,8 +76,13 @@ def _caption_photographs(
             _print_captions(place, list(zip(models, outputs, strict=True)), pictures[number], len(found.places) == 1)
             for path in pictures[number]:
                 draw(*outputs[0].as_drawn(), path)
+            if outputs[0].unsure:
+                unsure.append(place)
             if PAGE in formats:
                 entries.append(make_entry(found.names[number], outputs))
+    if unsure and not sys.stdout.isatty():  # on a terminal each caption has the mark
+        those = unsure[0] if len(unsure) == 1 else f"{len(unsure):,} photographs ({listed(unsure)})"
+        _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
     if faults:
         raise UserError("; ".join(faults))
 
@@ -138,8 +143,6 @@ def _print_captions(place: str, outputs: Sequence[tuple[str, Any]], pictures: Se
             before = [*([] if alone else [place]), *([model] if len(outputs) > 1 else [])]
             for caption in output.captions:
                 print("\t".join(map(printable, [*before, caption.caption])), flush=True)
-        if outputs[0][1].unsure:
-            _print_notes([f"not sure of {place}, which is unlike the photographs that the model was trained on"])
         return
     (_, first), *others = outputs
     lines = [f"{place}: {first.caption}{NOT_SURE if first.unsure else ''}"]

@@ -380,9 +380,9 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
     measured = {"a": (50.0, 0.9), "b": (9.5, 0.5), "c": (120.0, 0.2)}
     entries = [make_entry(f"{n}.jpg", of_confidence(sure), (), score) for n, (score, sure) in measured.items()]
     tab = open_page(Page("3 photographs", ["soft"], entries))
-    order = tab.get_by_label("Photographs by")
+    order = tab.get_by_label("Sort by")
     assert order.locator("option").all_inner_texts() == [
-        *("their place in the data", "score (CIDEr-D), lowest first", "confidence, lowest first")
+        *("original order", "score (CIDEr-D), lowest first", "confidence, lowest first")
     ]
     assert shown(tab) == "abc"
     order.focus()
@@ -392,7 +392,8 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
         assert order.evaluate("one => one === document.activeElement")
     tab.keyboard.press("Home")
     assert shown(tab) == "abc"
-    assert tab.locator(".measures").first.inner_text() == "CIDEr-D 50.0 · confidence 0.90"
+    assert tab.locator(".measures").all_inner_texts() == ["CIDEr-D 50.0", "CIDEr-D 9.5", "CIDEr-D 120.0"]
+    assert tab.locator(".confidence").all_inner_texts() == ["confidence 0.90", "confidence 0.50", "confidence 0.20"]
     choose(tab, order="confidence")
     word(tab, 0).hover()  # the maps are those of the photograph that is now the first
     assert chosen(tab) == ["a"]
@@ -403,9 +404,8 @@ def test_photographs_are_sorted_by_the_disagreement_of_models(open_page: Open):
     same, other = of_confidence(0.5), of_confidence(0.5, 0.25)
     entries = [make_entry("a.jpg", [*same, *same]), make_entry("b.jpg", other)]
     tab = open_page(Page("2 photographs", ["one", "two"], entries))
-    assert tab.locator(".measures").all_inner_texts() == [
-        *("confidence 0.50 · disagreement 0.00", "confidence 0.38 · disagreement 0.50")
-    ]
+    assert tab.locator(".measures").all_inner_texts() == ["disagreement 0.00", "disagreement 0.50"]
+    assert [float(card.get_attribute("data-confidence")) for card in tab.locator(".card").all()] == [0.5, 0.375]
     choose(tab, order="disagreement")
     assert shown(tab) == "ba"
     assert tab.locator("img").evaluate_all("all => all.every(one => one.naturalWidth)")
@@ -413,7 +413,7 @@ def test_photographs_are_sorted_by_the_disagreement_of_models(open_page: Open):
 
 def test_a_single_photograph_is_not_sorted(open_page: Open):
     tab = open_page(two_models())
-    assert tab.get_by_label("Photographs by").count() == 0
+    assert tab.get_by_label("Sort by").count() == 0
     assert tab.locator(".measures").count() == 0
 
 
