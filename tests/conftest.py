@@ -62,6 +62,7 @@ class Running(NamedTuple):
 
 StartCommand = Callable[..., Running]
 RunCommand = Callable[..., Finished]
+WriteModule = Callable[[str, str], Path]
 
 
 LARGE = {"docs", "export", "metrics", "visualization", "test_encoding.py", "test_launchers.py"}
@@ -163,3 +164,20 @@ def run_light(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunCommand]:
             return Finished(int(server.stdout.readline()), out.read_text(), err.read_text())
 
         yield run
+
+
+@pytest.fixture
+def write_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WriteModule]:
+    """Write a module of the user's own to the test's folder, from which it can be imported until the test ends."""
+    names = []
+
+    def write(name: str, text: str) -> Path:
+        names.append(name)
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        return path
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)

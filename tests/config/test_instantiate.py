@@ -1,5 +1,6 @@
 """What a configuration may have built, and what only the code gives."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +66,9 @@ def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
     ],
 )
 def test_an_error_in_a_module_of_the_user_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, fault: str
+    write_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, source: str, fault: str
 ):
-    (tmp_path / "faulty.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
+    write_module("faulty", source)
     monkeypatch.setenv(TRUST, "faulty")
     node = OmegaConf.create({"attention": {"_target_": "faulty.Soft"}}).attention
     with pytest.raises(UserError, match=r"^attention: .*faulty\.Soft.*" + fault):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,10 @@ def test_a_stored_argument_names_its_file_and_the_remedy(tmp_path: Path):
 HOMEMADE = "def rate(warmup: float, late: float = 0.5) -> None: ...\n"
 
 
-def test_a_function_of_your_own_is_typed_again_or_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "homemade.py").write_text(HOMEMADE)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_function_of_your_own_is_typed_again_or_trusted(
+    tmp_path: Path, write_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    write_module("homemade", HOMEMADE)
     target, other = "schedule._target_=homemade.rate", "++schedule.late=0.25"
     folder = write_checkpoint(tmp_path / "run", [*SETTINGS, target, other])
     assert recall([f"resume={folder}", target]) == [
@@ -162,9 +164,8 @@ def test_a_function_of_your_own_is_typed_again_or_trusted(tmp_path: Path, monkey
     assert recall([f"resume={folder}"])[: len(SETTINGS) + 2] == [*SETTINGS, target, other]
 
 
-def test_a_stage_of_your_own_is_typed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "homemade.py").write_text(HOMEMADE)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_stage_of_your_own_is_typed_again(tmp_path: Path, write_module: Callable[[str, str], Path]):
+    write_module("homemade", HOMEMADE)
     stages = 'stages={one:["schedule._target_=homemade.rate"]}'
     (tmp_path / STAGES).write_text(json.dumps({"arguments": [stages]}))
     with pytest.raises(UserError, match=r"stages.json holds the argument schedule._target_=homemade.rate, "):
@@ -211,10 +212,9 @@ def test_the_source_of_an_untrusted_target_is_not_read(tmp_path: Path, monkeypat
 
 
 def test_training_begins_with_a_checkpoint_of_the_class_that_it_has_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, write_module: Callable[[str, str], Path]
 ):
-    (tmp_path / "homemade_decoder.py").write_text("from showattendtell.models.decoder import LSTMDecoder as Own\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    write_module("homemade_decoder", "from showattendtell.models.decoder import LSTMDecoder as Own\n")
     own = small_config("decoder._target_=homemade_decoder.Own")
     config: Any = OmegaConf.to_container(own, resolve=True)
     config["schedule"] = {"_target_": "homemade_decoder.other"}  # which a second stage may have otherwise

@@ -128,10 +128,9 @@ def test_a_checkpoint_cannot_name_a_program_to_run(
 
 
 def test_a_checkpoint_with_a_class_of_your_own_opens_where_the_environment_trusts_it(
-    altered: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    altered: Callable[..., Path], write_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "homemade.py").write_text("from showattendtell.models.attention import SoftAttention as Own\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    write_module("homemade", "from showattendtell.models.attention import SoftAttention as Own\n")
     renamed = altered(lambda content: content["showattendtell"]["config"]["attention"].update(_target_="homemade.Own"))
     with pytest.raises(UserError, match=r"homemade\.Own, .*SHOWATTENDTELL_TRUST=homemade"):
         load_model(str(renamed), "cpu", BeamSearch())

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -189,10 +189,13 @@ def test_a_checkpoint_of_lightning_is_exported(written: tuple[Path, CaptioningMo
 
 
 def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
-    tmp_path: Path, cache: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    cache: Path,
+    encoder: Encoder,
+    write_module: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    (tmp_path / "own_parts.py").write_text(OWN.partition("model =")[0])
-    monkeypatch.syspath_prepend(tmp_path)
+    write_module("own_parts", OWN.partition("model =")[0])
     model, run = small(attention=import_module("own_parts").SharpAttention), trainer(tmp_path, max_epochs=1)
     run.fit(model, shapes(cache, encoder))
     run.save_checkpoint(tmp_path / "own.ckpt")
