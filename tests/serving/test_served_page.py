@@ -16,7 +16,7 @@ from PIL import Image
 from server_requests import caption
 from small_server import WORDS, Served
 
-from showattendtell.serving.app import EXAMPLES
+from showattendtell.visualization.rendering import EXAMPLES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 
