@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +15,10 @@ import pytest
 from axe import faults
 from chromium import started_browser
 from PIL import Image
+from repository import SHARED
 from small_models import small_model
 
+import showattendtell
 from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
 from showattendtell.export.formats import FORMATS, write_card, write_formats
@@ -190,10 +193,13 @@ def words_and_maps(caption: Any) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_page_of_the_bundled_model_writes_pytorchs_captions(
-    browser: Any, runtime: Path, flickr8k_photographs: list[Path], run_forked: Any, tmp_path: Path
+    browser: Any, runtime: Path, run_forked: Any, tmp_path: Path
 ):
-    """20 photographs of the test split, with the captions and maps of `showattendtell.load`."""
+    """20 photographs of Flickr8k's test split, with the captions and maps of `showattendtell.load`."""
+    names = (SHARED / "flickr8k/Flickr_8k.testImages.txt").read_text().split()[::50]
+    photographs = [SHARED / "flickr8k/images" / name for name in names]
     settings = ["checkpoint=flickr8k_soft", "formats=[web]", f"onnxruntime_web={runtime}", "output=out"]
     done = run_forked("export.__main__", *settings, folder=tmp_path)
     assert done.status == 0, done.err
@@ -203,10 +209,10 @@ def test_the_page_of_the_bundled_model_writes_pytorchs_captions(
         tab.goto(server.address)
         wait_until_loaded(tab)
         start = time.monotonic()
-        caption(tab, flickr8k_photographs[0])
+        caption(tab, photographs[0])
         print(f"first caption after {time.monotonic() - start:.1f} s")
-        caption(tab, *flickr8k_photographs[1:])
-        for path in flickr8k_photographs:
+        caption(tab, *photographs[1:])
+        for path in photographs:
             words, maps, confidence = shown(tab.locator(f'article[aria-label="{path.name}"]'), "flickr8k_soft")
             expected = model(path)
             others, levels = words_and_maps(expected)
