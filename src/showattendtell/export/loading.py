@@ -1,5 +1,6 @@
 """What is exported: checkpoints with their graphs, and the photographs that they are checked and quantised on."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,9 +74,19 @@ def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
     graphs = graphs_of(module, config.pixels, config.max_length, calibration)
     if config.precision != "float32":
         del graphs["greedy"]  # its loop is a graph of its own, which is not quantised
+    if "web" in config.formats and module.captioner.attention.stochastic:
+        graphs |= _other_step(module, config)
     weights = weights_file(find_model(checkpoint))
     card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
     return ExportModel(name, module, trained, graphs, card)
+
+
+def _other_step(module: ImageCaptioner, config: Config) -> dict[str, Graph]:
+    """Return the step of hard attention in its other mode, which a page lets its readers choose."""
+    other = copy.deepcopy(module)
+    attention = other.captioner.attention
+    attention.inference_mode = "expectation" if attention.inference_mode == "argmax" else "argmax"
+    return {f"step_{attention.inference_mode}": graphs_of(other, config.pixels, config.max_length)["step"]}
 
 
 def metadata_of(

@@ -27,6 +27,7 @@ SCRIPT, PROGRAM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MEGABYTES = 32
 MOST_BEAMS = 10
+OTHER_STEPS = {"step_argmax", "step_expectation"}
 
 
 class WebModel(NamedTuple):
@@ -76,7 +77,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
-    modes = [{"name": model.name, "hard_attention": "step_argmax" in model.graphs} for model in models]
+    modes = [{"name": model.name, "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs)} for model in models]
     overview = {"models": modes, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
     page = {"overview": overview, "note": note, "beams": MOST_BEAMS, "gated": [True, False], "examples": EXAMPLES}
     texts = {

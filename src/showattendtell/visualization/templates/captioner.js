@@ -157,11 +157,13 @@ function calibrated(logProbs, word, calibration) {
 }
 
 /**
- * Caption an image by beam search for the likeliest caption with `beam` open captions.
+ * Caption an image by beam search for the likeliest caption with `beam` open captions. Hard attention attends in this
+ * `mode`, if there is a graph for it.
  *
  * Returns {words, logProb, confidence, unsure, steps}; a step has {word, confidence, attention (L), gate}.
  */
-export async function caption(graphs, card, pixels, beam) {
+export async function caption(graphs, card, pixels, beam, mode) {
+  const attend = graphs[`step_${mode}`] ?? graphs.step;
   const side = card.preprocessing.crop, {start, eos} = card.special, never = new Set(card.never_said);
   const [regions] = await graphs.encode({data: pixels, dims: [1, 3, side, side]});
   let [keys, hidden, cell] = await graphs.begin(regions);
@@ -170,7 +172,7 @@ export async function caption(graphs, card, pixels, beam) {
   for (let step = 0; step < card.max_length; step++) {
     const integers = values => ({data: BigInt64Array.from(values, BigInt), dims: [values.length]});
     const images = integers(words.map(() => 0)), last = integers(words);
-    const outputs = await graphs.step(regions, keys, images, select(hidden, parents), select(cell, parents), last);
+    const outputs = await attend(regions, keys, images, select(hidden, parents), select(cell, parents), last);
     const [logProbs, attention, gates] = outputs.map(({data}) => data);
     [, , , hidden, cell] = outputs;
     const append = ({score, parent, word}) => {
