@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from showattendtell.data.images import image_size
 from showattendtell.data.tokenizers import word_class
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
@@ -240,8 +239,7 @@ def box_maps(module: ImageCaptioner, words: Sequence[str], example: Example) -> 
             by_noun[noun] = (*by_noun.get(noun, ()), *phrase.boxes)
     maps = {}
     if set(by_noun) & set(words):
-        width, height = image_size(example.path)
-        seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+        seen = module.encoder.preprocessing.frame(example.path).seen
         for number, word in enumerate(words):
             if word in by_noun:
                 grounded = GroundedWord(np.zeros(module.encoder.grid), seen, by_noun[word])  # type: ignore[arg-type]
