@@ -26,6 +26,7 @@ CHOICES = {
     "paper": ["data.bucketing=paper"],
     "hard": ["attention=hard", "attention.samples=2"],
     "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
+    "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
 }
 FURTHER = {
