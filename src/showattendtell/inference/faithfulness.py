@@ -151,7 +151,9 @@ def log_probs_with(
     """
     read = tokens if word is None else tokens[: word + 1]
     captions = read.expand(len(kept), -1)
-    output = captioner(regions[kept], torch.arange(len(kept), device=regions.device), captions)
+    initial = captioner.init_state_of_parts(regions, kept)
+    rows = torch.arange(len(kept), device=regions.device)
+    output = captioner(initial[0].regions, rows, captions, initial=initial)
     features, places = output.output_features, output.places
     if word is not None:
         last = places % len(read) == word
