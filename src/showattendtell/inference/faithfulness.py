@@ -132,7 +132,7 @@ def faithfulness_of(
             curves = areas(captioner, regions, tokens, number, maps, float(np.exp(log_p[number])), generator)
             for name, (deletion, insertion) in curves.items():
                 agreement[name] = agreement[name]._replace(deletion=deletion, insertion=insertion)
-        yield WordFaithfulness(agreement, float(effects[number].max()))
+        yield WordFaithfulness(agreement, float(effects[number].max()), example.image)
 
 
 @torch.no_grad()
