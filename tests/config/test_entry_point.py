@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
+from slow_cases import slow_after
 
 from showattendtell.cli import COMMANDS
 from showattendtell.config.command_line import check_command
@@ -37,7 +38,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("setting", "word"),
-    [("hydra.run.dir=file/run", "file/run: "), ("hydra.run.dir=file", "file: "), ("--config-name=foo", "'foo'")],
+    slow_after(
+        2, [("hydra.run.dir=file/run", "file/run: "), ("hydra.run.dir=file", "file: "), ("--config-name=foo", "'foo'")]
+    ),
 )
 def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(
     run_forked: Callable[..., Any], folder: Path, setting: str, word: str
@@ -159,7 +162,7 @@ def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[.
     assert done.err.splitlines()[-1] == "error: dataset: what went wrong"
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("command", slow_after(2, sorted(COMMANDS)))
 def test_every_command_takes_debug(run_light: Callable[..., Any], command: str, tmp_path: Path):
     run = "runpy.run_module(f'showattendtell.{sys.argv[0]}', run_name='__main__', alter_sys=True)"
     done = run_light(run, command, "--debug", "nonsense_setting=3", folder=tmp_path)
@@ -206,7 +209,7 @@ def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(tmp_path: Pa
     held.close()
 
 
-@pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco", "coco2017"])
+@pytest.mark.parametrize("name", slow_after(1, ["flickr8k", "flickr30k", "coco", "coco2017"]))
 def test_training_without_the_data_names_the_command_that_downloads_them(
     run_forked: Callable[..., Any], tmp_path: Path, name: str
 ):

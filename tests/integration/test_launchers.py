@@ -21,6 +21,7 @@ import pytest
 import slurm
 import torch
 from runs import SIZES, TINY
+from slow_cases import slow_after
 
 from showattendtell.features.collection import find_stores
 from showattendtell.features.store import verify
@@ -128,7 +129,7 @@ def test_runs_in_turn_continue_after_one_that_failed_in_another_batch(tmp_path: 
     assert said(run_folders(tmp_path)[1]) == f"error: {ENDS[light_command.FAULTY]}\n"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Signals, status: int):
     process = start(tmp_path, "hydra/launcher=joblib", f"seed={light_command.WAITING}")
     waiting = tmp_path / "waiting"

@@ -207,6 +207,7 @@ def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
     assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_parts_that_cannot_be_imported_says_so(tmp_path: Path, cache: Path, encoder: Encoder):
     data = ReaderDataModule(lambda: shapes(cache, encoder)._read(), encoder, 8, cache=cache)
     for part, given in (

@@ -10,6 +10,7 @@ import small_training
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 
 from showattendtell.training.loggers import METRICS
 from showattendtell.visualization.figures import read_metrics
@@ -23,12 +24,10 @@ SETTINGS = [
     "checkpoint_interval_minutes=60",
 ]
 CHOICES = {
-    "paper": ["data.bucketing=paper"],
     "hard": ["attention=hard", "attention.samples=2"],
+    "paper": ["data.bucketing=paper"],
     "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
-}
-FURTHER = {
     "accumulated": ["trainer.accumulate_grad_batches=2"],
     "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
     "round_robin, images together": ["data.bucketing=round_robin", "data.group_by_image=true"],
@@ -92,13 +91,7 @@ def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: 
     small_training.small_run(config, folder, callbacks=[Report(folder)])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *(pytest.param(settings, id=name) for name, settings in CHOICES.items()),
-        *(pytest.param(settings, id=name, marks=pytest.mark.slow) for name, settings in FURTHER.items()),
-    ],
-)
+@pytest.mark.parametrize("settings", slow_after(1, CHOICES.values()), ids=CHOICES)
 def test_processes_learn_what_one_learns_from_their_batches_together(
     trained: Trained, tmp_path: Path, settings: list[str]
 ):
