@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from disks import small_disk
+from slow_cases import slow_after
 from small_models import small_model
 from torch import nn
 from torch._inductor import config as inductor
@@ -123,7 +124,7 @@ def test_machine_code_needs_a_compiler():
         require(["torch", "aoti"])
 
 
-@pytest.mark.parametrize("name", ["onnx", "torch", pytest.param("aoti", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", slow_after(1, ["torch", "onnx", "aoti"]))
 def test_a_full_disk_is_reported_with_the_folder_and_leaves_nothing(tmp_path: Path, name: FormatName):
     if missing := FORMATS[name].lacks():
         pytest.skip(f"{name} needs {missing}")

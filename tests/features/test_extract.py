@@ -15,6 +15,7 @@ import pytest
 import torch
 from grid_stores import content
 from PIL import Image
+from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
@@ -141,7 +142,7 @@ def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int) -
     open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=workers))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", slow_after(1, [1, 2]))
 def test_after_kill_9_of_all_processes_the_store_is_the_same(
     dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path, workers: int
 ):

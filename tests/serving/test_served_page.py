@@ -14,6 +14,7 @@ from chromium import started_browser
 from hostile_uploads import encoded, noise
 from PIL import Image
 from server_requests import caption
+from slow_cases import slow_after
 from small_server import WORDS, Served
 
 from showattendtell.serving.app import EXAMPLES
@@ -169,7 +170,7 @@ def test_all_models_are_compared_unless_one_is_deselected(open_site: Open, serve
     assert [words(tab, 0), words(tab, 1)] == said(served, sent, model=["soft/best.ckpt", "hard/best.ckpt"])
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", slow_after(1, range(3)))
 def test_an_example_is_captioned_and_its_source_named(open_site: Open, number: int):
     tab, example = open_site(), EXAMPLES[number]
     assert tab.get_by_role("link", name=example.flickr).get_attribute("href").endswith(f"id={example.flickr}")
@@ -245,8 +246,8 @@ def test_the_caption_is_announced_to_screen_readers(open_site: Open):
     assert re.match(r"b.png is no JPEG", tab.get_by_role("status").inner_text())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
+@pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
 def test_nothing_is_wider_than_the_screen(open_site: Open, width: int, scheme: str):
     tab = open_site(width, color_scheme=scheme)
     tab.get_by_label("hard/best.ckpt").check()

@@ -11,6 +11,7 @@ from chromium import started_browser
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 from sample_pages import one_model, two_models
+from slow_cases import slow_after
 
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.pages import render
@@ -59,8 +60,8 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
+@pytest.mark.parametrize("scheme", slow_after(1, ["dark", "light"]))
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 def test_axe_finds_no_fault(browser: Any, page: Callable[[], str], scheme: str, width: int, tmp_path: Path):
     (tmp_path / "page.html").write_text(page(), encoding="utf-8")
