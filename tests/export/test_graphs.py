@@ -91,7 +91,7 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 
 
 @pytest.mark.parametrize(
-    "kind", slow_after(1, [("soft", "lstm", D, 3), ("cross", "transformer", D, 21)]), ids=["soft", "transformer"]
+    "kind", slow_after(1, [["soft", "lstm", D, 3], ["cross", "transformer", D, 21]]), ids=["soft", "transformer"]
 )
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()

@@ -76,6 +76,7 @@ def test_captions_are_written_as_data_and_as_a_page_by_default(run: Run, checkpo
     assert "rome/0.png</h2>" in (folder / "data/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_pictures_of_equal_names_in_subfolders_are_apart(run: Run, checkpoint: Path, folder: Path, album: Path):
     assert_done(run("caption", f"checkpoint={checkpoint}", "album", "output=drawn", "formats=[png]", SHORT))
     drawn = {str(path.relative_to(folder / "drawn")) for path in (folder / "drawn").rglob("*.png")}
@@ -91,7 +92,7 @@ def test_a_second_call_writes_to_a_folder_of_its_own(
             run_forked("caption", f"checkpoint={checkpoint}", str(album / "0.png"), SHORT, folder=tmp_path)
         )
         assert f"written: {name}/captions.jsonl" in done.err
-        (tmp_path / "captions-2").mkdir(exist_ok=True)
+        (tmp_path / "captions-2/mine").mkdir(parents=True, exist_ok=True)
     assert len(list(tmp_path.iterdir())) == 3
     checkpoint.with_name("page-val.html").write_text("<!doctype html>")  # as tests/integration/test_page.py writes it
     done = assert_done(run_forked("caption", f"checkpoint={checkpoint}", "split=val", "number=1", SHORT, folder=folder))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from runs import TINY, Run, assert_done, validated
+from slow_cases import slow_after
 from wandb_files import artifact_of, figures_of, read_wandb
 
 ITS_PLACE = """
@@ -54,6 +55,7 @@ def numbers_of(part: Path) -> list[dict[str, Any]]:
     return [row for row in figures_of(read_wandb(part)) if "epoch" in row]
 
 
+@pytest.mark.slow
 def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Path):
     settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3", "logger.wandb.histograms=true"]
     home = folder / "runs/boards/first"
@@ -110,7 +112,7 @@ def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, f
     assert logged(folder / "runs/shown") == logged(folder / "runs/plain")
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("end", slow_after(1, ["SIGKILL", "SIGSTOP"]))
 def test_training_continues_where_wandb_s_service_ends_or_hangs(
     run: Run, prepared: Any, folder: Path, tmp_path: Path, end: str
 ):

@@ -57,6 +57,7 @@ def test_mirror_images_whose_grids_are_stored_give_the_same(
     assert again["captions"] == pixels["captions"]
 
 
+@pytest.mark.slow
 def test_the_result_of_an_ensemble_stands_next_to_that_of_its_first_model(run: Run, checkpoint: Path):
     assert_done(run("evaluate", f"checkpoint=[{checkpoint},{checkpoint}]", "split=val", "metrics=[]"))
     assert checkpoint.with_name("results-val-ensemble.json").is_file()
@@ -72,6 +73,7 @@ def test_models_of_different_vocabularies_cannot_write_together(
     assert_error(done, "altered.ckpt", str(checkpoint), "different vocabularies")
 
 
+@pytest.mark.slow
 def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoint: Path, folder: Path):
     settings = [f"checkpoint={checkpoint}", "decoding=sample", "decoding.top_p=0.9"]
     first, again, other = (evaluated(run, folder, *settings, f"seed={seed}") for seed in (1, 1, 2))

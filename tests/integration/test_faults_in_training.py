@@ -265,6 +265,7 @@ progress.draw_curves = draw_without_room
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "room", [pytest.param(0, marks=pytest.mark.slow), 200_000], ids=["nothing fits", "no checkpoint fits"]
 )

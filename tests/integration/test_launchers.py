@@ -93,13 +93,14 @@ ENDS = {
 
 @pytest.mark.parametrize(
     ("launcher", "settings", "threads", "others"),
-    [
-        ("joblib", [], SHARE, [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
-        ("submitit_local", [], "1", []),
-        pytest.param(
-            "ray", RAY, "1", [light_command.BROKEN, light_command.KILLED, light_command.STOPPED], marks=pytest.mark.slow
-        ),
-    ],
+    slow_after(
+        1,
+        [
+            ("joblib", [], SHARE, [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
+            ("submitit_local", [], "1", []),
+            ("ray", RAY, "1", [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
+        ],
+    ),
 )
 def test_runs_continue_at_once_and_next_to_failing_ones(
     tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]

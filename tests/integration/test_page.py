@@ -90,6 +90,7 @@ def test_a_hostile_name_of_a_photograph_is_shown_as_it_is(said: str, folder: Pat
     assert page.read_text().count("<script>") == 1
 
 
+@pytest.mark.slow
 def test_each_of_several_checkpoints_has_its_own_captions(
     run: Run, checkpoint: Path, folder: Path, hostile: Path, said: str, altered: Callable[..., Path]
 ):

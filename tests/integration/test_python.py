@@ -342,7 +342,7 @@ class Views(Callback):
         self.epochs.setdefault(trainer.current_epoch, []).append(batch.content.images)
 
 
-@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("trainable", slow_after(1, [False, True]))
 def test_a_batch_with_all_images_sees_other_views_in_every_epoch_and_the_same_again(
     tmp_path: Path, cache: Path, trainable: bool
 ):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from runs import ORDINARY, STEPWISE, Run, Start, assert_done, assert_error, assert_same_end, kill, wait_for_steps
-from slow_cases import slow_after
 
 
 def runs_of(folder: Path) -> list[Path]:
@@ -44,7 +43,8 @@ def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_no
     assert runs_of(folder) == [*known, run]
 
 
-@pytest.mark.parametrize("number", slow_after(1, [signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_prints_the_command_with_which_it_continues(
     start: Start, run: Run, uninterrupted: Path, folder: Path, number: signal.Signals
 ):

@@ -75,7 +75,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("in_stages", [False, True], ids=["last.ckpt", "stages.json"])
+@pytest.mark.parametrize("in_stages", slow_after(1, [False, True]), ids=["last.ckpt", "stages.json"])
 @pytest.mark.parametrize("attack", slow_after(2, ATTACKS.values()), ids=ATTACKS)
 def test_the_arguments_in_a_folder_run_nothing(
     run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: list[str], in_stages: bool
@@ -117,6 +117,7 @@ def test_processes_that_train_together_run_nothing_either(
     assert_error(done, "last.ckpt", "torch.load")
 
 
+@pytest.mark.slow
 def test_a_schedule_of_your_own_continues_where_it_is_typed_again(run: Run, trained: Any, folder: Path):
     own = ["hydra.run.dir=runs/homemade", "schedule._target_=homemade.Rate", "trainer.limit_train_batches=2"]
     (folder / "homemade.py").write_text(

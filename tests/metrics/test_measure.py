@@ -27,7 +27,7 @@ WITHOUT_METEOR = [name for name in METRICS if name != "meteor"]
 """METEOR's tables take 8 seconds."""
 
 
-@pytest.mark.parametrize("names", slow_after(1, [WITHOUT_METEOR, METRICS]), ids=len)
+@pytest.mark.parametrize("names", slow_after(1, [WITHOUT_METEOR, list(METRICS)]), ids=len)
 def test_every_metric_gives_its_figures_or_its_reason(names: Sequence[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(spice, "PACKAGE", Path("/nowhere"))
     monkeypatch.delenv(spice.FOLDER, raising=False)

@@ -105,6 +105,7 @@ def test_processes_learn_what_one_learns_from_their_batches_together(
         torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
     figures, others = (read_metrics(tmp_path / run / METRICS) for run in ("one", "three"))
     assert figures.keys() == others.keys()
+    assert len({frozenset(file.name for file in (tmp_path / run).iterdir()) for run in ("one", "three")}) == 1
     for name in figures.keys() - {"train/advantage_std"}:  # a process's own
         assert others[name] == pytest.approx(figures[name], rel=1e-4, abs=1e-5), name
 
@@ -131,6 +132,7 @@ def test_processes_that_draw_captions_of_their_own_stay_one_model(trained: Train
         assert [name for name, value in process["state"].items() if not torch.equal(value, first["state"][name])] == []
 
 
+@pytest.mark.slow
 def test_only_the_first_process_writes(trained: Trained, tmp_path: Path):
     """The others would leave files of their own, or overwrite its."""
     trained(tmp_path / "one", 1, 6)
