@@ -26,7 +26,8 @@ gc.set_threshold(20_000, 50, 50)  # a tenth of the time went into garbage collec
 FIXTURES = Path(__file__).with_name("fixtures")
 
 RUN_HERE = """
-import atexit, os, runpy, sys
+import atexit, os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores in its background
 os.chdir(folder)
 os.environ.update(environment)
 for descriptor, path in ((1, out), (2, err)):

@@ -346,6 +346,7 @@ def test_grids_of_a_shorter_precision_are_reported_from_the_others(dataset: Data
         open_features(few(dataset), encoder, tmp_path / "exact", False, short)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
 def test_a_store_is_the_same_whatever_computes_it(dataset: Dataset, tmp_path: Path):
     encoder, images = Encoder("test_efficientnet", "last", "random", size=64), few(dataset)

@@ -50,7 +50,7 @@ def test_a_stopped_run_prints_the_command_with_which_it_continues(
 ):
     name = f"runs/stopped, {number.name}"
     rare = [*STEPWISE, "checkpoint_interval_minutes=60", f"hydra.run.dir='{name}'"]
-    running = start("train", *rare, first="import signal; signal.signal(signal.SIGINT, signal.default_int_handler)")
+    running = start("train", *rare)
     while running.process.is_alive() and "epoch   1" not in running.out.read_text():
         time.sleep(0.01)
     stopped = kill(running, number)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from axe import faults
-from chromium import started_browser
+from chromium import sharing_contexts, started_browser
 from hostile_uploads import encoded, noise
 from PIL import Image
 from server_requests import caption
@@ -29,20 +29,19 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def open_tab() -> Iterator[Open]:
     with started_browser() as browser:
-        yield browser
+        yield sharing_contexts(browser)
 
 
 @pytest.fixture
-def open_site(browser: Any, served: Served) -> Iterator[Open]:
+def open_site(open_tab: Open, served: Served) -> Iterator[Open]:
     """Opens the page; at the end it has reported no error of its own on the console, and asked only its server."""
-    reported, asked, contexts = [], [], []
+    reported, asked, tabs = [], [], []
 
     def open_site(width: int = 1280, compared: bool = False, **choices: Any) -> Any:
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
-        contexts.append(browser.new_context(**settings))
-        tab = contexts[-1].new_page()
+        tabs.append(tab := open_tab(**settings))
         tab.on("console", lambda message: reported.append(message.text))
         tab.on("pageerror", lambda fault: reported.append(str(fault)))
         tab.on("dialog", lambda dialog: reported.append("a dialog"))
@@ -54,8 +53,8 @@ def open_site(browser: Any, served: Served) -> Iterator[Open]:
         return tab
 
     yield open_site
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert [one for one in reported if not one.startswith("Failed to load resource")] == []
     assert [url for url in asked if not url.startswith(("data:", f"blob:{served.address}", served.address))] == []
 
