@@ -72,7 +72,7 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
 @pytest.mark.parametrize(
     "settings",
     slow_after(
-        2,
+        1,
         [
             ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.samples=2"],
             ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from PIL import Image
 from runs import TINY, Run, assert_done, validated
-from slow_cases import slow_after
 from wandb_files import artifact_of, figures_of, read_wandb
 
 ITS_PLACE = """
@@ -112,7 +111,8 @@ def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, f
     assert logged(folder / "runs/shown") == logged(folder / "runs/plain")
 
 
-@pytest.mark.parametrize("end", slow_after(1, ["SIGKILL", "SIGSTOP"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGSTOP"])
 def test_training_continues_where_wandb_s_service_ends_or_hangs(
     run: Run, prepared: Any, folder: Path, tmp_path: Path, end: str
 ):

@@ -96,7 +96,8 @@ ENDS = {
     slow_after(
         1,
         [
-            ("joblib", [], SHARE, [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
+            ("joblib", [], SHARE, [light_command.KILLED]),
+            ("joblib", [], SHARE, [light_command.BROKEN, light_command.STOPPED]),
             ("submitit_local", [], "1", []),
             ("ray", RAY, "1", [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
         ],

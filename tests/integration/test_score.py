@@ -296,6 +296,7 @@ def test_a_fault_is_reported_in_a_sentence(score: Run, user: Path, settings: lis
     assert not (user / "scores.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GOLDENS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 @pytest.mark.parametrize("tokenizer", ["whitespace", "ptb"])
 def test_captions_of_others_get_the_scores_of_the_reference_implementations(score: Run, user: Path, tokenizer: str):

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,16 @@ def assert_all_different(trials: list[FrozenTrial], number: int = 12) -> None:
     assert len(set(points)) == number
 
 
+def test_a_search_has_the_trials_that_are_given_and_no_two_alike(run_light: Callable[..., Any], tmp_path: Path):
+    run = f"runpy.run_path({light_command.__file__!r}, run_name='__main__')"
+    line = ["train", "-m", *SPACE, "seed=range(20, 200)", "hydra.sweeper.n_trials=3"]
+    assert_done(run_light(run, *line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path)))
+    found = trials(tmp_path)
+    assert_all_different(found, 3)
+    assert all(trial.value == trial.params["seed"] + 0.5 for trial in found)
+
+
+@pytest.mark.slow
 def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tmp_path: Path):
     six = [*SPACE, "seed=range(20, 200)", "hydra.sweeper.n_trials=6"]
     process = start(tmp_path, *six)
