@@ -38,7 +38,7 @@ def main(config: DictConfig) -> None:
                 with TemporaryDirectory() as place, plain_torch():
                     write_formats(Path(place), other.graphs, ["onnx"], other.card, other.see_all(photographs))
                     shown.append(web.read_model(other.name, other.card, Path(place)))
-            web.write_web(folder / "web", shown, runtime, note_about(one.name for one in shown))
+            page_bytes = web.write_web(folder / "web", shown, runtime, note_about(one.name for one in shown))
         if package:
             wheel.write_wheel(folder, package, card)
         if "onnx" not in config.formats:
@@ -47,6 +47,10 @@ def main(config: DictConfig) -> None:
     checking.print_files(sizes)
     checking.print_rows(rows, len(images), "photographs" if found else "generated pictures")
     checking.print_scores(scores, f"{config.split}, beam 3")
+    if runtime:
+        print(
+            f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
+        )
     print(f"written to {output}")
 
 

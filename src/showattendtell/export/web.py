@@ -64,8 +64,8 @@ def find_runtime(archive: str | None, cache: Path) -> Path:
     return path
 
 
-def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str) -> None:
-    """Write the page of one model, or of several side by side, to a new folder.
+def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str) -> int:
+    """Write the page of one model, or of several side by side, to a new folder; return the bytes that it loads.
 
     Args:
         archive: the package onnxruntime-web.
@@ -95,6 +95,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     version = hashlib.sha256("".join(sha256(folder / name) for name in kept).encode()).hexdigest()[:16]
     script = fill("service_worker.js", files=["./", *kept], version=version)
     (folder / "service_worker.js").write_text(script, encoding="utf-8")
+    return total
 
 
 def read_model(name: str, card: Mapping[str, Any], folder: Path) -> WebModel:

@@ -13,6 +13,7 @@ from typing import Any
 from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
 from showattendtell.export.formats import CARD
+from showattendtell.runtime.tracing import quietly
 from showattendtell.visualization.rendering import fill
 
 SCRIPT = "captioner.py"
@@ -54,4 +55,5 @@ def write_wheel(folder: Path, package: str, card: Mapping[str, Any]) -> None:
         (source / "__init__.py").write_text(fill("wheel_init.py", **content), encoding="utf-8")
         for template, name in (("wheel.toml", "pyproject.toml"), ("wheel.md", "README.md")):
             Path(place, name).write_text(fill(template, **content), encoding="utf-8")
-        make_wheel_in(Path(place, "pyproject.toml"), folder)
+        with quietly():
+            make_wheel_in(Path(place, "pyproject.toml"), folder)
