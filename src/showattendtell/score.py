@@ -41,7 +41,10 @@ def _score_captions(config: DictConfig) -> None:
     learned = split_words(training_captions(training), config.tokenizer) if training else None
     print_notes(corpus.notes)
 
-    panels = {path: measure(words, corpus.references, config.metrics) for path, words in corpus.hypotheses.items()}
+    panels = {
+        path: measure(words, corpus.references, config.metrics, config.language)
+        for path, words in corpus.hypotheses.items()
+    }
     figures, diversity = {}, Diversity(learned)
     for file, panel in panels.items():
         diversity.reset()
@@ -70,7 +73,7 @@ def _score_captions(config: DictConfig) -> None:
             "images": len(corpus.images),
             "reference_captions": corpus.num_references,
             "metrics": list(config.metrics),
-            **{name: config[name] for name in ("tokenizer", "split", "partial", "resamples", "seed")},
+            **{name: config[name] for name in ("tokenizer", "language", "split", "partial", "resamples", "seed")},
             "hypotheses": describe(hypotheses),
             "references": describe(references),
             "training": describe(training),
@@ -105,7 +108,7 @@ def _score_metrics(config: DictConfig) -> None:
     corpus = in_words(MatchedCaptions(rated.images, rated.references, {source: rated.candidates}), config.tokenizer)
     clip = load_clip(config.clip) if config.clip else None
 
-    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics)
+    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics, config.language)
     by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
     if clip:
         paths = [str(Path(config.images).expanduser() / image) for image in rated.images]

@@ -124,6 +124,8 @@ def learn_vocabulary(
 def _moved(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:
     """Return phrases whose nouns are indices of plain words, with indices of these tokens."""
     num_plain = [len(tokenize(tokenizer.detokenize(words[: number + 1]))) for number in range(len(words))]
-    places = {phrase.noun: next((n for n, num in enumerate(num_plain) if num > phrase.noun), None) for phrase in phrases}
+    places = {
+        phrase.noun: next((n for n, num in enumerate(num_plain) if num > phrase.noun), None) for phrase in phrases
+    }
     moved = ((phrase, places[phrase.noun]) for phrase in phrases)
     return tuple(phrase._replace(noun=place) for phrase, place in moved if place is not None)

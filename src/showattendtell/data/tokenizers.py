@@ -18,7 +18,7 @@ from inspect import signature
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-import regex
+import regex  # type: ignore[import-untyped]
 from pydantic import StrictInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
@@ -69,6 +69,10 @@ class Tokenizer(ABC):
         for pattern, replacement in self.replacements:
             text = re.sub(pattern, replacement, text)
         return text
+
+    def joining(self) -> dict[str, Any]:
+        """Return how `detokenize` joins tokens, as plain data for programs without this package."""
+        return {"separator": self.separator, "replacements": [list(pair) for pair in self.replacements]}
 
     def parts(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Return the part of the sentence that each token adds, with the space before it; they join to the sentence."""

@@ -111,7 +111,11 @@ class Vocabulary:
     def language_token(self, language: str) -> int:
         """Return the id of a language. Raise `UserError` if it is none of the vocabulary's."""
         if language not in self.languages:
-            hint = did_you_mean(language, self.languages) if self.languages else "; it was trained in one language, so leave language out"
+            hint = (
+                did_you_mean(language, self.languages)
+                if self.languages
+                else "; it was trained in one language, so leave language out"
+            )
             raise UserError(f"the model does not write the language '{language}'{hint}")
         return len(SPECIAL) + self.languages.index(language)
 

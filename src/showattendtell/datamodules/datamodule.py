@@ -402,7 +402,9 @@ class Flickr8kDataModule(ReaderDataModule):
         skip_missing: bool = False,
         **options: Unpack[DataOptions],
     ):
-        read = partial(read_flickr8k, root, captions, absent, captions_per_image, skip_unreadable, entities, skip_missing)
+        read = partial(
+            read_flickr8k, root, captions, absent, captions_per_image, skip_unreadable, entities, skip_missing
+        )
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
 
 

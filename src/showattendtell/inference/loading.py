@@ -269,7 +269,7 @@ def load_models(
     """Load several checkpoints for an ensemble.
 
     Raises:
-        UserError: as `load_model`, or the vocabularies differ.
+        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding.
     """
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
@@ -278,7 +278,17 @@ def load_models(
                 f"{path} and {paths[0]} have different vocabularies, and cannot form an ensemble; "
                 "give checkpoints that were trained on the same captions with the same vocabulary.size"
             )
+    if decoding.language is not None:
+        models[0].module.vocabulary.language_token(decoding.language)
     return models
+
+
+def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:
+    """Return the languages of a model, of an ensemble those of the first; empty for a model of one language."""
+    first = checkpoint if isinstance(checkpoint, str) else checkpoint[0]
+    card, _ = read_checkpoint(find_model(first))
+    languages: list[str] = card.get("languages", [])
+    return languages
 
 
 def bundled_models() -> dict[str, Path]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.data.tokenizers import tokenize
+from showattendtell.data.tokenizers import CharacterTokenizer, WordTokenizer, tokenize
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
 
@@ -17,7 +17,7 @@ Words = Sequence[str]
 Caption = str | Words
 """A caption: words with spaces between, or a list of them."""
 
-TokenizerName = Literal["plain", "whitespace", "ptb"]
+TokenizerName = Literal["plain", "words", "characters", "whitespace", "ptb"]
 TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
 
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
@@ -29,8 +29,9 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
     """Split sentences into words.
 
     Args:
-        tokenizer: `plain`: lower case without punctuation, as for training; `whitespace`: unchanged; `ptb`: Stanford's
-            Penn Treebank tokenizer, lower case without punctuation, as used by the COCO evaluation.
+        tokenizer: `plain`: lower case without punctuation, split at white space; `words`: Unicode words in lower case,
+            of Chinese its characters; `characters`: letters and digits in lower case; `whitespace`: unchanged; `ptb`:
+            Stanford's Penn Treebank tokenizer, lower case without punctuation, as used by the COCO evaluation.
 
     Raises:
         MetricError: Stanford's tokenizer cannot be run.
@@ -40,6 +41,11 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
     if tokenizer == "plain":
         return [list(tokenize(sentence)) for sentence in sentences]
+    if tokenizer == "words":
+        return [list(WordTokenizer().tokenize(sentence)) for sentence in sentences]
+    if tokenizer == "characters":
+        split = CharacterTokenizer(lowercase=True).tokenize
+        return [[one for one in split(sentence) if one[0].isalnum()] for sentence in sentences]
     if tokenizer == "whitespace":
         return [sentence.split() for sentence in sentences]
     # ptb: one run of the program for all sentences, one per line

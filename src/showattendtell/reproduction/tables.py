@@ -217,7 +217,7 @@ def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
     from showattendtell.config.instantiate import build
 
     config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
-    return config.tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
+    return config.tokenizer or "plain", json.loads(json.dumps(build(config.decoding).describe()))
 
 
 def _stamp(file: Path) -> tuple[int, int]:
