@@ -188,7 +188,7 @@ def _caption_split(config: DictConfig) -> None:
     dataset = build(settings.dataset)
     if first.language is not None:
         dataset = in_language(dataset, first.language)
-    words_of = attrgetter("words")
+    words_of: Callable[[Any], Sequence[str]] = attrgetter("words")
     if not isinstance(first.vocabulary.tokenizer, PlainTokenizer):
         tokenize = WordTokenizer().tokenize
         dataset, words_of = tokenized(dataset, WordTokenizer()), lambda output: tokenize(output.caption)

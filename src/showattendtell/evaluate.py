@@ -24,12 +24,12 @@ def main(config: DictConfig) -> float:
     from showattendtell.errors import UserError
     from showattendtell.inference.loading import languages_of_model
 
-    languages = [config.language] if config.language else languages_of_model(config.checkpoint) or [None]
-    if config.output and len(languages) > 1:
+    languages = languages_of_model(config.checkpoint) if config.language is None else []
+    if config.output and languages:
         raise UserError(
             f"output is one file, and the model writes {', '.join(languages)}; choose one with language=..."
         )
-    return mean(_evaluate(with_overrides(config, language=language)) for language in languages)
+    return mean(_evaluate(with_overrides(config, language=each)) for each in languages or [config.language])
 
 
 def _evaluate(config: DictConfig) -> float:

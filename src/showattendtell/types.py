@@ -236,7 +236,7 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     words      the words without `<eos>`, if the tokens have been decoded: the text of each token without spaces
     calibrated_log_probs  (T,) calibrated log p of each token, if the model is calibrated
     unsure     whether the image is unlike those that the calibrated model was trained on
-    parts      the part of the caption that each word adds, with the space before it; empty if words are joined by spaces
+    parts      what each word adds to the caption, with the space before it; empty if words are joined by spaces
     """
 
     tokens: list[int]

@@ -110,13 +110,10 @@ class Vocabulary:
 
     def language_token(self, language: str) -> int:
         """Return the id of a language. Raise `UserError` if it is none of the vocabulary's."""
+        if not self.languages:
+            raise UserError(f"the model does not write '{language}', it has one language; leave language out")
         if language not in self.languages:
-            hint = (
-                did_you_mean(language, self.languages)
-                if self.languages
-                else "; it was trained in one language, so leave language out"
-            )
-            raise UserError(f"the model does not write the language '{language}'{hint}")
+            raise UserError(f"the model does not write '{language}'{did_you_mean(language, self.languages)}")
         return len(SPECIAL) + self.languages.index(language)
 
     def coverage(self, captions: Iterable[Sequence[str]]) -> float:

@@ -77,8 +77,8 @@ def write_card(
 ) -> dict[str, Any]:
     """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts.
 
-    `load_model` reads the settings `encoder`, `attention`, `decoder` and `tokenizer`; `evaluate` also `dataset`, `cache`, `features`
-    and `seed`.
+    `load_model` reads the settings `encoder`, `attention`, `decoder` and `tokenizer`; `evaluate` also `dataset`,
+    `cache`, `features` and `seed`.
     """
     return {
         CARD: {

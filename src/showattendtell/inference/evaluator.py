@@ -132,7 +132,7 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """Load the checkpoints and the split that the configuration of a command names.
 
     Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
-    the first checkpoint, with captions in its tokens and, for a model of several languages, in the language to generate.
+    the first checkpoint, with captions in its tokens, and in the chosen language for a model of several.
 
     Raises:
         UserError: a checkpoint, a setting or the data set is wrong.

@@ -164,10 +164,8 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
         silent = compress(corpus.images, (not caption for caption in captions))
         notes[f"{path}: captions without words score 0"] = list(silent)
     if tokenizer in ("plain", "whitespace", "ptb") and 2 * sum(map(is_unspaced, sentences)) > len(sentences):
-        silent = (
-            f"captions without spaces between words are one word each with tokenizer={tokenizer}; set tokenizer=words"
-        )
-        corpus = corpus._replace(notes=(*corpus.notes, silent))
+        note = f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words"
+        corpus = corpus._replace(notes=(*corpus.notes, note))
     counted = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
     return MatchedCaptions(corpus.images, spoken, hypotheses, (*corpus.notes, *counted))
 

@@ -314,10 +314,8 @@ class InitialCheckpoint(NamedTuple):
         """
         theirs = {**PLAIN, **self.card["config"].get("tokenizer", {})}
         if theirs != to_plain(config["tokenizer"]):
-            raise UserError(
-                f"{self.file} was trained with {', '.join(f'tokenizer.{name}={x}' for name, x in theirs.items())}; give "
-                "the same"
-            )
+            given = ", ".join(f"tokenizer.{name}={value}" for name, value in theirs.items())
+            raise UserError(f"{self.file} was trained with another tokenizer; give the same: {given}")
         vocabulary = read_vocabulary(self.card, build(config["tokenizer"]), self.file)
         if languages_of(dataset) != vocabulary.languages:
             ours, before = (", ".join(each) or "one" for each in (languages_of(dataset), vocabulary.languages))
