@@ -62,7 +62,9 @@ class CaptionerEnsemble:
         self._decoding, self._calibration = models[0].decoding, calibration
         self._language = models[0].language
         if self._language is not None:
-            self._decoding = replace(self._decoding, language=self._language)
+            # one more token, of the language, which is removed from the captions
+            longest = self._decoding.max_length + 1
+            self._decoding = replace(self._decoding, language=self._language, max_length=longest)
         self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
         self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
 

@@ -18,7 +18,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
-from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, words_of
+from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of
 from showattendtell.visualization.tables import print_notes
 
 DIFFERENCE = 1e-3
@@ -122,8 +122,8 @@ def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], ca
         outcomes.append(outcome)
         if not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
-                f"{name} says '{' '.join(words_of(caption, card))}' (log p {caption.log_prob:.3f}) of picture "
-                f"{number}, and PyTorch '{' '.join(words_of(other, card))}' ({other.log_prob:.3f}); their "
+                f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of picture "
+                f"{number}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
                 f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
             )
     same, log_p, maps = zip(*outcomes, strict=True)
