@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.languages import learn_vocabulary
+from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
@@ -64,13 +64,10 @@ def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
 
 def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
     """Build the tokenizer and the vocabulary of a training configuration from the training captions."""
-    settings = config["vocabulary"]
-
-    def make(size: int, **parts: Any) -> Vocabulary:
-        vocabulary: Vocabulary = build(settings, **parts)
-        return vocabulary
-
-    return learn_vocabulary(dataset, build(config["tokenizer"]), settings["size"], make)
+    tokenizer = build(config["tokenizer"])
+    captions, languages = train_tokenizer(tokenizer, dataset, config["vocabulary"]["size"])
+    vocabulary: Vocabulary = build(config["vocabulary"], captions=captions, tokenizer=tokenizer, languages=languages)
+    return vocabulary
 
 
 def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:

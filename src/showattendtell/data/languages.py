@@ -7,7 +7,7 @@ from pydantic import Field
 
 from showattendtell.data.assembly import map_captions
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer, tokenize
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
+from showattendtell.data.vocabulary import SPECIAL
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.settings import Text
 from showattendtell.types import Caption, Dataset, Example, Phrase
@@ -104,21 +104,18 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
     return map_captions(dataset, change)
 
 
-def learn_vocabulary(
-    dataset: Dataset, tokenizer: Tokenizer, size: int, build: Callable[..., Vocabulary] = Vocabulary.build
-) -> Vocabulary:
-    """Train a tokenizer on the training captions, and build their vocabulary.
+def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """Train a tokenizer on the training captions. Return their tokens and their languages, for `Vocabulary.build`.
 
     Args:
         size: V, special words included.
-        build: the method `Vocabulary.build`, or one with the same arguments.
     """
     languages = languages_of(dataset)
     train = dataset._replace(splits={"train": dataset.split("train")})
     sentences = (caption.written for example in train.examples() for caption in example.captions)
     tokenizer.train(sentences, size - len(SPECIAL) - len(languages))
     captions = [caption.words for example in tokenized(train, tokenizer).examples() for caption in example.captions]
-    return build(captions=captions, size=size, tokenizer=tokenizer, languages=languages)
+    return captions, languages
 
 
 def _moved(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:

@@ -57,7 +57,7 @@ class Tokenizer(ABC):
     """
 
     separator = " "
-    replacements: tuple[tuple[str, str], ...] = ()
+    replacements = tuple[tuple[str, str], ...]()
 
     @abstractmethod
     def tokenize(self, sentence: str) -> tuple[str, ...]:

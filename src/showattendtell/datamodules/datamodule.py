@@ -19,7 +19,7 @@ from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
-from showattendtell.data.languages import CaptionFiles, in_language, learn_vocabulary, tokenized
+from showattendtell.data.languages import CaptionFiles, in_language, tokenized, train_tokenizer
 from showattendtell.data.shapes import read_shapes
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
@@ -343,9 +343,13 @@ class ReaderDataModule(CaptionDataModule):
         """Read the data set and build the vocabulary; every stage loads all splits."""
         if self.dataset is None:
             source, dataset = self._images
-            tokenizer = self._tokenizer or PlainTokenizer()
-            vocabulary = self._given_vocabulary or learn_vocabulary(dataset, tokenizer, self._vocabulary_size)
+            vocabulary = self._given_vocabulary or self._build_vocabulary(dataset)
             self._open(tokenized(dataset, vocabulary.tokenizer), vocabulary, source)
+
+    def _build_vocabulary(self, dataset: Dataset) -> Vocabulary:
+        tokenizer = self._tokenizer or PlainTokenizer()
+        captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
+        return Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with which `evaluate` opens the same images; `dataset` is None if the reader cannot be
