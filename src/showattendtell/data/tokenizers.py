@@ -227,6 +227,7 @@ class SubwordTokenizer(Tokenizer):
             vocab_size=size + 1, limit_alphabet=size, special_tokens=[_UNKNOWN], show_progress=False
         )
         self._trained.train_from_iterator([_normalized(one, self.lowercase) for one in sentences], trainer)
+        self.load_state(self.state())  # without the special token, which would be found in sentences
 
     @property
     def tokens(self) -> tuple[str, ...] | None:

@@ -467,7 +467,7 @@ class CustomDataModule(ReaderDataModule):
         root: str,
         encoder: str | Encoder | None = None,
         batch_size: int = 64,
-        captions: str | None = None,
+        captions: CaptionFiles | None = None,
         images: str | None = None,
         splits: str | None = None,
         val: float = 0.1,
