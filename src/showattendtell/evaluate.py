@@ -115,7 +115,7 @@ def _score_captions(
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
-            "tokenizer": trial.scoring_tokenizer(config.tokenizer),
+            "tokenizer": trial.scoring_tokenizer(config.get("tokenizer")),
             "decoding": trial.writers[0].module.decoding.describe(),
             "captions": {image: trial.sentence(captions[0]) for image, captions in written.items()},
             "references": references,

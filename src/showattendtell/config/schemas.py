@@ -12,7 +12,6 @@ from pydantic import Field
 from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 
 Split = Literal["train", "val", "test"]
-ScoreTokenizer = Literal["plain", "words", "characters", "whitespace", "ptb"]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 """One text, or a list of at least one."""
 
@@ -138,9 +137,6 @@ class EvaluateConfig(ModelConfig):
 
     Attributes:
         split: the images to caption.
-        tokenizer: how captions are split into words to be scored: plain, lower case without punctuation; words, Unicode
-            words, of Chinese its characters; characters; whitespace, cased and with punctuation as they were written;
-            or ptb, Stanford's. By default plain for a model with tokenizer=plain, else words.
         metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
@@ -156,7 +152,6 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    tokenizer: ScoreTokenizer | None
     metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
     clip: Text | None
     output: Text | None
@@ -283,9 +278,6 @@ class ScoreConfig:
         references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
             default the references in the result files of evaluate.
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
-        tokenizer: how sentences are split into words: plain, lower case without punctuation; words, Unicode words, of
-            Chinese its characters; characters; whitespace, as written; or ptb, Stanford's tokenizer as the COCO server
-            has it.
         language: the language of the captions, as a code such as de; METEOR is for English, and missing for others.
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
         partial: score the images that have captions, if not all have.
@@ -302,7 +294,6 @@ class ScoreConfig:
     hypotheses: Texts | None
     references: Texts | None
     split: Text | None
-    tokenizer: ScoreTokenizer
     language: Text
     metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
     partial: bool

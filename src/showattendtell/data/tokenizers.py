@@ -120,6 +120,13 @@ class PlainTokenizer(Tokenizer):
         return tokenize(sentence)
 
 
+class WhitespaceTokenizer(Tokenizer):
+    """Words between white space, with case and punctuation as they were written."""
+
+    def tokenize(self, sentence: str) -> tuple[str, ...]:
+        return tuple(map(sys.intern, sentence.split()))
+
+
 # scripts without spaces between words: Thai and Lao, Myanmar, Khmer; Japanese kana and Chinese characters
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"

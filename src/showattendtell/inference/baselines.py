@@ -53,7 +53,7 @@ def score_baselines(
     }
     sentences = {Path(name): said for name, said in captions.items()}
     matched, language = MatchedCaptions(list(written), list(references), sentences), run.language or ENGLISH
-    corpus = in_words(matched, run.scoring_tokenizer(config.tokenizer))
+    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     scores: dict[str, dict[str, Any]] = {}
     for name in (CONSTANT, NEAREST):
         panel = measure(corpus.hypotheses[Path(name)], corpus.references, names, language)

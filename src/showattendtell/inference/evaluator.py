@@ -28,6 +28,7 @@ from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.metrics.bootstrap import corpus_figures, image_scores
 from showattendtell.metrics.clip_score import Clip
+from showattendtell.metrics.tokenizers import scoring_name
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
@@ -74,10 +75,12 @@ class EvaluationRun(NamedTuple):
         """The language of the captions; empty if the data set does not say it."""
         return language_of(self.examples)
 
-    def scoring_tokenizer(self, chosen: str | None) -> str:
-        """Return the tokenizer that captions are scored with; by default `plain`, or `words` for a model with another
-        tokenizer than the plain one."""
-        return chosen or ("plain" if isinstance(self.vocabulary.tokenizer, PlainTokenizer) else "words")
+    def scoring_tokenizer(self, chosen: Config | None) -> str:
+        """Return the name of the tokenizer that captions are scored with; by default `plain`, or `words` for a model
+        with another tokenizer than the plain one."""
+        if chosen is not None:
+            return scoring_name(chosen)
+        return "plain" if isinstance(self.vocabulary.tokenizer, PlainTokenizer) else "words"
 
     def sentence(self, words: Sequence[str]) -> str:
         """Return a generated caption as a sentence."""
@@ -200,7 +203,7 @@ def score(
     learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
     sentences = list(map(run.sentence, said))
     matched = MatchedCaptions(list(written), list(references.values()), {Path(run.checkpoints[0]): sentences})
-    corpus = in_words(matched, run.scoring_tokenizer(config.tokenizer))
+    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
     panel = measure(

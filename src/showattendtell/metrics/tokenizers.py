@@ -3,13 +3,13 @@
 Compare only scores of captions from the same tokenizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.data.tokenizers import CharacterTokenizer, WordTokenizer, tokenize
+from showattendtell.data.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, tokenize
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
 
@@ -23,6 +23,35 @@ TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
 TIME_LIMIT = 600.0
 """Seconds; 30,000 sentences take about 1."""
+
+
+class PTBTokenizer(Tokenizer):
+    """Stanford's Penn Treebank tokenizer, lower case without punctuation. It starts a program at every call."""
+
+    def tokenize(self, sentence: str) -> tuple[str, ...]:
+        return tuple(split_sentences([sentence], "ptb")[0])
+
+    def train(self, sentences: Iterable[str], size: int) -> None:
+        raise UserError("tokenizer=ptb is for scores; train with another one, such as plain or words")
+
+
+TARGETS = {
+    "showattendtell.data.tokenizers.PlainTokenizer": "plain",
+    "showattendtell.data.tokenizers.WordTokenizer": "words",
+    "showattendtell.data.tokenizers.CharacterTokenizer": "characters",
+    "showattendtell.data.tokenizers.WhitespaceTokenizer": "whitespace",
+    "showattendtell.metrics.tokenizers.PTBTokenizer": "ptb",
+}
+"""Names of the tokenizers for scores by their classes in the config group `tokenizer`."""
+
+
+def scoring_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of a tokenizer for scores, given its settings. Raise `UserError` for one of training only."""
+    target = settings["_target_"]
+    if target not in TARGETS or len(settings) > 1:
+        option = target.rpartition(".")[2]
+        raise UserError(f"{option} is for training; score with tokenizer={', '.join(TOKENIZERS)}, without settings")
+    return TARGETS[target]
 
 
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
