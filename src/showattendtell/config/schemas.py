@@ -117,11 +117,14 @@ class ModelConfig:
             their probabilities and shows the attention maps of the first.
         seed: seed of random draws by hard attention and decoding=sample.
         device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+        language: the language of the captions, as a code such as de, for a model that was trained on several; by
+            default its first one, and for evaluate all, one after the other.
     """
 
     checkpoint: Texts
     seed: NonNegativeInt
     device: Text
+    language: Text | None
 
 
 CaptionMetric = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
@@ -134,8 +137,6 @@ class EvaluateConfig(ModelConfig):
 
     Attributes:
         split: the images to caption.
-        tokenizer: how captions are split into words: plain, as for training; whitespace, cased and with punctuation as
-            they were written; or ptb, Stanford's.
         metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
@@ -151,7 +152,6 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    tokenizer: Literal["plain", "whitespace", "ptb"]
     metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
     clip: Text | None
     output: Text | None
@@ -294,8 +294,7 @@ class ScoreConfig:
         references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
             default the references in the result files of evaluate.
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
-        tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written; or
-            ptb, Stanford's tokenizer as the COCO server has it.
+        language: the language of the captions, as a code such as de; METEOR is for English, and missing for others.
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
         partial: score the images that have captions, if not all have.
         training: a file or files of training captions, to count the generated captions that are not among them.
@@ -311,7 +310,7 @@ class ScoreConfig:
     hypotheses: Texts | None
     references: Texts | None
     split: Text | None
-    tokenizer: Literal["plain", "whitespace", "ptb"]
+    language: Text
     metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
     partial: bool
     training: Texts | None

@@ -272,7 +272,7 @@ class CaptionDataset(TorchDataset[Batch]):
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
         self.tokens = PackedTokens(
-            vocabulary.encode(caption.words) for example in examples for caption in example.captions
+            vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
         )
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self._held = images, False

@@ -20,7 +20,7 @@ from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCapt
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.export.loading import ExportModel
-from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, words_of
+from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of, words_of
 from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.types import Dataset
 from showattendtell.visualization.tables import print_notes
@@ -135,8 +135,8 @@ def compare(
         outcomes.append(outcome)
         if exact and not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
-                f"{name} says '{' '.join(words_of(caption, card))}' (log p {caption.log_prob:.3f}) of picture "
-                f"{number}, and PyTorch '{' '.join(words_of(other, card))}' ({other.log_prob:.3f}); their "
+                f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of picture "
+                f"{number}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
                 f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
             )
     same, log_p, maps = zip(*outcomes, strict=True)

@@ -104,6 +104,8 @@ def metadata_of(
         "version": __version__,
         "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
         "vocabulary": list(model.vocabulary.words),
+        "detokenizer": model.vocabulary.tokenizer.joining(),
+        "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
         "never_said": list(NEVER),
         "precision": precision,

@@ -2,12 +2,14 @@
 
     python run_onnx.py photo.jpg other.jpg              beam 3
     python run_onnx.py photo.jpg --beam 1 --where       greedy, with the region of each word
+    python run_onnx.py photo.jpg --language de          for a model of several languages
 
 Sizes: I images, B captions, T steps, L regions, V words, S the side of what the encoder sees.
 """
 
 import argparse
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -136,28 +138,51 @@ def _typed(pixels: ndarray, card: Card) -> ndarray:
     return pixels if card["preprocessing"]["pixels"] == "uint8" else pixels.astype(np.float32) / 255
 
 
-def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
+def language_token(card: Card, language: str | None) -> int | None:
+    """Return the token of a language, by default the first; None for a model of one language."""
+    languages = card.get("languages", {})
+    if language and language not in languages:
+        raise ValueError(
+            f"the model does not write the language '{language}'; known are {', '.join(languages) or 'none'}"
+        )
+    return languages[language or next(iter(languages))] if languages else None
+
+
+def greedy_search(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[OnnxCaption]:
     """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
-    captions = []
-    for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card)), strict=True):
+    captions, token = [], language_token(card, language)
+    languages = [] if token is None else [np.full(len(pixels), token, np.int64)]
+    for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card), *languages), strict=True):
         words = tokens.tolist()
         length = words.index(card["special"]["eos"]) + 1 if card["special"]["eos"] in words else len(words)
         captions.append(OnnxCaption(words[:length], float(log_prob), attention[:length], gates[:length]))
     return captions
 
 
-def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxCaption:
-    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
-    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
+def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None) -> list[Any]:
+    """Return the regions and keys of one image, the state before the first word, and the token to read first."""
     [regions] = graphs["encode"](_typed(pixels, card))
     keys, hidden, cell = graphs["begin"](regions)
+    first, token = card["special"]["start"], language_token(card, language)
+    if token is not None:  # the language is the first word
+        last = (np.zeros(1, np.int64), hidden, cell, np.array([first], np.int64))
+        *_, hidden, cell = graphs["step"](regions, keys, *last)
+        first = token
+    return [regions, keys, hidden, cell, first]
+
+
+def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language: str | None = None) -> OnnxCaption:
+    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
+    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
+    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
-    words, parents, ended = [card["special"]["start"]], [0], None
+    words, parents, ended = [first], [0], None
+    never = [*card["never_said"], *card.get("languages", {}).values()]
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
-        continued = _continue(open_captions, log_probs, card["never_said"], 2 * beam)
+        continued = _continue(open_captions, log_probs, never, 2 * beam)
         least = -np.inf if ended is None else ended.log_prob
         for score, parent, word in continued[:beam]:
             if word == card["special"]["eos"] and score > least:
@@ -171,15 +196,16 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxC
     return ended or open_captions[0]
 
 
-def assess(graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption) -> tuple[float, bool]:
+def assess(
+    graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption, language: str | None = None
+) -> tuple[float, bool]:
     """Return the confidence of a caption of one image, 0 to 1, and whether the model is unsure of the image.
 
     The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
     """
-    [regions] = graphs["encode"](_typed(pixels, card))
-    keys, hidden, cell = graphs["begin"](regions)
+    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     image_index, total = np.zeros(1, np.int64), 0.0
-    for last, word in zip([card["special"]["start"], *caption.tokens], caption.tokens, strict=False):
+    for last, word in zip([first, *caption.tokens], caption.tokens, strict=False):
         read = np.array([last], np.int64)
         log_probs, _, _, hidden, cell = graphs["step"](regions, keys, image_index, hidden, cell, read)
         total += float(_calibrate(log_probs[0], card)[word])
@@ -222,23 +248,33 @@ def words_of(caption: OnnxCaption, card: Card) -> list[str]:
     return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
 
 
-def caption(photograph: str | Path | Image.Image, beam: int = 3) -> CaptionedPhotograph:
+def sentence_of(caption: OnnxCaption, card: Card) -> str:
+    """Return the caption as a sentence."""
+    joining = card.get("detokenizer", {"separator": " ", "replacements": []})
+    text = joining["separator"].join(words_of(caption, card))
+    for pattern, replacement in joining["replacements"]:
+        text = re.sub(pattern, replacement, text)
+    return str(text)
+
+
+def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str | None = None) -> CaptionedPhotograph:
     """Caption a photograph with the graphs in the folder of this file.
 
     Args:
         photograph: a file or an image.
         beam: open captions of beam search; 1 is greedy.
+        language: of the caption, for a model of several; its first one by default.
 
     Raises:
-        ValueError: the photograph cannot be read.
+        ValueError: the photograph cannot be read, or the model does not have the language.
     """
     card, graphs = load(Path(__file__).parent)
     pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
-    found = beam_search(graphs, card, pixels, beam)
-    confidence, unsure = assess(graphs, card, pixels, found)
+    found = beam_search(graphs, card, pixels, beam, language)
+    confidence, unsure = assess(graphs, card, pixels, found, language)
     words = words_of(found, card)
     maps = found.attention[: len(words)].reshape(-1, *card["grid"])
-    return CaptionedPhotograph(" ".join(words), words, confidence, unsure, maps, found.gates[: len(words)])
+    return CaptionedPhotograph(sentence_of(found, card), words, confidence, unsure, maps, found.gates[: len(words)])
 
 
 def print_places(found: CaptionedPhotograph) -> None:
@@ -253,13 +289,14 @@ def main() -> int:
     parser.add_argument("photographs", nargs="+", type=Path)
     parser.add_argument("--beam", type=int, default=3, help="open captions of an image; 1 is greedy (default: 3)")
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
+    parser.add_argument("--language", help="language of the caption, for a model of several (default: its first)")
     given = parser.parse_args()
     if given.beam < 1:
         parser.error(f"--beam must be 1 or more, got {given.beam}")
     failed = 0
     for path in given.photographs:
         try:
-            found = caption(path, given.beam)
+            found = caption(path, given.beam, given.language)
         except ValueError as fault:
             print(fault, file=sys.stderr)
             failed = 1

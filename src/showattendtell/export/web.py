@@ -77,8 +77,15 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
-    modes = [{"name": model.name, "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs)} for model in models]
-    overview = {"models": modes, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
+    about = [
+        {
+            "name": model.name,
+            "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs),
+            "languages": list(model.card["languages"]),
+        }
+        for model in models
+    ]
+    overview = {"models": about, "formats": FORMATS, "beam_size": 3, "limits": {"file_megabytes": MEGABYTES}}
     page = {"overview": overview, "note": note, "beams": MOST_BEAMS, "gated": [True, False], "examples": EXAMPLES}
     texts = {
         "index.html": fill("web.html", bytes=total, **page),

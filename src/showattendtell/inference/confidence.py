@@ -176,7 +176,7 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
     print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
     nothing, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
     batches = read_regions(predictor, run.examples)
-    captions = [predictor.module.vocabulary.encode(said[0]) for said in written.values()]
+    captions = [predictor.module.vocabulary.encode(said[0], run.language) for said in written.values()]
     for regions in batches:
         own = [
             [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]

@@ -65,6 +65,8 @@ def check_faithfulness(run: EvaluationRun) -> None:
     """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
     if len(run.models) > 1:
         raise UserError("faithfulness is scored for one model; give a single checkpoint, or leave it out of metrics")
+    if run.vocabulary.languages:
+        raise UserError("faithfulness is scored for models of one language; leave it out of metrics")
     check_intervention(run.models[0].module)
 
 

@@ -118,12 +118,19 @@ def maps_at_nouns(
     caption. With several processes each one yields a part."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
-    selected = shard([number for number, nouns in enumerate(phrases) if nouns])
+    selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), _words_before(module)
     for together, trace in _trace(module, captions, selected, "looking", silent):
         for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
             seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
             for phrase in phrases[number]:
-                yield GroundedWord(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+                yield GroundedWord(
+                    alpha[phrase.noun + before].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind
+                )
+
+
+def _words_before(module: ImageCaptioner) -> int:
+    """Return the number of tokens before the words of a caption: 1, its language, for a model of several."""
+    return int(bool(module.vocabulary.languages))
 
 
 def maps_of_captions(

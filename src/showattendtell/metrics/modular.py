@@ -46,6 +46,13 @@ from showattendtell.metrics.spice import measure_spice
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 from showattendtell.types import Box
 
+ENGLISH = "en"
+ENGLISH_ONLY = {
+    "meteor": "METEOR needs tables of paraphrases, and pycocoevalcap has those of English only",
+    "spice": "SPICE parses English",
+}
+"""Metrics of English captions, and why they are."""
+
 
 class _Gathered(Metric):
     """A score that needs all items at once.
@@ -191,13 +198,17 @@ class CaptionMetrics(NamedTuple):
 
 
 def measure(
-    hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]], metrics: Sequence[str]
+    hypotheses: Sequence[Caption],
+    references: Sequence[Sequence[Caption]],
+    metrics: Sequence[str],
+    language: str = ENGLISH,
 ) -> CaptionMetrics:
     """Return the statistics of a corpus for several metrics. A metric that fails does not prevent the others.
 
     Args:
         hypotheses, references: as for `CaptionScore.update`.
         metrics: names from `METRICS`.
+        language: code of the captions' language. Metrics for English are missing for another one.
 
     Raises:
         UserError: a metric is unknown.
@@ -209,6 +220,9 @@ def measure(
     pair_up(hypotheses, references)
     panel = CaptionMetrics({}, {})
     for name in metrics:
+        if language != ENGLISH and name in ENGLISH_ONLY:
+            panel.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
+            continue
         try:
             metric = CLASSES[name]()
             metric.update(hypotheses, references)

@@ -196,7 +196,8 @@ class Service:
     def overview(self) -> ModelsResponse:
         return ModelsResponse(
             models=[
-                ModelInfo(name=name, hard_attention=bool(model.hard)) for name, model in self.models.by_name.items()
+                ModelInfo(name=name, hard_attention=bool(model.hard), languages=model.languages)
+                for name, model in self.models.by_name.items()
             ],
             beam_size=self.models.beam_size,
             attention=[*get_args(AttentionMode)],
@@ -254,7 +255,7 @@ def _draw(_: list[Upload], outputs: Outputs) -> bytes:
     from showattendtell.visualization.heatmaps import heatmap_figure
 
     [[output]] = outputs.values()
-    return encode(heatmap_figure(*output.as_drawn()))
+    return encode(heatmap_figure(*output.as_drawn(), output.caption))
 
 
 @router.get("/api/models")

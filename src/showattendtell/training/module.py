@@ -7,12 +7,16 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from showattendtell.config.compose import PLAIN
 from showattendtell.config.entry_point import Choices
+from showattendtell.config.instantiate import build
+from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -20,7 +24,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.checkpoints import CARD, write_card
+from showattendtell.inference.checkpoints import CARD, read_vocabulary, write_card
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
@@ -276,7 +280,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def predict_step(self, batch: ImageBatch, index: int, dataloader_idx: int = 0) -> dict[str, str]:
         """Return each image's caption by image name."""
         best = [captions[0].tokens for captions in self.generate(batch.images)]
-        return {name: " ".join(self.vocabulary.decode(tokens)) for name, tokens in zip(batch.names, best, strict=True)}
+        return {name: self.vocabulary.text(tokens) for name, tokens in zip(batch.names, best, strict=True)}
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")
@@ -330,6 +334,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         }
         names = {name: self.hparams[name] for name in ("attention", "decoder")}
         config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
+        if not isinstance(self.vocabulary.tokenizer, PlainTokenizer):
+            config["tokenizer"] = self.vocabulary.tokenizer.settings()
         chosen = Choices({**names, "dataset": dataset.name}, [])
         return write_card(config, chosen, self.vocabulary, self.encoder, dataset)
 
@@ -339,7 +345,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             settings = {**checkpoint[CARD]["config"]["encoder"], "weights": "random"}
             settings.pop("_target_")
-            self.vocabulary = self.vocabulary or Vocabulary(checkpoint[CARD]["vocabulary"])
+            if self.vocabulary is None:
+                tokenizer = build(DictConfig(checkpoint[CARD]["config"].get("tokenizer", PLAIN)))
+                self.vocabulary = read_vocabulary(checkpoint[CARD], tokenizer, "the checkpoint")
             self.encoder = self.encoder or Encoder(**settings)
             self._build()
         elif rank() == 0:  # its sums cover all processes

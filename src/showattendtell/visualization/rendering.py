@@ -50,6 +50,16 @@ EXAMPLES = (
 """The photographs that pages offer to try; licensed CC BY 2.0."""
 
 
+def spaces_before(words: Sequence[str], caption: str) -> list[bool]:
+    """Return whether there is a space before each word in the caption; true for all without a caption."""
+    spaced, end = [], 0
+    for word in words:
+        start = caption.find(word, end)
+        spaced.append(start < 1 or caption[start - 1] == " ")
+        end = max(end, start + len(word))
+    return spaced
+
+
 def fill(template: str, **content: object) -> str:
     """Render a template of this package; in HTML, values are escaped."""
     templates = Environment(

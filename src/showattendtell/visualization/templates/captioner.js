@@ -145,6 +145,12 @@ function continuations(captions, logProbs, words, never, number) {
   return best;
 }
 
+/** The words of a caption as a sentence. */
+function join(words, {separator, replacements}) {
+  const replace = (text, [pattern, other]) => text.replace(new RegExp(pattern, "gu"), other);
+  return replacements.reduce(replace, words.join(separator));
+}
+
 /** log p of a word of a row of log p (V,), calibrated as `run_onnx.py` does; as it is without a calibration. */
 function calibrated(logProbs, word, calibration) {
   if (!calibration) return logProbs[word];
@@ -158,19 +164,24 @@ function calibrated(logProbs, word, calibration) {
 
 /**
  * Caption an image by beam search for the likeliest caption with `beam` open captions. Hard attention attends in this
- * `mode`, if there is a graph for it.
+ * `mode`, if there is a graph for it. A model of several languages writes `language`, or its first one.
  *
- * Returns {words, logProb, confidence, unsure, steps}; a step has {word, confidence, attention (L), gate}.
+ * Returns {text, words, logProb, confidence, unsure, steps}; a step has {word, confidence, attention (L), gate}.
  */
-export async function caption(graphs, card, pixels, beam, mode) {
+export async function caption(graphs, card, pixels, beam, mode, language) {
   const attend = graphs[`step_${mode}`] ?? graphs.step;
-  const side = card.preprocessing.crop, {start, eos} = card.special, never = new Set(card.never_said);
+  const side = card.preprocessing.crop, {start, eos} = card.special, languages = Object.values(card.languages);
+  const never = new Set([...card.never_said, ...languages]);
   const [regions] = await graphs.encode({data: pixels, dims: [1, 3, side, side]});
   let [keys, hidden, cell] = await graphs.begin(regions);
   const [, count] = regions.dims, vocabulary = card.vocabulary.length;
   let open = [{steps: [], logProb: 0}], words = [start], parents = [0], ended = null;
+  const integers = values => ({data: BigInt64Array.from(values, BigInt), dims: [values.length]});
+  if (languages.length) {  // the language is the first word
+    words = [card.languages[language] ?? languages[0]];
+    [, , , hidden, cell] = await attend(regions, keys, integers([0]), hidden, cell, integers([start]));
+  }
   for (let step = 0; step < card.max_length; step++) {
-    const integers = values => ({data: BigInt64Array.from(values, BigInt), dims: [values.length]});
     const images = integers(words.map(() => 0)), last = integers(words);
     const outputs = await attend(regions, keys, images, select(hidden, parents), select(cell, parents), last);
     const [logProbs, attention, gates] = outputs.map(({data}) => data);
@@ -195,8 +206,10 @@ export async function caption(graphs, card, pixels, beam, mode) {
   }
   const best = ended ?? open[0], logs = best.steps.map(step => Math.log(step.confidence));
   const [unlikeness] = graphs.unlikeness ? await graphs.unlikeness(regions) : [null];
+  const said = best.steps.filter(step => step.word !== eos).map(step => card.vocabulary[step.word]);
   return {
-    words: best.steps.filter(step => step.word !== eos).map(step => card.vocabulary[step.word]),
+    text: join(said, card.detokenizer),
+    words: said,
     logProb: best.logProb,
     confidence: Math.exp(logs.reduce((a, b) => a + b, 0) / Math.max(1, logs.length)),
     unsure: Boolean(unlikeness && unlikeness.data[0] > card.calibration.threshold),

@@ -70,7 +70,7 @@ async function keep(card, panel) {
 
 /** Copy the caption of a panel, as alternative text for the photograph. */
 async function copy(panel, button) {
-  await navigator.clipboard.writeText(wordsOf(panel).map(word => word.textContent).join(" "));
+  await navigator.clipboard.writeText(panel.querySelector(".caption").dataset.text);
   button.textContent = "Copied";
   announce("copied");
   setTimeout(() => { button.textContent = COPY; }, 2000);

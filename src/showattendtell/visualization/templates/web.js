@@ -53,7 +53,7 @@ async function ask(file, fields) {
       reject(new Error(`takes longer than ${PATIENCE / 1000} seconds; choose another photograph`));
     }, PATIENCE * chosen.length);
   });
-  const request = {file, chosen, beam: Number(get.beam_size ?? 3), mode: get.attention};
+  const request = {file, chosen, beam: Number(get.beam_size ?? 3), mode: get.attention, language: get.language};
   return Promise.race([call(request), late]).finally(() => clearTimeout(timer));
 }
 
@@ -79,6 +79,16 @@ function makeWord(step, text, grid, seen, gated, first) {
   return word;
 }
 
+/** Mark the words that have no space before them in the caption. */
+function joinWords(words, text) {
+  let end = 0;
+  for (const word of words) {
+    const start = text.indexOf(word.textContent, end);
+    word.classList.toggle("joined", start > 0 && text[start - 1] !== " ");
+    end = Math.max(end, start + word.textContent.length);
+  }
+}
+
 function makePanel(output, photograph, name, several) {
   const model = MODELS.find(one => one.name === output.name), [wide, high] = [photograph.width, photograph.height];
   const seen = model.squash ? [0, 0, 1, 1] : seenPart(wide, high, model.share);
@@ -87,15 +97,17 @@ function makePanel(output, photograph, name, several) {
   if (several) panel.append(element("h3", {textContent: output.name}));
   const frame = element("div", {className: "frame"}), stage = element("div", {className: "stage"});
   frame.style.setProperty("--ratio", (wide / high).toFixed(4));
-  const alt = `The photograph ${name}, captioned: ${output.words.join(" ")}${output.unsure ? " (not sure)" : ""}`;
+  const alt = `The photograph ${name}, captioned: ${output.text}${output.unsure ? " (not sure)" : ""}`;
   const map = element("canvas", {width: Math.max(1, wide >> 1), height: Math.max(1, high >> 1), ariaHidden: "true"});
   frame.append(element("img", {src: photograph.address, width: wide, height: high, alt}), map);
   stage.append(frame);
   const gated = output.steps.some(step => step.gate < {{ ungated }});
-  const words = output.words.map((word, n) => makeWord(output.steps[n], word, model.grid, seen, gated, true));
+  const words = output.words.map((word, n) => makeWord(output.steps[n], word, model.grid, seen, gated, n === 0));
   const line = element("div", {className: "caption", dir: "auto", role: "listbox", ariaOrientation: "horizontal",
     ariaLabel: `Caption of ${several ? output.name : name}`});
   line.append(...words);
+  line.dataset.text = output.text;
+  joinWords(words, output.text);
   const confidence = element("p", {className: "confidence", textContent: `confidence ${output.confidence.toFixed(2)}`});
   if (output.unsure) confidence.append(" · ", element("strong", {textContent: "not sure"}), `: ${UNSURE}`);
   panel.append(stage, line, confidence, element("p", {className: "place", ariaHidden: "true"}));
