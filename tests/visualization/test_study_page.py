@@ -168,7 +168,9 @@ def test_the_history_has_each_trial_and_the_best_so_far(direction: str):
     chart = history_chart(summarize_study(study, Path("x")), "nll")
     line, *dots = chart.marks
     best = [3.0, 5.0, 5.0, 5.0] if direction == "maximize" else [3.0, 3.0, 2.0, 2.0]
-    assert [y for _, y in line.places] == [chart.y.place(value) for value in best]
+    starts, ends = line.places[::2], line.places[1::2]  # a step for each trial
+    assert starts == [(chart.x.place(number), chart.y.place(value)) for number, value in enumerate(best)]
+    assert ends == [(chart.x.place(min(number + 1, 3)), chart.y.place(value)) for number, value in enumerate(best)]
     assert [dot.places for dot in dots] == [[(chart.x.place(n), chart.y.place(one))] for n, one in enumerate(values)]
     assert [dot.kind for dot in dots].count("best") == 1
     assert dots[values.index(best[-1])].kind == "best"
