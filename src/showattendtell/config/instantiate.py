@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
 from showattendtell.data.assembly import drop_unreadable
+from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
@@ -62,6 +63,19 @@ def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
     OmegaConf.set_struct(changed, False)
     changed.trainer.update(trainer)
     return changed
+
+
+def build_vocabulary(config: Mapping[str, Any], dataset: Dataset, origin: Vocabulary | None) -> Vocabulary:
+    """Return the words of the training captions, or the words of `origin`; with `init_vocabulary=extended` both.
+
+    Args:
+        origin: the vocabulary of the checkpoint that training starts from.
+    """
+    if origin and config["init_vocabulary"] == "checkpoint":
+        return origin
+    sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
+    own: Vocabulary = build(config["vocabulary"], captions=sentences)
+    return origin.extended(own.words) if origin else own
 
 
 def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:

@@ -242,15 +242,12 @@ def look_in(folders: Sequence[Path], name: str) -> Path:
     return next((place for place in places if os.path.exists(place)), places[0])
 
 
-def check_images(
-    dataset: Dataset, skip: bool, absent: Collection[str] = (), setting: str = "skip_unreadable"
-) -> Dataset:
+def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = ()) -> Dataset:
     """Return the data set without the images that are missing on disk.
 
     Args:
-        skip: allow missing images.
+        skip_unreadable: allow missing images.
         absent: images that the distribution lacks; they may be missing in any case.
-        setting: the setting of the data set that allows missing images, for the error message.
 
     Raises:
         UserError: an image is missing that may not be, or all are missing.
@@ -277,10 +274,10 @@ def check_images(
     if len(missing) == len(examples):
         raise UserError(f"none of the {len(examples):,} images are on disk, the first is {missing[0].path}; add them")
     unknown = [example for example in missing if example.image not in absent]
-    if unknown and not skip:
+    if unknown and not skip_unreadable:
         raise UserError(
             f"{_count(unknown)} captioned but not on disk, the first is {unknown[0].path}; "
-            f"add them, or skip them with dataset.{setting}=true"
+            "add them, or skip them with dataset.skip_unreadable=true"
         )
     note = f"{_count(missing)} captioned but not on disk and skipped: {listed([e.image for e in missing], 5)}"
     return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))

@@ -90,7 +90,7 @@ def read_custom(
         name = f"{folder.resolve().name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]}"
     dataset = assemble(name, join_restval(file), place, captions_per_image, skip_missing)
     notes = (*notes, *_unused_images(place, file), *dataset.notes)
-    return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing, setting="skip_missing")
+    return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
 
 
 def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:
