@@ -78,9 +78,9 @@ def take(browser: Browser, address: str, name: str) -> None:
             viewport = {"width": width, "height": height}
             page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
             page.goto(address)
-            show_a_word(page)
-            if name == "caption":  # with all options
+            if name == "caption" and page.locator("[name=order]").is_visible():
                 page.locator("[name=order]").select_option("confidence")
+            show_a_word(page)
             both.paste(Image.open(BytesIO(page.screenshot())), (left, 0))
             page.close()
         both.save(FIGURES / f"{name}-{scheme}.webp", quality=QUALITY, method=6)
@@ -93,9 +93,10 @@ def show_a_word(page: Page) -> None:
         page.locator("[data-example]").first.click()
         page.locator(".word").first.wait_for(timeout=60_000)
     if page.locator(".word").count():
-        captions = [caption.locator(".word").all_inner_texts() for caption in page.locator(".card").first.locator(".caption").all()]
-        common = set.intersection(*map(set, captions))
-        number = captions[0].index(max(sorted(common), key=len)) if len(captions) > 1 and common else 1
+        captions = page.locator(".card").first.locator(".caption").all()
+        first, *others = [caption.locator(".word").all_inner_texts() for caption in captions]
+        common = set(first).intersection(*others)
+        number = first.index(max(sorted(common), key=len)) if others and common else 1
         page.locator(".word").nth(number).focus()
         page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(500)
