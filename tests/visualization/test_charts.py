@@ -43,7 +43,8 @@ def test_scores_of_nearly_zero_have_a_tick_at_zero():
 
 
 def test_a_log_axis_has_few_ticks():
-    assert [label for _, label in axis_over("x", [0.0002, 0.0134], log=True).ticks] == ["0.0003", "0.001", "0.003", "0.01"]
+    ticks = axis_over("x", [0.0002, 0.0134], log=True).ticks
+    assert [label for _, label in ticks] == ["0.0003", "0.001", "0.003", "0.01"]
 
 
 def test_categories_have_equal_distances():

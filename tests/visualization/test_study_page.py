@@ -79,6 +79,7 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
 
 def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
     study = optuna.create_study(study_name="mine [red]")
+    study.set_user_attr("space", {"monitor": "bleu4"})
     choices = optuna.distributions.CategoricalDistribution(["[start,hidden]", "[output]"])
     found = optuna.trial.create_trial(
         value=1.0,

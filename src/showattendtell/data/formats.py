@@ -197,8 +197,8 @@ IMAGE_COLUMNS = ("image", "file")
 def find_delimiter(header: str) -> str | None:
     """Return the delimiter of a table, given its first line; None if it has no columns of images and captions."""
     for delimiter in ",\t;":
-        columns = set(*csv.reader([header], delimiter=delimiter, skipinitialspace=True))
-        if "caption" in columns and not columns.isdisjoint(IMAGE_COLUMNS):
+        columns = next(csv.reader([header], delimiter=delimiter, skipinitialspace=True), [])
+        if "caption" in columns and set(columns) & set(IMAGE_COLUMNS):
             return delimiter
     return None
 

@@ -19,8 +19,10 @@ Place = tuple[float, float]
 
 
 class Axis(NamedTuple):
-    """An axis from `low` to `high`; with `names`, their positions 0, 1, ... are categories. `marked` are the values that
-    have ticks; by default round numbers have."""
+    """An axis from `low` to `high`; with `names`, their positions 0, 1, ... are categories.
+
+    Ticks are at the values `marked` or else at round numbers, which are integers if `whole`.
+    """
 
     label: str
     low: float

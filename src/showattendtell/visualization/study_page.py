@@ -92,8 +92,8 @@ def print_study(summary: StudySummary) -> None:
     """Print the best, pruned, failed and running trials, and the command of the best."""
     console = Console(highlight=False)
     title = Text(f"{summary.study.study_name}: {_counts(summary)}")
-    metric = FIGURES[summary.study.user_attrs["space"]["monitor"]]
-    table = Table("trial", metric.removesuffix(" in validation"), "wall time", "settings searched", title=title, title_justify="left")
+    metric = FIGURES[summary.study.user_attrs["space"]["monitor"]].removesuffix(" in validation")
+    table = Table("trial", metric, "wall time", "settings searched", title=title, title_justify="left")
     for trial in summary.best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
         table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
