@@ -341,6 +341,15 @@ def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepare
     assert_error(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
 
 
+def test_prepare_and_train_report_the_same_vocabulary(run: Run, checkpoint: Path, folder: Path):
+    settings = [*TINY, f"init_from={checkpoint}", "init_vocabulary=extended", "vocabulary.size=12"]
+    prepared = assert_done(run("prepare", *settings)).out
+    trained = assert_done(run("train", *settings, "trainer.limit_train_batches=1", "hydra.run.dir=runs/again")).out
+    [size] = re.findall(r"vocabulary: \d+ ids", prepared)
+    assert size in trained
+    assert size != "vocabulary: 12 ids"
+
+
 @pytest.mark.parametrize("precision", slow_after(1, [[], ["trainer.precision=bf16-mixed"]]), ids=["single", "mixed"])
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
     run: Run, checkpoint: Path, folder: Path, precision: list[str]

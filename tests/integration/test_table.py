@@ -2,6 +2,8 @@
 
 import json
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,13 @@ def test_runs_of_two_seeds_become_one_row(run: Run, results: Path, folder: Path)
     assert rf"{shown} $\pm$ 2.1" in (folder / "out/table.tex").read_text()
     assert done.out.splitlines()[-1] == "written to out/table.json"
     assert done.err == ""
+
+
+def test_the_table_is_written_though_nobody_reads_standard_output(results: Path, folder: Path):
+    command = f"{sys.executable} -m showattendtell.report tabled output=out/unread.md | true"
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+    assert (folder / "out/unread.md").read_text().startswith("| data ")
+    assert done.stderr == ""
 
 
 def test_a_place_may_be_called_as_it_likes(run: Run, results: Path, folder: Path):

@@ -100,6 +100,14 @@ def test_a_photograph_that_is_chosen_is_captioned_and_each_word_shows_its_map(op
     assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 90
 
 
+def test_a_photograph_and_its_caption_fit_a_screen_together(open_site: Open):
+    tab = open_site(viewport={"width": 1280, "height": 900})
+    give(tab, photograph(width=600, height=400))
+    tab.evaluate("scrollTo(0, 0)")
+    box = tab.locator(".caption").first.bounding_box()
+    assert box["y"] + box["height"] < 900
+
+
 def test_words_and_names_are_shown_as_they_are(open_site: Open):
     tab = open_site()
     give(tab, *(photograph(HOSTILE, seed) for seed in range(4)))
