@@ -38,6 +38,10 @@ CLASSES = {
     "Decoders": ("models.decoder", ("Decoder", "RecurrentDecoder", "LSTMDecoder")),
     "Transformer": ("models.transformer", ("TransformerDecoder", "CrossAttention")),
     "Encoder": ("models.encoder", ("Encoder",)),
+    "Tokenizers": (
+        "data.tokenizers",
+        ("Tokenizer", "PlainTokenizer", "WordTokenizer", "CharacterTokenizer", "SubwordTokenizer"),
+    ),
     "Loss of soft attention": ("losses.caption", ("SoftLoss",)),
     "Loss of hard attention": ("losses.reinforce", ("HardLoss",)),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures"
-EXAMPLES = ROOT / "src/showattendtell/serving/examples"
+EXAMPLES = ROOT / "src/showattendtell/visualization/examples"
 PHOTOGRAPHS = [*(EXAMPLES / name for name in ("skater.jpg", "riders.jpg", "dog.jpg")), FIGURES / "bird.jpg"]
 """All are licensed CC BY 2.0; serve.md names their sources."""
 

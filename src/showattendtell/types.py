@@ -62,11 +62,25 @@ class Phrase(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A reference caption in words; `written` is the sentence before tokenization."""
+    """A reference caption.
+
+    words     in the tokens of the model's tokenizer
+    phrases   its noun phrases with ground-truth boxes
+    written   the sentence before tokenization
+    language  code of its language, such as `de`; empty if the data set does not say it
+    plain     its plain words, if the tokenizer is another one
+    """
 
     words: tuple[str, ...]
     phrases: tuple[Phrase, ...] = ()
     written: str = ""
+    language: str = ""
+    plain: tuple[str, ...] = ()
+
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """Lower-case words without punctuation, whatever the tokenizer."""
+        return self.plain or self.words
 
 
 class Example(NamedTuple):
@@ -107,12 +121,24 @@ class Dataset(NamedTuple):
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of image names and captions in order. Results with equal ones are comparable."""
+    """Return the SHA-256 of image names and captions in order, whatever the tokenizer. Results with equal ones are
+    comparable."""
     digest = hashlib.sha256()
     for example in examples:
-        captions = "\t".join(" ".join(caption.words) for caption in example.captions)
+        captions = "\t".join(" ".join(caption.plain_words) for caption in example.captions)
         digest.update(f"{example.image}\t{captions}\n".encode())
     return digest.hexdigest()
+
+
+class AttentionTargets(NamedTuple):
+    """Attention maps that the ground-truth boxes of N words of a batch ask for.
+
+    places  (N,) indices of the words among the B * T steps
+    masses  (N, L) the area of the word's boxes in each region, divided by their whole area, so that the sum is 1
+    """
+
+    places: Tensor
+    masses: Tensor
 
 
 class Batch(NamedTuple):
@@ -122,12 +148,14 @@ class Batch(NamedTuple):
     image_index  (B,) the row of `images` that each caption describes
     tokens       (B, T) the target words, `<eos>` at the end, then `<pad>`
     positions    (I,) indices of the images in the split
+    targets      attention maps of the words that have boxes, if the loss reads them
     """
 
     images: Tensor
     image_index: Tensor
     tokens: Tensor
     positions: Tensor
+    targets: AttentionTargets | None = None
 
 
 Content = TypeVar("Content")
@@ -218,9 +246,10 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     log_probs  (T,) log p of each token given the tokens before it
     attention  (T, L) alpha, which sums to 1 at every step; (T, rows, columns) where the grid is known
     gates      (T,) beta
-    words      the words without `<eos>`, if the tokens have been decoded
+    words      the words without `<eos>`, if the tokens have been decoded: the text of each token without spaces
     calibrated_log_probs  (T,) calibrated log p of each token, if the model is calibrated
     unsure     whether the image is unlike those that the calibrated model was trained on
+    parts      what each word adds to the caption, with the space before it; empty if words are joined by spaces
     """
 
     tokens: list[int]
@@ -230,11 +259,23 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     words: tuple[str, ...] = ()
     calibrated_log_probs: Array | None = None
     unsure: bool = False
+    parts: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
         """The words as one string."""
-        return " ".join(self.words)
+        return "".join(self.parts) if self.parts else " ".join(self.words)
+
+    def without_first(self) -> CaptionOutput[Array]:
+        """Return the caption without its first token."""
+        calibrated = self.calibrated_log_probs
+        return self._replace(
+            tokens=self.tokens[1:],
+            log_probs=self.log_probs[1:],  # type: ignore[index]
+            attention=self.attention[1:],  # type: ignore[index]
+            gates=self.gates[1:],  # type: ignore[index]
+            calibrated_log_probs=None if calibrated is None else calibrated[1:],  # type: ignore[index]
+        )
 
     @property
     def log_prob(self) -> float:

@@ -20,13 +20,13 @@ from showattendtell.export.checking import check_formats, compare, generated_ima
 from showattendtell.export.formats import (
     FORMATS,
     FormatName,
-    metadata_of,
+    graph_formats,
     new_folder,
-    require,
     write_card,
     write_formats,
 )
 from showattendtell.export.graphs import Graph, Pixels, graphs_of
+from showattendtell.export.loading import metadata_of
 from showattendtell.export.run_onnx import OnnxCaption
 from showattendtell.models.kernels.parallel import plain_torch
 
@@ -122,7 +122,7 @@ def test_machine_code_needs_a_compiler():
         inductor.patch({"cpp.cxx": ("no-such-compiler",)}),
         pytest.raises(UserError, match=r"formats=\[aoti\] needs a C\+\+ compiler; install g\+\+"),
     ):
-        require(["torch", "aoti"])
+        graph_formats(["torch", "aoti"])
 
 
 @pytest.mark.parametrize("name", slow_after(1, ["torch", "onnx", "aoti"]))
@@ -135,7 +135,7 @@ def test_a_full_disk_is_reported_with_the_folder_and_leaves_nothing(tmp_path: Pa
             pytest.raises(UserError, match=rf"output={disk}/out cannot be written \(No space left on device\); free"),
             new_folder(disk / "out") as folder,
         ):
-            write_formats(folder, {"encode": graph}, [name], {})
+            write_formats(folder, {"encode": graph}, [name], {"precision": "float32"})
         assert list(disk.iterdir()) == []
 
 
@@ -150,7 +150,7 @@ class Bessel(nn.Module):
 def test_a_graph_that_a_format_cannot_hold_is_reported(tmp_path: Path):
     graphs = {"begin": Graph(Bessel(), (torch.ones(2, 3),), {"numbers": "images"}, ("values",), "images")}
     with pytest.raises(UserError, match=r"begin cannot be written as onnx \(.+\); leave onnx out of formats"):
-        write_formats(tmp_path, graphs, ["onnx"], {})
+        write_formats(tmp_path, graphs, ["onnx"], {"precision": "float32"})
 
 
 @pytest.mark.slow

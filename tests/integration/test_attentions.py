@@ -76,6 +76,7 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
         [
             ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.samples=2"],
             ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
+            ["attention=hard", "loss.supervision_weight=0.5"],
             ["attention=multihead"],
             ["attention=adaptive", "attention/score=cosine"],
             ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
@@ -109,6 +110,9 @@ FAULTS = [
     (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
     (["attention=adaptive", "attention/score=multihead"], ["one map"]),
     (["attention=none", "attention/score=dot"], ["attention/score"]),
+    (["attention=none", "loss.supervision_weight=1"], ["that of attention=none is constant"]),
+    (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
+    (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
     (["attention=soft", "attention.samples=3"], ["there is no setting attention.samples"]),
 ]
 MIRRORED = (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"])

@@ -17,7 +17,7 @@ from server_requests import caption
 from slow_cases import slow_after
 from small_server import WORDS, Served
 
-from showattendtell.serving.app import EXAMPLES
+from showattendtell.visualization.rendering import EXAMPLES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 

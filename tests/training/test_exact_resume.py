@@ -100,6 +100,7 @@ VARIANTS = {
     "ends within the epoch": ["trainer.max_steps=8"],
     "sampled captions": ["decoding=sample"],
     "rewarded": ["reward=cider", "reward.likelihood=0.5", "attention=hard"],
+    "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "behind its own words": ["loss.scheduled_sampling=1"],
 }
 

@@ -27,6 +27,7 @@ CHOICES = {
     "hard": ["attention=hard", "attention.samples=2"],
     "paper": ["data.bucketing=paper"],
     "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
+    "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
     "accumulated": ["trainer.accumulate_grad_batches=2"],
     "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],

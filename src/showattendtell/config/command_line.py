@@ -19,7 +19,7 @@ from showattendtell.config.validation import TARGET, join, raise_errors, validat
 from showattendtell.errors import UserError, did_you_mean, first_line
 
 SUPPLIED = {
-    "vocabulary": ("captions",),
+    "vocabulary": ("captions", "tokenizer", "languages"),
     "augment": ("seed",),
     "data": ("dataset", "vocabulary", "source", "seed"),
     "attention": ("region_dim", "hidden_dim"),

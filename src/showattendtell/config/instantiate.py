@@ -13,6 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
 from showattendtell.data.assembly import drop_unreadable
+from showattendtell.data.languages import train_tokenizer
+from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
@@ -58,6 +60,14 @@ def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
     OmegaConf.set_struct(changed, False)
     changed.trainer.update(trainer)
     return changed
+
+
+def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
+    """Build the tokenizer and the vocabulary of a training configuration from the training captions."""
+    tokenizer = build(config["tokenizer"])
+    captions, languages = train_tokenizer(tokenizer, dataset, config["vocabulary"]["size"])
+    vocabulary: Vocabulary = build(config["vocabulary"], captions=captions, tokenizer=tokenizer, languages=languages)
+    return vocabulary
 
 
 def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:

@@ -176,13 +176,16 @@ def read_plain_lines(path: Path) -> CaptionFile:
     return CaptionFile(PLAIN, {f"line {number}": [line] for number, line in enumerate(lines, start=1)})
 
 
+_FLICKR8K_CN = re.compile(r"(\S+)#zh\w*#(\d+)[ \t]")
+
+
 def read_token_file(path: Path) -> CaptionFile:
-    """Read Flickr's token file, with lines `name.jpg#0<TAB>caption`."""
+    """Read Flickr's token file, with lines `name.jpg#0<TAB>caption`, or Flickr8k-CN's, `name#zhc#0 caption`."""
     sentences: Sentences = {}
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        key, tab, sentence = line.partition("\t")
+        key, tab, sentence = _FLICKR8K_CN.sub(r"\1#\2\t", line, count=1).partition("\t")
         image, mark, index = key.rpartition("#")
         if not (tab and mark and index.isdigit() and image and sentence.strip()):
             raise UserError(f"{path}, line {number}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
@@ -453,7 +456,7 @@ def read_captions(path: Path) -> CaptionFile:
         return _find_json_reader(path, text)(path)
     if suffix in (".csv", ".tsv") or find_delimiter(first[:1000]):
         return read_table(path)
-    if suffix == ".token" or re.match(r"[^\t]+#\d+\t", first):
+    if suffix == ".token" or re.match(r"[^\t]+#\d+\t", first) or _FLICKR8K_CN.match(first):
         return read_token_file(path)
     return read_plain_lines(path)
 

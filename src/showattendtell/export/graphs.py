@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
-from showattendtell.data.vocabulary import EOS, PAD, START, UNK
+from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.models.attention import AttentionCache, StepAttention
@@ -138,19 +138,31 @@ class GreedyGraph(nn.Module):
 
     Args:
         max_length: T.
+        num_languages: number of tokens of languages after the special ones, which are not generated.
     """
 
     never: Tensor
 
-    def __init__(self, encode: EncodeGraph, begin: InitGraph, step: StepGraph, max_length: int):
+    def __init__(self, encode: EncodeGraph, begin: InitGraph, step: StepGraph, max_length: int, num_languages: int = 0):
         super().__init__()
         self.encode, self.begin, self.step, self.max_length = encode, begin, step, max_length
         never = torch.zeros(step.captioner.decoder.word_scores.out_features, dtype=torch.bool)
-        self.register_buffer("never", never.index_fill(0, torch.tensor(NEVER), True))
+        languages = range(len(SPECIAL), len(SPECIAL) + num_languages)
+        self.register_buffer("never", never.index_fill(0, torch.tensor([*NEVER, *languages]), True))
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, pixels: Tensor, language: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the captions.
+
+        Args:
+            language: (I,) the token of each caption's language, for a model of several. It is read first, and is not
+                among the tokens that are returned.
+        """
         regions = self.encode(pixels)
         keys, hidden, cell = self.begin(regions)
+        words = torch.full((regions.shape[0],), START)
+        if language is not None:
+            read = self.step.look(regions, keys, DecoderState(hidden, cell), words)
+            words, hidden, cell = language, read.hidden, read.cell
 
         def is_unfinished(*course: Tensor) -> Tensor:
             now = GreedyState(*course)
@@ -162,13 +174,12 @@ class GreedyGraph(nn.Module):
                 self._append(now, self.step.look(regions, keys, DecoderState(now.hidden, now.cell), now.words))
             )
 
-        done = GreedyState(*while_loop(is_unfinished, step, tuple(self._first(regions, hidden, cell))))
+        done = GreedyState(*while_loop(is_unfinished, step, tuple(self._first(regions, words, hidden, cell))))
         return done.tokens, done.log_prob, done.attention, done.gates
 
-    def _first(self, regions: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
+    def _first(self, regions: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
         images, num_regions = regions.shape[:2]
         shape = (images, self.max_length)
-        words = torch.full((images,), START)
         number, log_prob = torch.zeros((), dtype=torch.long), regions.new_zeros(images)
         attention, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
         return GreedyState(number, words, torch.full(shape, PAD), log_prob, attention, gates, hidden, cell)
@@ -242,12 +253,15 @@ def graphs_of(
     images = dict.fromkeys(("regions", "keys"), "images")
     rows = images | dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
     captions = ("tokens", "log_prob", "attention", "gates")
-    greedy = GreedyGraph(encode, begin, step, max_length)
+    num_languages = len(model.vocabulary.languages)
+    greedy = GreedyGraph(encode, begin, step, max_length, num_languages)
+    read = (seen, torch.full((2,), len(SPECIAL))) if num_languages else (seen,)
+    given = dict.fromkeys(("pixels", "language") if num_languages else ("pixels",), "images")
     graphs = {
         "encode": Graph(encode, (seen,), {"pixels": "images"}, ("regions",), "images"),
         "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
         "step": Graph(step, written, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"),
-        "greedy": Graph(greedy, (seen,), {"pixels": "images"}, captions, "images"),
+        "greedy": Graph(greedy, read, given, captions, "images"),
     }
     if calibration is not None:
         graphs["unlikeness"] = Graph(calibration, (regions,), {"regions": "images"}, ("unlikeness",), "images")

@@ -128,7 +128,7 @@ def word_log_probs(
     numbers = [number for number, image in enumerate(captions.image_index) if image in chosen]
     starts, console = range(0, len(numbers), CAPTIONS_AT_A_TIME), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
-        images, image_index, tokens, _ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
+        images, image_index, tokens, *_ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
         trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[trace.places.cpu()]
         yield trace.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
@@ -176,7 +176,7 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
     print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
     nothing, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
     batches = read_regions(predictor, run.examples)
-    captions = [predictor.module.vocabulary.encode(said[0]) for said in written.values()]
+    captions = [predictor.module.vocabulary.encode(said[0], run.language) for said in written.values()]
     for regions in batches:
         own = [
             [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.data.formats import PLAIN, CaptionFile, Sentences
+from showattendtell.data.tokenizers import is_unspaced
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.tokenizers import split_sentences
@@ -162,6 +163,9 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     for path, captions in hypotheses.items():
         silent = compress(corpus.images, (not caption for caption in captions))
         notes[f"{path}: captions without words score 0"] = list(silent)
+    if tokenizer in ("plain", "whitespace", "ptb") and 2 * sum(map(is_unspaced, sentences)) > len(sentences):
+        note = f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words"
+        corpus = corpus._replace(notes=(*corpus.notes, note))
     counted = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
     return MatchedCaptions(corpus.images, spoken, hypotheses, (*corpus.notes, *counted))
 

@@ -46,6 +46,13 @@ from showattendtell.metrics.spice import measure_spice
 from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
 from showattendtell.types import Box
 
+ENGLISH = "en"
+ENGLISH_ONLY = {
+    "meteor": "METEOR needs tables of paraphrases, and pycocoevalcap has those of English only",
+    "spice": "SPICE parses English",
+}
+"""Metrics of English captions, and why they are."""
+
 
 class _Gathered(Metric):
     """A score that needs all items at once.
@@ -191,13 +198,17 @@ class CaptionMetrics(NamedTuple):
 
 
 def measure(
-    hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption]], metrics: Sequence[str]
+    hypotheses: Sequence[Caption],
+    references: Sequence[Sequence[Caption]],
+    metrics: Sequence[str],
+    language: str = ENGLISH,
 ) -> CaptionMetrics:
     """Return the statistics of a corpus for several metrics. A metric that fails does not prevent the others.
 
     Args:
         hypotheses, references: as for `CaptionScore.update`.
         metrics: names from `METRICS`.
+        language: code of the captions' language. Metrics for English are missing for another one.
 
     Raises:
         UserError: a metric is unknown.
@@ -209,6 +220,9 @@ def measure(
     pair_up(hypotheses, references)
     panel = CaptionMetrics({}, {})
     for name in metrics:
+        if language != ENGLISH and name in ENGLISH_ONLY:
+            panel.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
+            continue
         try:
             metric = CLASSES[name]()
             metric.update(hypotheses, references)
@@ -472,7 +486,7 @@ class Faithfulness(_Gathered):
 
     def update(self, words: Iterable[WordFaithfulness]) -> None:
         """Add words."""
-        self._keep((dict(word.maps), word.largest_effect) for word in words)
+        self._keep((dict(word.maps), *word[1:]) for word in words)
 
     def scores(self) -> FaithfulnessScores:
         """Return the means over all words so far, and the differences to random maps."""
@@ -490,8 +504,8 @@ class Faithfulness(_Gathered):
 
     def _words(self) -> list[WordFaithfulness]:
         return [
-            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, effect)
-            for maps, effect in self._kept()
+            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, *others)
+            for maps, *others in self._kept()
         ]
 
 

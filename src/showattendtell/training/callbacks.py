@@ -330,7 +330,7 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
             maps = best.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
             seen = module.encoder.preprocessing.crop_box(*photograph.size)
             picture = draw_panel(photograph, words, maps, best.gates.float().cpu().numpy(), seen)
-        panels.append(ImagePanel(example.image, " ".join(words), references, picture))
+        panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
     return panels
 
 

@@ -7,20 +7,24 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from showattendtell.config.compose import PLAIN
 from showattendtell.config.entry_point import Choices
+from showattendtell.config.instantiate import build
+from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
-from showattendtell.datamodules.datamodule import ReaderDataModule
+from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.checkpoints import CARD, write_card
+from showattendtell.inference.checkpoints import CARD, read_vocabulary, write_card
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
@@ -174,6 +178,18 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             raise UserError("the data module has another encoder than the model; pass it encoder=model.encoder")
         if vocabulary is not None and vocabulary.words != self.vocabulary.words:
             raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
+        if stage == "fit" and self.loss.supervision_weight:
+            self._ask_for_targets(data)
+
+    def _ask_for_targets(self, data: Any) -> None:
+        """Have the data module add attention targets to its batches, for supervised attention."""
+        if not self.selective:
+            raise UserError(
+                "loss.supervision_weight supervises attention maps, and that of attention=none is constant; leave it "
+                "out, or choose another attention"
+            )
+        if isinstance(data, CaptionDataModule):
+            data.add_targets(self.encoder.grid)
 
     @property
     def selective(self) -> bool:
@@ -203,7 +219,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         step = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                references: LossOutput = self.loss(self.captioner, regions, batch.image_index, batch.tokens, share)
+                references: LossOutput = self.loss(
+                    self.captioner, regions, batch.image_index, batch.tokens, share, batch.targets
+                )
             terms = {name: weight * term for name, term in references.terms.items()} if weight else {}
             step = LossOutput(references.nll, terms, dict(references.figures))
         if critic is not None:
@@ -262,7 +280,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def predict_step(self, batch: ImageBatch, index: int, dataloader_idx: int = 0) -> dict[str, str]:
         """Return each image's caption by image name."""
         best = [captions[0].tokens for captions in self.generate(batch.images)]
-        return {name: " ".join(self.vocabulary.decode(tokens)) for name, tokens in zip(batch.names, best, strict=True)}
+        return {name: self.vocabulary.text(tokens) for name, tokens in zip(batch.names, best, strict=True)}
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")
@@ -316,6 +334,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         }
         names = {name: self.hparams[name] for name in ("attention", "decoder")}
         config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
+        if not isinstance(self.vocabulary.tokenizer, PlainTokenizer):
+            config["tokenizer"] = self.vocabulary.tokenizer.settings()
         chosen = Choices({**names, "dataset": dataset.name}, [])
         return write_card(config, chosen, self.vocabulary, self.encoder, dataset)
 
@@ -325,7 +345,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             settings = {**checkpoint[CARD]["config"]["encoder"], "weights": "random"}
             settings.pop("_target_")
-            self.vocabulary = self.vocabulary or Vocabulary(checkpoint[CARD]["vocabulary"])
+            if self.vocabulary is None:
+                tokenizer = build(DictConfig(checkpoint[CARD]["config"].get("tokenizer", PLAIN)))
+                self.vocabulary = read_vocabulary(checkpoint[CARD], tokenizer, "the checkpoint")
             self.encoder = self.encoder or Encoder(**settings)
             self._build()
         elif rank() == 0:  # its sums cover all processes

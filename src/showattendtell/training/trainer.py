@@ -82,7 +82,7 @@ def build_module(
                 "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
                 "expectation"
             )
-        references = [[caption.words for caption in example.captions] for example in examples]
+        references = [[vocabulary.with_language(one) for one in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
         card[CARD]["rewards"] = self_critical.describe()
     return CaptioningModule(
