@@ -73,7 +73,7 @@ def test_the_papers_rows_stand_next_to_a_result_on_its_data(run: Run, results: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     slow_after(
-        3,
+        2,
         [
             ([], ["runs is not set"]),
             (["nowhere"], ["nowhere does not exist"]),

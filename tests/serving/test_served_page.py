@@ -294,8 +294,8 @@ def test_a_photograph_that_the_browser_cannot_show_is_shown_by_the_server(open_s
     assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 64
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
+@pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
 def test_axe_finds_no_fault(open_site: Open, width: int, scheme: str):
     tab = open_site(width, compared=True, color_scheme=scheme, bypass_csp=True)
     assert faults(tab) == []
