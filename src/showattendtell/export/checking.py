@@ -183,7 +183,7 @@ def score_on_split(
     from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
 
     graphs = read_graphs(card["graphs"], "onnx", folder)
-    writers = {
+    writers: dict[str, CaptionFunction] = {
         "PyTorch": by_pytorch(model.module, BEAM, card["max_length"]),
         f"onnxruntime, {card['precision']}": partial(beam_search, graphs, card, beam=BEAM),
     }

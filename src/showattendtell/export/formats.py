@@ -122,11 +122,13 @@ def graph_formats(names: Sequence[str]) -> list[FormatName]:
     Raises:
         UserError: one cannot be written here.
     """
-    for name in names:
-        if missing := FORMATS[name if name in FORMATS else "onnx"].lacks():
+    packages = [name for name in PACKAGES if name in names]
+    for name, form in FORMATS.items():
+        if name in names and (missing := form.lacks()):
             raise UserError(f"formats=[{name}] needs {missing}")
-    names = {*names}
-    return [name for name in FORMATS if name in names or (name == "onnx" and not names.isdisjoint(PACKAGES))]
+    if packages and (missing := FORMATS["onnx"].lacks()):
+        raise UserError(f"formats=[{packages[0]}] needs {missing}")
+    return [name for name in FORMATS if name in names or (name == "onnx" and packages)]
 
 
 def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:

@@ -52,7 +52,7 @@ def write_wheel(folder: Path, package: str, card: Mapping[str, Any]) -> None:
         (source / CARD).write_text(json.dumps({**card, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
         shutil.copy(run_onnx.__file__, source / SCRIPT)
         content = {"package": package, "card": card, "requires": REQUIRES}
-        (source / "__init__.py").write_text(fill("wheel_init.py", **content), encoding="utf-8")
+        (source / "__init__.py").write_text(fill("wheel_init.jinja", **content), encoding="utf-8")
         for template, name in (("wheel.toml", "pyproject.toml"), ("wheel.md", "README.md")):
             Path(place, name).write_text(fill(template, **content), encoding="utf-8")
         with quietly():
