@@ -81,7 +81,7 @@ def _quantise(content: bytes, graph: str, pixels: Sequence[ndarray], folder: Pat
 def _reader(pixels: Sequence[ndarray]) -> Any:
     from onnxruntime.quantization import CalibrationDataReader
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    class Reader(CalibrationDataReader):
         def __init__(self) -> None:
             self._rest: Iterator[ndarray] = iter(pixels)
 
