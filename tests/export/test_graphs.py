@@ -62,12 +62,15 @@ def as_run(graph: Graph, program: Any, way: str) -> Any:
 ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
 
 
+MARGINAL = ("marginal", "lstm")
+
 WAYS = [
-    pytest.param(*kind, "torch", marks=[] if kind in (*KINDS[:3], KINDS[-2]) else pytest.mark.slow) for kind in KINDS
+    pytest.param(*kind, "torch", marks=[] if kind in (*KINDS[:3], MARGINAL, KINDS[-2]) else pytest.mark.slow)
+    for kind in KINDS
 ]
 WAYS += [
     pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow])
-    for kind in dict.fromkeys([*KINDS[::3], *KINDS[-2:]])
+    for kind in dict.fromkeys([*KINDS[::3], MARGINAL, *KINDS[-2:]])
 ]
 
 
@@ -91,7 +94,9 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
         words = TOKENS[:, number]
 
 
-@pytest.mark.parametrize("kind", [("soft", "lstm", D, 3), ("cross", "transformer", D, 21)], ids=["soft", "transformer"])
+@pytest.mark.parametrize(
+    "kind", [("soft", "lstm", D, 3), (*MARGINAL, D, 3), ("cross", "transformer", D, 21)], ids=lambda kind: kind[0]
+)
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()
 def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(kind: Any, way: str):

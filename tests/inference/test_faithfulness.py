@@ -45,7 +45,7 @@ def model_of(captioner: Captioner) -> ImageCaptioner:
     return ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch()).eval()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("attention", ["soft", "multihead", "adaptive", "none", "hard, argmax", "cosine"])
+@pytest.mark.parametrize("attention", ["soft", "multihead", "adaptive", "none", "hard, argmax", "cosine", "marginal"])
 @torch.no_grad()
 def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: str):
     captioner = small_captioner(attention)

@@ -9,6 +9,8 @@ import pytest
 from runs import TINY, Run, assert_done, assert_error
 
 SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
+SLOW = pytest.mark.slow
+
 HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
 
 SHORT = [*TINY, "trainer.limit_train_batches=2"]
@@ -63,6 +65,11 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
         pytest.param(["attention=adaptive", "attention/score=cosine"], marks=pytest.mark.slow),
         ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
         ["attention=hard", "variant=arctic", "attention.score.width=8"],
+        ["attention=marginal", "reward=cider", "reward.samples=2", "reward.likelihood=1"],
+        ["attention=variational", "attention.estimator=rloo", "attention.samples=2", "loss.label_smoothing=0.1"],
+        pytest.param(["attention=variational", "attention.estimator=gumbel", "data.cache_on_device=true"], marks=SLOW),
+        pytest.param(["attention=marginal", "attention.latent=step", "trainer.precision=bf16-mixed"], marks=SLOW),
+        pytest.param(["attention=marginal", "decoder=log_bilinear"], marks=SLOW),
         ["decoder=nic"],
         ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.samples=2"],
         pytest.param(["decoder=log_bilinear", "decoder.window=3"], marks=pytest.mark.slow),
@@ -100,6 +107,13 @@ def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp
         (["decoder=transformer", "decoder.heads=5"], ["cannot be divided into decoder.heads=5", "multiple of 5"]),
         (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
         (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
+        (["attention=marginal", "attention/score=multihead"], ["needs one map"]),
+        (["attention=marginal", "decoder.output=[word,hidden]"], ["add context to decoder.output", "latent=step"]),
+        (["attention=marginal", "attention.gate=scalar"], ["there is no setting attention.gate"]),
+        (["attention=marginal", HARD_LOSS], ["MarginalAttention cannot be trained with HardLoss"]),
+        (["attention=variational", SOFT_LOSS], ["needs HardLoss, variational attention VariationalLoss"]),
+        (["attention=variational", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
+        (["attention=variational", "attention.estimator=rloo"], ["samples must be 2 or more"]),
         (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
         (["attention=adaptive", "attention/score=multihead"], ["one map"]),
         (["attention=none", "attention/score=dot"], ["attention/score"]),
