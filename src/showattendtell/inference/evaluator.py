@@ -160,9 +160,9 @@ def score(
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
-        CLASSES,
         CLIPScore,
         Diversity,
+        is_caption_metric,
         measure,
     )
 
@@ -172,7 +172,7 @@ def score(
     corpus = in_words(MatchedCaptions(list(written), list(references.values()), sentences), config.tokenizer)
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
-    panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name in CLASSES])
+    panel = measure(hypotheses, corpus.references, list(filter(is_caption_metric, config.metrics)))
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)

@@ -82,7 +82,9 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
-    for group in (*SCORES, OBJECTS, COUNTS):
+    known = {name for group in (*SCORES, OBJECTS, COUNTS) for name in group}
+    own = {name: (name, ".1f") for figures in columns for name in figures if name not in known}
+    for group in (*SCORES, own, OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
@@ -95,7 +97,9 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     table = Table("")
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
-    for group in SCORES:
+    known = {name for group in SCORES for name in group}
+    own = {name: (name, ".1f") for name in comparison.differences if name not in known}
+    for group in (*SCORES, own):
         for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
@@ -122,7 +126,7 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
     console.print(title, style="italic", markup=False)
     console.print(table)
     for metric, reason in missing.items():
-        label, _ = METRICS.get(metric, (metric.upper(), ""))
+        label, _ = METRICS.get(metric, (metric if "." in metric else metric.upper(), ""))
         console.print(f"{label} is missing: {reason}", markup=False)
 
 
