@@ -1,7 +1,7 @@
 """What the sum over latent regions costs: marginal and variational attention, compared with soft attention.
 
-A training step of captions of 13 images, and of 64 images (`data.group_by_image=false`), and a beam search. The sizes
-are those of `experiment=paper/flickr8k_soft_lite0`.
+Time and peak memory of a training step of captions of 13 images, and of 64 images (`data.group_by_image=false`), and
+time of a beam search. The sizes are those of `experiment=paper/flickr8k_soft_lite0`.
 """
 
 from argparse import Namespace
@@ -12,6 +12,7 @@ import torch
 from rich.table import Table
 
 from benchmarks.frame.figures import Figure
+from benchmarks.frame.memory import apart, can_measure, giving_back, peak_over_resident
 from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
 from benchmarks.workload import Work
@@ -44,19 +45,35 @@ def measure(options: Namespace) -> Measured:
     captioners = {name: make_captioner(attention) for name, (attention, _) in KINDS.items()}
     seconds = {batch: medians(interleave(steps(captioners, work), seconds=8)) for batch, work in BATCHES.items()}
     seconds["beam 5"] = medians(interleave(searches(captioners), seconds=5))
+    memory = measure_memory() if can_measure() else {}
     figures = [
         Figure(f"{name}, {batch}: time / soft's", found / of_batch["soft"], better="lower")
         for batch, of_batch in seconds.items()
         for name, found in of_batch.items()
         if name != "soft"
     ]
-    return Measured([make_table(seconds)], figures)
+    for batch, of_batch in memory.items():
+        figures += [Figure(f"{name}, {batch}: peak memory", peak, "MB", "lower") for name, peak in of_batch.items()]
+    return Measured([make_table(seconds, memory)], figures)
 
 
 def make_captioner(attention: Callable[[int, int], Attention]) -> Captioner:
     torch.manual_seed(0)
     decoder = LSTMDecoder(WORK.vocabulary, WORK.region_dim, WORK.embedding, WORK.hidden)
     return Captioner(attention(WORK.region_dim, WORK.hidden), decoder)
+
+
+def measure_memory() -> dict[str, dict[str, float]]:
+    """MB by batch and attention, each in a process of its own."""
+    with giving_back():
+        return {batch: {name: apart(peak_memory, name, work) for name in KINDS} for batch, work in BATCHES.items()}
+
+
+def peak_memory(name: str, work: Work) -> float:
+    torch.set_num_threads(1)
+    step = steps({name: make_captioner(KINDS[name][0])}, work)[name]
+    step()  # allocates gradients
+    return peak_over_resident(step)
 
 
 def steps(captioners: Mapping[str, Captioner], work: Work) -> dict[str, Callable[[], None]]:
@@ -68,7 +85,7 @@ def steps(captioners: Mapping[str, Captioner], work: Work) -> dict[str, Callable
         captioner.zero_grad()
         total(loss(captioner, *batch).terms).backward()
 
-    return {name: partial(step, captioners[name], KINDS[name][1](label_smoothing=0.14)) for name in KINDS}
+    return {name: partial(step, one, KINDS[name][1](label_smoothing=0.14)) for name, one in captioners.items()}
 
 
 def searches(captioners: Mapping[str, Captioner]) -> dict[str, Callable[[], None]]:
@@ -84,17 +101,19 @@ def searches(captioners: Mapping[str, Captioner]) -> dict[str, Callable[[], None
     return {name: partial(generate, captioners[name]) for name in SEARCHED}
 
 
-def make_table(seconds: Mapping[str, Mapping[str, float]]) -> Table:
+def make_table(seconds: Mapping[str, Mapping[str, float]], memory: Mapping[str, Mapping[str, float]]) -> Table:
     table = Table(title="time in ms, and as a multiple of soft attention's", title_justify="left")
     table.add_column("attention")
     for batch in seconds:
         table.add_column(batch, justify="right")
+    for batch in memory:
+        table.add_column(f"{batch}, peak memory, MB", justify="right")
     for name in KINDS:
         cells = [
             f"{1000 * found[name]:.0f} ({found[name] / found['soft']:.2f})" if name in found else ""
             for found in seconds.values()
         ]
-        table.add_row(name, *cells)
+        table.add_row(name, *cells, *(f"{of_batch[name]:.0f}" for of_batch in memory.values()))
     return table
 
 

@@ -179,7 +179,7 @@ def test_words_can_be_selected():
 @pytest.mark.parametrize("together", [1, 30])
 def test_images_and_words_in_pieces_are_the_same(together: int, monkeypatch: pytest.MonkeyPatch):
     expected = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
-    monkeypatch.setattr(mixture, "TOGETHER", together)
+    monkeypatch.setattr(mixture, "TOGETHER", {"cpu": together})
     found = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
     torch.testing.assert_close(found, expected)
 

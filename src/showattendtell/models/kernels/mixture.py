@@ -24,8 +24,8 @@ from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
 from showattendtell.types import OutputFeatures
 
-TOGETHER = 2**24
-"""The largest number of scores of regions that are kept at once."""
+TOGETHER = {"cpu": 2**21, "cuda": 2**26}
+"""The largest number of scores of regions that are kept at once, on the CPU 2^21 (8 MB) because of its caches."""
 
 SMALLEST = 1e-30
 """If a normaliser relative to the largest e^s e^r is below this, e^s or e^r of likely words have vanished."""
@@ -117,7 +117,7 @@ class MixtureFeatures(NamedTuple):
             if targets.device.type != "cpu" or not (normalisers <= SMALLEST).any():
                 back = order.argsort()
                 return by_region[back], means[back]
-        size = max(1, TOGETHER // (self.parts.shape[1] * len(self.matrix)))
+        size = _at_once(self.parts.device, self.parts.shape[1], len(self.matrix))
         rows = torch.arange(len(targets), device=targets.device).split(size)
         arguments = ((part, targets[part], with_mean) for part in rows)
         outputs = [checkpoint(self._score_every_region, *each, use_reentrant=False) for each in arguments]
@@ -158,7 +158,7 @@ class MixtureFeatures(NamedTuple):
             ]
             log_p = torch.cat(pieces)[order.argsort()]
         else:
-            size = max(1, TOGETHER // (self.parts.shape[1] * len(self.matrix)))
+            size = _at_once(self.parts.device, self.parts.shape[1], len(self.matrix))
             rows = torch.arange(len(self.image_index), device=self.parts.device).split(size)
             log_p = torch.cat([self.every_region(part) for part in rows])
         never = torch.tensor(self.never, dtype=torch.long, device=log_p.device)
@@ -343,12 +343,17 @@ def _log(sums: Tensor) -> Tensor:
     return sums.clamp_min_(torch.finfo(sums.dtype).tiny).log_()
 
 
+def _at_once(device: torch.device, num_regions: int, num_words: int) -> int:
+    """Return the number of images or words whose L x V scores are kept at once."""
+    return max(1, TOGETHER.get(device.type, 2**26) // (num_regions * num_words))
+
+
 Piece = list[tuple[slice, Tensor, Tensor, Tensor]]
 
 
 def _pieces(parts: Tensor, matrix: Tensor, counts: list[int]) -> Iterator[Piece]:
     """Yield several images at a time; of each the rows of its words, r (L, V), e^(r - max r) and max r (L, 1)."""
-    size, first = max(1, TOGETHER // (parts.shape[1] * len(matrix))), 0
+    size, first = _at_once(parts.device, parts.shape[1], len(matrix)), 0
     for start in range(0, len(parts), size):
         scores = parts[start : start + size] @ matrix.T  # (i, L, V)
         full = torch.promote_types(scores.dtype, torch.float32)
