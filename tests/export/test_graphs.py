@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_cases import slow_after
 from small_models import KINDS, VOCABULARY, D, small_captioner, small_model
 from torch import Tensor, nn
 
@@ -65,7 +66,7 @@ ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is
 MARGINAL = ("marginal", "lstm")
 
 WAYS = [
-    pytest.param(*kind, "torch", marks=[] if kind in (*KINDS[:3], MARGINAL, KINDS[-2]) else pytest.mark.slow)
+    pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], MARGINAL, KINDS[-2]) else pytest.mark.slow)
     for kind in KINDS
 ]
 WAYS += [
@@ -95,7 +96,9 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 
 
 @pytest.mark.parametrize(
-    "kind", [("soft", "lstm", D, 3), (*MARGINAL, D, 3), ("cross", "transformer", D, 21)], ids=lambda kind: kind[0]
+    "kind",
+    slow_after(1, [["soft", "lstm", D, 3], [*MARGINAL, D, 3], ["cross", "transformer", D, 21]]),
+    ids=["soft", "marginal", "transformer"],
 )
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()

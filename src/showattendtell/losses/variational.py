@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
-from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
+from showattendtell.losses.caption import LossOutput, attention_cross_entropy, doubly_stochastic_penalty
 from showattendtell.losses.reinforce import BaselineLoss
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import cross_entropy
 from showattendtell.models.kernels.mixture import MixtureFeatures
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
-from showattendtell.types import BatchShard
+from showattendtell.types import AttentionTargets, BatchShard
 
 
 class VariationalLoss(BaselineLoss):
@@ -44,6 +44,8 @@ class VariationalLoss(BaselineLoss):
         kl_weight: the weight of the KL; 1 is the bound itself.
         reward_weight: lambda_r; 1 is the gradient of the bound itself, smaller values reduce its variance.
         decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+        supervision_weight: mu, the weight of the supervision of alpha by ground-truth boxes.
+        supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
 
     Raises:
         ValueError: from `forward`, if the attention has no inference network.
@@ -60,8 +62,11 @@ class VariationalLoss(BaselineLoss):
         kl_weight: NonNegativeFloat = 1.0,
         reward_weight: NonNegativeFloat = 1.0,
         decay: Probability = 0.9,
+        supervision_weight: NonNegativeFloat = 0.0,
+        supervision_schedule: Literal["constant", "linear"] = "constant",
     ):
-        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling, decay)
+        supervision = (supervision_weight, supervision_schedule)
+        super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
         self.kl_weight, self.reward_weight = kl_weight, reward_weight
 
     def forward(
@@ -71,6 +76,7 @@ class VariationalLoss(BaselineLoss):
         image_index: Tensor,
         tokens: Tensor,
         share: BatchShard | None = None,
+        targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch; the arguments are those of `SoftLoss.forward`. `nll` is minus the bound."""
         attention: Any = captioner.attention
@@ -80,8 +86,8 @@ class VariationalLoss(BaselineLoss):
         read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
         trace = captioner(regions, image_index, tokens, read)
         features, log_q = trace.output_features, trace.log_q
-        targets = tokens.flatten()[trace.places]
-        is_word = targets != PAD
+        maps, words = self.target_maps(targets, tokens), tokens.flatten()[trace.places]
+        is_word = words != PAD
 
         def of_captions(values: Tensor) -> Tensor:
             """Return the mean over captions of the sums of values (N,) of their words."""
@@ -95,9 +101,9 @@ class VariationalLoss(BaselineLoss):
         figures = {}
         reinforce = None
         if attention.estimator == "exact":
-            learned, nll = self._all_regions(features, log_q, targets)
+            learned, nll = self._all_regions(features, log_q, words)
         else:
-            drawn = self._draw(features, log_q, targets, attention)
+            drawn = self._draw(features, log_q, words, attention)
             learned, nll, log_prob = (torch.stack(part) for part in zip(*drawn, strict=True))  # (samples, N)
             if attention.estimator != "gumbel":
                 reward = -nll
@@ -122,7 +128,8 @@ class VariationalLoss(BaselineLoss):
             terms["reinforce"] = self.reward_weight * reinforce
         bound = of_captions(nll + kl.detach())
         figures |= {"attention_penalty": penalty.detach(), "kl": of_captions(kl.detach())}
-        return LossOutput(bound, terms, figures, trace)
+        output = LossOutput(bound, terms, figures, trace)
+        return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
 
     def _all_regions(self, features: MixtureFeatures, log_q: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy, learned and for logging, of the words (N,), the mean of all regions under q. The
