@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
+from showattendtell.settings import ImportPath, NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 
 Split = Literal["train", "val", "test"]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
@@ -143,6 +143,7 @@ class EvaluateConfig(ModelConfig):
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
             probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
             not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
+            The import path of a class adds a metric of your own.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
@@ -152,7 +153,7 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
+    metrics: Sequence[Literal[CaptionMetric, OtherMetric] | ImportPath]
     clip: Text | None
     output: Text | None
     cache: Text | None
@@ -296,6 +297,7 @@ class ScoreConfig:
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
         language: the language of the captions, as a code such as de; METEOR is for English, and missing for others.
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
+            The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
         training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
@@ -311,7 +313,9 @@ class ScoreConfig:
     references: Texts | None
     split: Text | None
     language: Text
-    metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
+    metrics: Annotated[
+        Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
+    ]
     partial: bool
     training: Texts | None
     resamples: PositiveInt
