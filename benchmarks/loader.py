@@ -19,9 +19,10 @@ from torch import Tensor
 from benchmarks.frame.figures import Figure
 from benchmarks.frame.script import Measured, main
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
+from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import grid_source
+from showattendtell.datamodules.datasets import GridSource
 from showattendtell.features.store import EncodedBatch, FeatureStore, StorePlan
 from showattendtell.features.writer import write_shards, write_store
 from showattendtell.losses.caption import SoftLoss, total
@@ -34,6 +35,7 @@ IMAGES = 2000
 """400 MB of grids; a batch has 64 of them at random."""
 ROWS, COLUMNS, REGION_DIM, VOCABULARY_SIZE, WIDTH = 14, 14, 512, 10_000, 512
 STEPS = 12
+PREPROCESSING = Preprocessing(224, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """Of the epoch, where there is no GPU."""
 
 
@@ -118,7 +120,11 @@ def measure(options: Namespace) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(Path(folder) / "store", [example.image for example in dataset.split("train")])
         data = CaptionDataModule(
-            dataset, vocabulary, lambda examples, view="plain": grid_source(store, examples), BATCH_SIZE, seed=0
+            dataset,
+            vocabulary,
+            lambda examples, view="plain": GridSource(store, examples, PREPROCESSING),
+            BATCH_SIZE,
+            seed=0,
         )
         waiting = train(data, Path(folder))
     figures = [

@@ -130,6 +130,17 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
+class AttentionTargets(NamedTuple):
+    """Attention maps that the ground-truth boxes of N words of a batch ask for.
+
+    places  (N,) indices of the words among the B * T steps
+    masses  (N, L) the area of the word's boxes in each region, divided by their whole area, so that the sum is 1
+    """
+
+    places: Tensor
+    masses: Tensor
+
+
 class Batch(NamedTuple):
     """Captions with their images. Each image appears once per batch, however many of its captions do.
 
@@ -137,12 +148,14 @@ class Batch(NamedTuple):
     image_index  (B,) the row of `images` that each caption describes
     tokens       (B, T) the target words, `<eos>` at the end, then `<pad>`
     positions    (I,) indices of the images in the split
+    targets      attention maps of the words that have boxes, if the loss reads them
     """
 
     images: Tensor
     image_index: Tensor
     tokens: Tensor
     positions: Tensor
+    targets: AttentionTargets | None = None
 
 
 Content = TypeVar("Content")

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from showattendtell.data.augmentation import ASPECTS, Augmentation, augmented_files, mentions_sides
+from showattendtell.data.augmentation import ASPECTS, Augmentation, AugmentedFiles, mentions_sides
 from showattendtell.data.images import Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.types import Caption, Example
@@ -103,9 +102,9 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
     return [Example(str(number), str(folder / "a.png"), (caption,)) for number, caption in enumerate(captions)]
 
 
-def files(examples: list[Example], seed: int = 0, **settings: float) -> Callable[..., Tensor]:
+def files(examples: list[Example], seed: int = 0, **settings: float) -> AugmentedFiles:
     """Eight times the examples."""
-    return augmented_files(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
+    return AugmentedFiles(examples * 8, PREPROCESSING, Augmentation(seed, **settings))
 
 
 def test_views_depend_on_seed_epoch_batch_and_image_and_not_on_what_else_was_drawn(examples: list[Example]):

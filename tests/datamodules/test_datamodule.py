@@ -9,7 +9,7 @@ from three_images import CAPTIONS, examples_of, numbered, vocabulary
 from showattendtell.data.images import open_image
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, grid_source, pixel_source
+from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageDataset, PixelSource
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.models.encoder import Encoder
@@ -82,7 +82,7 @@ def encoder() -> Encoder:
 def test_stored_grids_agree_with_the_encoder_s(photographs: list[Example], encoder: Encoder, tmp_path: Path):
     dataset = Dataset("three", {"train": (photographs[2],), "val": (photographs[0],), "test": (photographs[1],)})
     store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    regions = grid_source(store, photographs)([2, 0, 2])
+    regions = GridSource(store, photographs, encoder.preprocessing)([2, 0, 2])
     assert regions.dtype == torch.float16
     with torch.no_grad():
         direct = [encoder(encoder.preprocessing(open_image(photographs[i].path)).unsqueeze(0))[0] for i in (2, 0, 2)]
@@ -98,20 +98,21 @@ def test_a_seed_selects_one_view_of_an_image_and_no_mirrored_one_if_captions_nam
     store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
     rows = store.rows([example.image for example in examples])
     views = [store.read(rows, torch.full((3,), view)) for view in (0, 1)]
+    drawn = GridSource(store, examples, encoder.preprocessing, "drawn", 1)
     seen = {
         (positions[0], view)
         for positions in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])
         for draw in ((epoch, batch) for epoch in range(4) for batch in range(2))
-        for position, grid in zip(positions, grid_source(store, examples, "drawn", 1)(positions, draw), strict=True)
+        for position, grid in zip(positions, drawn(positions, draw), strict=True)
         for view in (0, 1)
         if position == positions[0] and torch.equal(grid, views[view][position])
     }
     assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
-    assert torch.equal(grid_source(store, examples)([0, 1, 2]), views[0])
-    assert torch.equal(grid_source(store, examples, "mirrored")([2, 0]), views[1][[2, 0]])
+    assert torch.equal(GridSource(store, examples, encoder.preprocessing)([0, 1, 2]), views[0])
+    assert torch.equal(GridSource(store, examples, encoder.preprocessing, "mirrored")([2, 0]), views[1][[2, 0]])
     with pytest.raises(IndexError, match="has 2 views of each image, and no view 2"):
         store.read(rows, torch.full((3,), 2))
-    pixels = pixel_source(encoder.preprocessing, examples, "mirrored")([2, 0])
+    pixels = PixelSource(encoder.preprocessing, examples, "mirrored")([2, 0])
     with torch.no_grad():
         torch.testing.assert_close(encoder(pixels), views[1][[2, 0]].float(), rtol=2e-3, atol=2e-3)
 
@@ -121,11 +122,13 @@ def test_pixels_through_the_encoder_agree_with_stored_grids(
 ):
     dataset = Dataset("three", {"train": tuple(photographs)})
     store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    pixels = pixel_source(encoder.preprocessing, photographs)([1, 2])
+    pixels = PixelSource(encoder.preprocessing, photographs)([1, 2])
     assert pixels.shape == (2, 3, 64, 64)
     with torch.no_grad():
         through = encoder(pixels)
-    torch.testing.assert_close(grid_source(store, photographs)([1, 2]).float(), through, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(
+        GridSource(store, photographs, encoder.preprocessing)([1, 2]).float(), through, rtol=2e-3, atol=2e-3
+    )
 
 
 def test_a_source_of_images_that_the_store_lacks_is_refused(
@@ -134,12 +137,12 @@ def test_a_source_of_images_that_the_store_lacks_is_refused(
     dataset = Dataset("two", {"train": tuple(photographs[:2])})
     store, _ = open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
     with pytest.raises(UserError, match=r"lacks 1 of the data set's images, the first is 2.png"):
-        grid_source(store, photographs)
+        GridSource(store, photographs, encoder.preprocessing)
 
 
 def test_a_broken_image_is_reported_when_its_pixels_are_read(photographs: list[Example], encoder: Encoder):
     missing = photographs[0]._replace(path="nowhere.png")
-    read = pixel_source(encoder.preprocessing, [missing, *photographs[1:]])
+    read = PixelSource(encoder.preprocessing, [missing, *photographs[1:]])
     assert len(read([1, 2])) == 2
     with pytest.raises(UserError, match=r"image nowhere.png does not exist"):
         read([1, 0])
@@ -151,7 +154,7 @@ def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: lis
     data = CaptionDataModule(
         dataset,
         vocabulary(),
-        lambda examples, view="plain": pixel_source(encoder.preprocessing, examples),
+        lambda examples, view="plain": PixelSource(encoder.preprocessing, examples),
         batch_size=2,
         seed=0,
         num_workers=1,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from small_models import VOCABULARY, D, small_captioner
+from small_models import KINDS, VOCABULARY, D, small_captioner
 from torch import Tensor, nn
 
 from showattendtell.decoding.beam_search import BeamSearch
@@ -26,6 +26,7 @@ from showattendtell.inference.predictions import Predictor
 from showattendtell.models.attention import AttentionCache, AttentionOutput, SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, LSTMDecoder
+from showattendtell.training.module import ATTENTIONS, DECODERS
 from showattendtell.types import Caption, Example
 
 TOKENS = torch.tensor([4, 5, 6, 2])
@@ -45,16 +46,34 @@ def model_of(captioner: Captioner) -> ImageCaptioner:
     return ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch()).eval()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("attention", ["soft", "multihead", "adaptive", "none", "hard, argmax", "cosine"])
+@pytest.mark.parametrize(("attention", "decoder"), KINDS)
 @torch.no_grad()
-def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: str):
-    captioner = small_captioner(attention)
+def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: str, decoder: str):
+    captioner = small_captioner(attention, decoder)
     log_p, effects = leave_one_out(captioner, REGIONS, TOKENS)
     for region in range(9):
         others = torch.cat([REGIONS[:region], REGIONS[region + 1 :]]).unsqueeze(0)
         trace = captioner(others, torch.tensor([0]), TOKENS.unsqueeze(0))
         expected = trace.at_steps(trace.logits.log_softmax(dim=1).gather(1, TOKENS[trace.places].unsqueeze(1)))
         np.testing.assert_allclose(log_p - effects[:, region], expected[0, :, 0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_attention_of_the_registry_is_measured(name: str):
+    torch.manual_seed(0)
+    decoder = DECODERS["transformer" if name == "cross" else "lstm"](
+        vocabulary_size=len(VOCABULARY), region_dim=D, embedding_dim=8, hidden_dim=8
+    )
+    attention = ATTENTIONS[name](D, 8)
+    if attention.stochastic:
+        attention.inference_mode = "argmax"
+    captioner = Captioner(attention, decoder).eval()
+    for parameter in captioner.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    maps = measured(captioner, images=3)
+    assert maps.keys() == {"attention", "random", "centre", EFFECT, GRADIENT, INTEGRATED}
+    assert maps[EFFECT][0] == pytest.approx(1)
+    assert all(value is not None and np.isfinite(value) for one in maps.values() for value in one)
 
 
 @torch.no_grad()

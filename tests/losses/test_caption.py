@@ -1,19 +1,29 @@
 import math
+from functools import partial
 
+import pytest
 import torch
 from torch import Tensor, nn
 from traces import trace_of
 
 from showattendtell.data.vocabulary import EOS, PAD
+from showattendtell.errors import UserError
 from showattendtell.losses.caption import (
     LossOutput,
     SoftLoss,
+    attention_cross_entropy,
     cost_of_captions,
     doubly_stochastic_penalty,
     negative_log_likelihood,
     total,
 )
-from showattendtell.types import CaptionerOutput
+from showattendtell.losses.reinforce import HardLoss
+from showattendtell.models.attention import AdaptiveAttention, SoftAttention
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.scores import AdditiveScore, MultiheadScore
+from showattendtell.types import AttentionTargets, CaptionerOutput
 
 
 def saying(logits: Tensor) -> CaptionerOutput:
@@ -60,9 +70,101 @@ class Saying(nn.Module):
         return self.trace
 
 
-def loss_of(trace: CaptionerOutput, tokens: Tensor, **settings: object) -> LossOutput:
-    regions = torch.zeros(1, trace.weights.shape[2], 1)
-    return SoftLoss(**settings)(Saying(trace), regions, torch.zeros(len(tokens), dtype=torch.long), tokens)
+def loss_of(
+    trace: CaptionerOutput, tokens: Tensor, targets: AttentionTargets | None = None, **settings: object
+) -> LossOutput:
+    regions, image_index = torch.zeros(1, trace.weights.shape[2], 1), torch.zeros(len(tokens), dtype=torch.long)
+    return SoftLoss(**settings)(Saying(trace), regions, image_index, tokens, targets=targets)
+
+
+def test_the_supervision_worked_by_hand():
+    """Two words with boxes in two captions: -(0.5 log 0.5 + 0.5 log 0.25) and -log 0.7; the others add nothing."""
+    weights = torch.tensor([[[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]], [[0.1, 0.2, 0.7], [0.0, 1.0, 0.0]]])
+    targets = AttentionTargets(torch.tensor([0, 2]), torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]))
+    trace, tokens = trace_of(torch.randn(2, 2, 7), weights, torch.ones(2, 2)), torch.tensor([[4, EOS], [5, EOS]])
+    output = loss_of(trace, tokens, targets, supervision_weight=0.6)
+    expected = (1.5 * math.log(2) - math.log(0.7)) / 2
+    torch.testing.assert_close(output.terms["supervision"], torch.tensor(0.6 * expected))
+    torch.testing.assert_close(output.figures["attention_supervision"], torch.tensor(expected))
+
+
+def test_supervision_decreases_linearly_to_nothing():
+    tokens = torch.tensor([[4, EOS]])
+    trace = trace_of(torch.randn(1, 2, 7), torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]), torch.ones(1, 2))
+    targets = AttentionTargets(torch.tensor([0]), torch.tensor([[1.0, 0.0]]))
+    loss = SoftLoss(supervision_weight=2.0, supervision_schedule="linear")
+    for progress in (0.0, 0.25, 1.0):
+        loss.progress = progress
+        output = loss(Saying(trace), torch.zeros(1, 2, 1), torch.tensor([0]), tokens, targets=targets)
+        assert output.terms["supervision"].item() == pytest.approx(2 * (1 - progress) * math.log(2))
+
+
+def test_without_supervision_boxes_change_nothing():
+    torch.manual_seed(0)
+    tokens, trace = torch.tensor([[4, EOS]]), trace_of(torch.randn(1, 2, 7), torch.rand(1, 2, 3), torch.rand(1, 2))
+    targets = AttentionTargets(torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]]))
+    with_boxes, without = loss_of(trace, tokens, targets), loss_of(trace, tokens)
+    assert with_boxes.terms == without.terms
+    assert with_boxes.figures == without.figures
+
+
+def test_a_batch_without_boxes_and_one_without_targets():
+    tokens, trace = torch.tensor([[4, EOS]]), trace_of(torch.randn(1, 2, 7), torch.rand(1, 2, 3), torch.rand(1, 2))
+    nothing = AttentionTargets(torch.zeros(0, dtype=torch.long), torch.zeros(0, 3))
+    assert loss_of(trace, tokens, nothing, supervision_weight=1.0).terms["supervision"] == 0
+    with pytest.raises(UserError, match=r"loss\.supervision_weight needs batches with attention targets"):
+        loss_of(trace, tokens, supervision_weight=1.0)
+
+
+def test_a_weight_that_is_rounded_to_zero_gives_a_finite_loss():
+    weights = torch.tensor([[[0.0, 1.0]]], requires_grad=True)
+    cost = attention_cross_entropy(weights, torch.tensor([[[1.0, 0.0]]]))
+    cost.sum().backward()
+    assert cost.isfinite().all()
+    assert weights.grad is not None
+    assert weights.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("attention", ["soft", "multihead", "adaptive", "hard", "hard, rloo", "hard, exact"])
+def test_supervision_has_the_gradient_of_the_plain_formula(attention: str):
+    """For each caption and word with boxes one by one, from the weights of the plain loop."""
+    captioner = supervised_captioner(attention)
+    torch.manual_seed(0)
+    regions, image_index = torch.randn(2, 4, 3).double(), torch.tensor([0, 1, 1])
+    tokens = torch.tensor([[4, 5, EOS], [6, EOS, PAD], [5, 4, EOS]])
+    masses = torch.rand(3, 4).double()
+    exact = attention == "hard, exact"
+    # with the estimator exact a caption is L paths, which have the same alpha at the first word
+    targets = AttentionTargets(
+        torch.tensor([0, 3, 6] if exact else [1, 3, 7]), masses / masses.sum(dim=1, keepdim=True)
+    )
+    loss = (HardLoss if "hard" in attention else SoftLoss)(supervision_weight=0.7).double()
+    torch.manual_seed(3)
+    output = loss(captioner, regions, image_index, tokens, targets=targets)
+    weights = output.trace.weights
+    weights = (
+        weights.unflatten(0, (3, 4))[:, 0].unsqueeze(0) if exact else weights.unflatten(0, (-1, 3))
+    )  # (N, B, T, L)
+    plain = torch.tensor(0.0).double()
+    for place, mass in zip(targets.places.tolist(), targets.masses, strict=True):
+        plain -= (mass * weights[:, place // 3, place % 3].log()).sum() / weights[:, :, 0, 0].numel()
+    torch.testing.assert_close(output.terms["supervision"], 0.7 * plain)
+    parameters = list(captioner.parameters())
+    found, expected = (
+        torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=True)
+        for value in (output.terms["supervision"], 0.7 * plain)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def supervised_captioner(attention: str) -> Captioner:
+    torch.manual_seed(1)
+    name, _, estimator = attention.partition(", ")
+    settings = {"estimator": estimator or "reinforce", "samples": 2 if estimator == "rloo" else 1}
+    score = MultiheadScore if name == "multihead" else AdditiveScore
+    build = {"adaptive": AdaptiveAttention, "hard": partial(HardAttention, **settings)}.get(name, SoftAttention)
+    part = build(3, 8, score=partial(score, width=8) if score is AdditiveScore else partial(score, heads=2))
+    return Captioner(part, LSTMDecoder(7, 3, embedding_dim=5, hidden_dim=8, dropout=0.0)).double().train()
 
 
 def test_padding_changes_neither_term():

@@ -43,6 +43,15 @@ def test_the_largest_weight_hits_the_tenth_with_the_largest_effects(place: int, 
     assert rank_agreement(weights, np.arange(20.0)).top_tenth == hit
 
 
+def test_a_region_that_speaks_against_the_word_is_found_by_its_absolute_effect():
+    """The largest weight is on the region with the most negative effect."""
+    effects = np.arange(20.0) - 19.5
+    found = rank_agreement(-effects, effects)
+    assert (found.top_tenth, found.magnitude_top_tenth) == (0, 1)
+    assert found.rank_correlation == pytest.approx(-1)
+    assert found.magnitude_correlation == pytest.approx(1)
+
+
 def test_a_map_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"a map of \(3,\) cannot be compared with effects of \(4,\)"):
         rank_agreement(np.ones(3), np.ones(4))
@@ -79,6 +88,25 @@ def test_differences_to_random_maps_are_paired():
     assert difference.higher < 0.01
     chance = score_faithfulness(made_up(200, 0.0)).against["random"]["attention"]["deletion"]
     assert chance.low < 0 < chance.high
+
+
+def test_intervals_are_those_of_images_drawn_again():
+    """Words of an image come together; an image with more words counts more."""
+    rng = np.random.default_rng(2)
+    by_image = [list(rng.normal(level, 0.1, size=rng.integers(1, 9))) for level in rng.normal(size=30)]
+    words = [
+        WordFaithfulness({"attention": MapFaithfulness(value)}, 0.0, str(image))
+        for image, values in enumerate(by_image)
+        for value in values
+    ]
+    low, high = score_faithfulness(words, resamples=4000).intervals["attention"]["rank_correlation"]
+    drawn = [np.concatenate([by_image[image] for image in rng.integers(30, size=30)]).mean() for _ in range(4000)]
+    np.testing.assert_allclose((low, high), np.percentile(drawn, (2.5, 97.5)), atol=0.04)
+    mean = np.concatenate(by_image).mean()
+    naive = 1.96 * np.concatenate(by_image).std() / len(words) ** 0.5
+    assert low < mean < high
+    assert high - low > 3 * naive, "words of an image are not independent"
+    assert score_faithfulness(words).intervals["attention"].keys() == {"rank_correlation"}
 
 
 def test_words_without_curves_count_for_the_ranks_alone():

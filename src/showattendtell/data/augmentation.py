@@ -1,16 +1,16 @@
 """Augmentation of training photographs, drawn for every batch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from showattendtell.data.images import Preprocessing, read_pixels
+from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.runtime.vision import InterpolationMode, transforms
 from showattendtell.settings import Fraction, Probability, Share
-from showattendtell.types import Caption, Example
+from showattendtell.types import Box, Caption, Example
 
 ASPECTS = (3 / 4, 4 / 3)
 """Range of the aspect ratio (width / height) of random crops (Szegedy et al. 2015), if the photograph allows it."""
@@ -36,10 +36,29 @@ class Augmentation:
 
     def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
         """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
-        if self.crop == 1:
+        part, mirrored = self.draw_part(pixels.shape[1], pixels.shape[2], rng, sided)
+        if part is None:
             seen = preprocessing(pixels)
         else:
-            height, width = pixels.shape[1:]
+            square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
+            seen = transforms.resized_crop(pixels, *part, square, how, antialias=True)
+        if mirrored:
+            seen = transforms.horizontal_flip(seen)
+        for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
+            if self.colour:
+                seen = adjust(seen, rng.uniform(1 - self.colour, 1 + self.colour))
+        return seen
+
+    def draw_part(
+        self, height: int, width: int, rng: np.random.Generator, sided: bool
+    ) -> tuple[tuple[int, int, int, int] | None, bool]:
+        """Draw the part of a photograph that a view shows, the first step of `view`.
+
+        Returns:
+            Top, left, height and width in pixels, or None for the crop of validation; and whether it is mirrored.
+        """
+        part = None
+        if self.crop < 1:
             area = rng.uniform(self.crop, 1) * height * width
             # A crop of this area and aspect ratio r is sqrt(area r) wide and sqrt(area / r) high. Both fit into the
             # photograph if area / height^2 <= r <= width^2 / area.
@@ -47,35 +66,46 @@ class Augmentation:
             aspect = math.exp(rng.uniform(*np.log(possible)))
             wide, high = max(1, round(math.sqrt(area * aspect))), max(1, round(math.sqrt(area / aspect)))
             top, left = rng.integers(height - high, endpoint=True), rng.integers(width - wide, endpoint=True)
-            square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
-            seen = transforms.resized_crop(pixels, int(top), int(left), high, wide, square, how, antialias=True)
-        if rng.random() < self.flip and not sided:
-            seen = transforms.horizontal_flip(seen)
-        for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
-            if self.colour:
-                seen = adjust(seen, rng.uniform(1 - self.colour, 1 + self.colour))
-        return seen
+            part = (int(top), int(left), high, wide)
+        return part, bool(rng.random() < self.flip) and not sided
 
 
-def augmented_files(
-    examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation
-) -> Callable[..., Tensor]:
-    """Return a function that reads augmented images, (I, 3, crop, crop) in uint8, by their positions in `examples`.
+class AugmentedFiles:
+    """Augmented images, (I, 3, crop, crop) in uint8, by their positions in `examples`.
 
-    Its second argument, epoch and batch, seeds the views: they depend neither on the process nor on earlier reads. It
-    raises `UserError` for a photograph that cannot be read.
+    The second argument of its methods, epoch and batch, seeds the views: they depend neither on the process nor on
+    earlier reads. They raise `UserError` for a photograph that cannot be read.
     """
-    sided = [mentions_sides(example) for example in examples]
 
-    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+    def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
+        self.examples, self.preprocessing, self.augmentation = examples, preprocessing, augmentation
+        self._sided = [mentions_sides(example) for example in examples]
+
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
         views = []
         for position in positions:
-            rng = np.random.default_rng([augmentation.seed, *draw, position])
-            pixels = read_pixels(examples[position].path)
-            views.append(augmentation.view(pixels, preprocessing, rng, sided[position]))
+            pixels = read_pixels(self.examples[position].path)
+            rng = self._generator(position, draw)
+            views.append(self.augmentation.view(pixels, self.preprocessing, rng, self._sided[position]))
         return torch.stack(views)
 
-    return read
+    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+        """Return the parts of the photographs that the views of the same batch show."""
+        frames = []
+        for position in positions:
+            width, height = image_size(self.examples[position].path)
+            rng = self._generator(position, draw)
+            part, mirrored = self.augmentation.draw_part(height, width, rng, self._sided[position])
+            if part is None:
+                seen = self.preprocessing.frame(self.examples[position].path).seen
+            else:
+                top, left, high, wide = part
+                seen = Box(left, top, left + wide, top + high).scaled(1 / width, 1 / height)
+            frames.append(Frame(seen, mirrored))
+        return frames
+
+    def _generator(self, position: int, draw: tuple[int, int]) -> np.random.Generator:
+        return np.random.default_rng([self.augmentation.seed, *draw, position])
 
 
 SIDES = {"de": ("links", "linke", "rechts", "rechte"), "zh": ("左", "右")}

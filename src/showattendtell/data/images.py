@@ -231,6 +231,24 @@ def _walk(folder: str) -> Iterator[Path]:
         yield from filter(Path.is_file, shown)
 
 
+class Frame(NamedTuple):
+    """The part of a photograph that the encoder sees.
+
+    seen      in fractions of the photograph's width and height
+    mirrored  whether the encoder sees it mirrored
+    """
+
+    seen: Box
+    mirrored: bool = False
+
+    def part(self, part: Box, mirrored: bool) -> "Frame":
+        """Return the frame of a part of this one, which is not mirrored; `part` is in fractions of its sides."""
+        width, height = self.seen.right - self.seen.left, self.seen.bottom - self.seen.top
+        inner = part.scaled(width, height)
+        left, top = self.seen.left, self.seen.top
+        return Frame(Box(left + inner.left, top + inner.top, left + inner.right, top + inner.bottom), mirrored)
+
+
 Mean = Annotated[float, Field(ge=-1000, le=1000)]
 Deviation = Annotated[float, Field(ge=0.001, le=1000)]
 
@@ -274,6 +292,11 @@ class Preprocessing(NamedTuple):
         wide, high = self.crop * across / self.resize, self.crop * down / self.resize
         left, top = (width - wide) / 2, (height - high) / 2
         return Box(left, top, left + wide, top + high)
+
+    def frame(self, path: str) -> Frame:
+        """Return the part of an image file that the encoder sees. Raise `UserError` if the file cannot be read."""
+        width, height = image_size(path)
+        return Frame(self.crop_box(width, height).scaled(1 / width, 1 / height))
 
     def describe(self) -> dict[str, Any]:
         """Return the arguments as plain data."""

@@ -27,8 +27,10 @@ from showattendtell.datamodules.datasets import (
     CaptionDataset,
     ImageBatch,
     ImageDataset,
+    PackedBoxes,
     ShardedCaptionDataset,
     Source,
+    TargetMaker,
     open_source,
 )
 from showattendtell.datamodules.samplers import (
@@ -167,6 +169,26 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
         self.val_captions = CaptionDataset(val, vocabulary, source(val))
         self.val_images = self._images_of("val")
+
+    def add_targets(self, grid: tuple[int, int]) -> None:
+        """Have training batches contain attention maps from the ground-truth boxes of their words.
+
+        Args:
+            grid: rows and columns of the encoder's grid.
+
+        Raises:
+            UserError: the training captions have no boxes.
+        """
+        assert self.dataset is not None
+        train = self.dataset.split("train")
+        boxes = PackedBoxes(caption for example in train for caption in example.captions)
+        if not len(boxes):
+            raise UserError(
+                f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
+                "none; give them as dataset.entities=entities.zip (Flickr30k Entities) or, for COCO, as "
+                "dataset.instances=instances_train2014.json"
+            )
+        self.train_captions.targets = TargetMaker(boxes, self._source(train, "drawn").frames, grid)
 
     @cached_property
     def train_batches(self) -> ShardedBatchSampler:

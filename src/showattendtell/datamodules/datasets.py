@@ -1,7 +1,7 @@
 """Captions and images of a split in batches, and image sources. Sizes are those of `showattendtell.types`."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -13,18 +13,19 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import Augmentation, augmented_files, mentions_sides
-from showattendtell.data.images import ImageFiles, Preprocessing
+from showattendtell.data.augmentation import Augmentation, AugmentedFiles, mentions_sides
+from showattendtell.data.images import Frame, ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
-from showattendtell.features.extract import MIRRORED, Extraction, draw_views, feature_path, open_features
+from showattendtell.features.extract import MIRRORED, Extraction, draw_views, feature_path, frame_of, open_features
 from showattendtell.features.store import FeatureStore
+from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
-from showattendtell.types import Batch, Dataset, Example, ShardedBatch
+from showattendtell.types import AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
-class ImageSource(Protocol):
+class ImageReader(Protocol):
     """Function from positions in a split to model inputs: regions (I, L, D) or pixels (I, 3, H, W)."""
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
@@ -33,6 +34,13 @@ class ImageSource(Protocol):
         Args:
             draw: epoch and number of the training batch; with the seed they decide which view of an image is drawn.
         """
+
+
+class ImageSource(ImageReader, Protocol):
+    """An `ImageReader` that knows which parts of the photographs it returns."""
+
+    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+        """Return the part of each photograph that the image of the same call shows."""
 
 
 View = Literal["plain", "mirrored", "drawn"]
@@ -46,51 +54,79 @@ class Source(Protocol):
         """Return the image source of a split, in which an image has the position of its example."""
 
 
-def grid_source(store: FeatureStore, examples: Sequence[Example], view: View = "plain", seed: int = 0) -> ImageSource:
-    """Return a source of regions from the feature store; `seed` decides which stored view of an image is drawn."""
-    rows = store.rows([example.image for example in examples])
-    sided = np.array([mentions_sides(example) for example in examples] if view == "drawn" and store.views > 1 else [])
+class GridSource:
+    """Source of regions from the feature store.
 
-    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        chosen = rows[list(positions)]
-        if view == "mirrored":
-            return store.read(chosen, torch.full_like(chosen, MIRRORED))
-        if view == "plain" or store.views == 1:
-            return store[chosen]
-        return store.read(chosen, draw_views(store.views, sided, seed, draw)[list(positions)])
+    Args:
+        preprocessing: of the encoder.
+        seed: decides which stored view of an image is drawn.
+    """
 
-    return read
+    def __init__(
+        self,
+        store: FeatureStore,
+        examples: Sequence[Example],
+        preprocessing: Preprocessing,
+        view: View = "plain",
+        seed: int = 0,
+    ):
+        self._store, self._examples, self._preprocessing = store, examples, preprocessing
+        self._draws, self._fixed, self._seed = view == "drawn" and store.views > 1, int(view == "mirrored"), seed
+        self._rows = store.rows([example.image for example in examples])
+        self._sided = np.array([mentions_sides(example) for example in examples] if self._draws else [])
+
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        rows, views = self._rows[list(positions)], self._views(positions, draw)
+        return self._store.read(rows, views) if views.any() else self._store[rows]
+
+    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+        """Return the part of each photograph that the grid of the same call shows."""
+        views = self._views(positions, draw).tolist()
+        return [
+            frame_of(self._examples[position], view, self._preprocessing)
+            for position, view in zip(positions, views, strict=True)
+        ]
+
+    def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
+        if self._draws:
+            return draw_views(self._store.views, self._sided, self._seed, draw)[list(positions)]
+        return torch.full((len(positions),), MIRRORED * self._fixed)
 
 
-def pixel_source(
-    preprocessing: Preprocessing,
-    examples: Sequence[Example],
-    view: View = "plain",
-    augmentation: Augmentation | None = None,
-) -> ImageSource:
-    """Return a source of uint8 pixels from image files; the augmentation decides which views are drawn.
+class PixelSource:
+    """Source of uint8 pixels from image files.
 
     Raises:
-        UserError: from the source, for an image file that cannot be read.
+        UserError: from its methods, for an image file that cannot be read.
     """
-    if view == "drawn" and augmentation:
-        return augmented_files(examples, preprocessing, augmentation)
-    files = ImageFiles([example.path for example in examples], preprocessing)
 
-    def read(positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
-        images = [files[position][1] for position in positions]
+    def __init__(self, preprocessing: Preprocessing, examples: Sequence[Example], view: View = "plain"):
+        self._files = ImageFiles([example.path for example in examples], preprocessing)
+        self._mirrored = view == "mirrored"
+
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        images = [self._files[position][1] for position in positions]
         for image in images:
             if isinstance(image, Exception):
                 raise image
         pixels = torch.stack(images)  # type: ignore[arg-type]
-        return pixels.flip(-1) if view == "mirrored" else pixels
+        return pixels.flip(-1) if self._mirrored else pixels
 
-    return read
+    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+        """Return the part of each photograph that its pixels show."""
+        frames = (self._files.preprocessing.frame(self._files.paths[position]) for position in positions)
+        return [frame._replace(mirrored=self._mirrored) for frame in frames]
 
 
 def pixels_of(encoder: Encoder, augmentation: Augmentation | None = None) -> Source:
     """Return the source of the pixels that an encoder reads."""
-    return lambda examples, view="plain": pixel_source(encoder.preprocessing, examples, view, augmentation)
+
+    def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        if view == "drawn" and augmentation:
+            return AugmentedFiles(examples, encoder.preprocessing, augmentation)
+        return PixelSource(encoder.preprocessing, examples, view)
+
+    return source
 
 
 def open_source(
@@ -127,8 +163,8 @@ def open_source(
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
         if view == "mirrored" and store.views == 1:  # the store has no mirror images
-            return pixel_source(encoder.preprocessing, examples, view)
-        return grid_source(store, examples, view, seed)
+            return PixelSource(encoder.preprocessing, examples, view)
+        return GridSource(store, examples, encoder.preprocessing, view, seed)
 
     return source, readable
 
@@ -166,15 +202,81 @@ class PackedTokens:
         return pad_sequence(rows, batch_first=True, padding_value=PAD).long()
 
 
+class PackedBoxes:
+    """Ground-truth boxes of the words of N captions, in a few arrays.
+
+    They take 16 bytes per box, 12 per word with boxes and 8 per caption, and worker processes share them.
+    """
+
+    def __init__(self, captions: Iterable[Caption]):
+        words, flat, box_ends, word_ends = array("i"), array("f"), array("q", [0]), array("q", [0])
+        for caption in captions:
+            for phrase in caption.phrases:
+                words.append(phrase.noun)
+                for box in phrase.boxes:
+                    flat.extend(box)
+                box_ends.append(len(flat) // 4)
+            word_ends.append(len(words))
+        self._words, self._boxes = np.frombuffer(words, dtype=np.int32), np.frombuffer(flat, np.float32).reshape(-1, 4)
+        self._box_ends, self._word_ends = np.frombuffer(box_ends, np.int64), np.frombuffer(word_ends, np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of words with boxes."""
+        return len(self._words)
+
+    def of_caption(self, caption: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield the index of each word of a caption that has boxes, and the boxes (K, 4)."""
+        for word in range(self._word_ends[caption], self._word_ends[caption + 1]):
+            yield int(self._words[word]), self._boxes[self._box_ends[word] : self._box_ends[word + 1]]
+
+
+class TargetMaker(NamedTuple):
+    """Computes the `AttentionTargets` of a batch.
+
+    boxes   of the words of the split's captions
+    frames  returns the parts of the photographs that the images of a batch show
+    grid    rows and columns
+    """
+
+    boxes: PackedBoxes
+    frames: Callable[[Sequence[int], tuple[int, int]], list[Frame]]
+    grid: tuple[int, int]
+
+    def __call__(
+        self, captions: Sequence[int], image_index: NDArray, positions: Sequence[int], draw: tuple[int, int], steps: int
+    ) -> AttentionTargets:
+        """Return the targets of captions of up to `steps` words, whose images are those at `positions`."""
+        rows, columns = self.grid
+        frames = self.frames(positions, draw)
+        places, on_grid, mirrored = list[int](), list[NDArray](), list[int]()
+        for row, caption in enumerate(captions):
+            seen, mirror = frames[image_index[row]]
+            for word, boxes in self.boxes.of_caption(caption):
+                mirrored += [len(places)] * mirror
+                places.append(row * steps + word)
+                on_grid.append(boxes_on_grid(boxes, seen, rows, columns))
+        padded = np.zeros((len(places), max(map(len, on_grid), default=0), 4))  # empty boxes cover nothing
+        for number, boxes in enumerate(on_grid):
+            padded[number, : len(boxes)] = boxes
+        areas = covered_areas(padded, rows, columns)
+        areas[mirrored] = areas[mirrored][:, :, ::-1]
+        areas = areas.reshape(len(places), rows * columns)
+        sums = areas.sum(axis=1)
+        visible = sums > 0  # all boxes of other words lie outside of the frame
+        masses = (areas[visible] / sums[visible, np.newaxis]).astype(np.float32)
+        return AttentionTargets(torch.from_numpy(np.array(places, dtype=np.int64)[visible]), torch.from_numpy(masses))
+
+
 class CaptionDataset(TorchDataset[Batch]):
     """All captions of a split as tokens; an item is the `Batch` of the requested captions."""
 
-    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageSource):
+    def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
         self.tokens = PackedTokens(
             vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
         )
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self._held = images, False
+        self.targets: TargetMaker | None = None  # of batches, if the loss reads them
         self._names = [example.image for example in examples]
 
     def hold(self, device: torch.device) -> None:
@@ -220,8 +322,12 @@ class CaptionDataset(TorchDataset[Batch]):
         """Return the captions with their images; `draw` decides the views, see `ImageSource`."""
         # each image once, and for each caption its row among them
         positions, image_index = np.unique(self.image_index[captions], return_inverse=True)
-        images = self.images(positions.tolist(), draw)
-        return Batch(images, torch.from_numpy(image_index), self.tokens.pad(captions), torch.from_numpy(positions))
+        images, tokens = self.images(positions.tolist(), draw), self.tokens.pad(captions)
+        batch = Batch(images, torch.from_numpy(image_index), tokens, torch.from_numpy(positions))
+        if self.targets is None:
+            return batch
+        targets = self.targets(captions, image_index, positions.tolist(), draw, tokens.shape[1])
+        return batch._replace(targets=targets)
 
 
 class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):

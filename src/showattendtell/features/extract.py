@@ -23,7 +23,7 @@ from rich.text import Text
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from showattendtell.data.images import ImageFiles
+from showattendtell.data.images import Frame, ImageFiles, Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.features.store import (
     USUAL,
@@ -44,7 +44,7 @@ from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.runtime.vision import transforms
 from showattendtell.settings import PositiveInt
-from showattendtell.types import Dataset, Example
+from showattendtell.types import Box, Dataset, Example
 
 Engine = Callable[[Tensor], Tensor]
 """Maps pixels (I, 3, S, S) in uint8 to grids (I, L, D) in float32, both in CPU memory."""
@@ -399,12 +399,27 @@ def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
     """Return a view (I, 3, S, S) of the pixels of the named images, whose names seed the enlarged parts."""
     parts, whole = [], pixels.shape[-1]
     for image, own in zip(images, pixels, strict=True) if view >= 2 else ():
-        random = Random(f"{view} {image}")
-        side = round(whole * random.uniform(SMALLEST, 1))
-        top, left = random.randint(0, whole - side), random.randint(0, whole - side)
+        top, left, side = part_of(image, view, whole)
         parts.append(transforms.resized_crop(own, top, left, side, side, [whole, whole]))
     seen = torch.stack(parts) if parts else pixels
     return seen.flip(-1) if is_mirrored(view) else seen
+
+
+def part_of(image: str, view: int, whole: int) -> tuple[int, int, int]:
+    """Return top, left and side of the square of `whole` x `whole` pixels that a view shows."""
+    if view < 2:
+        return 0, 0, whole
+    random = Random(f"{view} {image}")
+    side = round(whole * random.uniform(SMALLEST, 1))
+    return random.randint(0, whole - side), random.randint(0, whole - side), side
+
+
+def frame_of(example: Example, view: int, preprocessing: Preprocessing) -> Frame:
+    """Return the part of a photograph that a view shows. Raise `UserError` if the photograph cannot be read."""
+    whole = preprocessing.crop
+    top, left, side = part_of(example.image, view, whole)
+    part = Box(left, top, left + side, top + side).scaled(1 / whole, 1 / whole)
+    return preprocessing.frame(example.path).part(part, is_mirrored(view))
 
 
 def is_mirrored(view: Any) -> Any:

@@ -128,7 +128,7 @@ def word_log_probs(
     numbers = [number for number, image in enumerate(captions.image_index) if image in chosen]
     starts, console = range(0, len(numbers), CAPTIONS_AT_A_TIME), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
-        images, image_index, tokens, _ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
+        images, image_index, tokens, *_ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
         trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
         targets = tokens.flatten()[trace.places.cpu()]
         yield trace.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from showattendtell.data.images import image_size
 from showattendtell.data.tokenizers import word_class
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
@@ -135,7 +134,7 @@ def faithfulness_of(
             curves = areas(captioner, regions, tokens, number, maps, float(np.exp(log_p[number])), generator)
             for name, (deletion, insertion) in curves.items():
                 agreement[name] = agreement[name]._replace(deletion=deletion, insertion=insertion)
-        yield WordFaithfulness(agreement, float(effects[number].max()))
+        yield WordFaithfulness(agreement, float(effects[number].max()), example.image)
 
 
 @torch.no_grad()
@@ -154,7 +153,9 @@ def log_probs_with(
     """
     read = tokens if word is None else tokens[: word + 1]
     captions = read.expand(len(kept), -1)
-    output = captioner(regions[kept], torch.arange(len(kept), device=regions.device), captions)
+    initial = captioner.init_state_of_parts(regions, kept)
+    rows = torch.arange(len(kept), device=regions.device)
+    output = captioner(initial[0].regions, rows, captions, initial=initial)
     features, places = output.output_features, output.places
     if word is not None:
         last = places % len(read) == word
@@ -242,8 +243,7 @@ def box_maps(module: ImageCaptioner, words: Sequence[str], example: Example) -> 
             by_noun[noun] = (*by_noun.get(noun, ()), *phrase.boxes)
     maps = {}
     if set(by_noun) & set(words):
-        width, height = image_size(example.path)
-        seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+        seen = module.encoder.preprocessing.frame(example.path).seen
         for number, word in enumerate(words):
             if word in by_noun:
                 grounded = GroundedWord(np.zeros(module.encoder.grid), seen, by_noun[word])  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from showattendtell.data.images import image_size
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.metrics.attention import (
@@ -122,8 +121,7 @@ def maps_at_nouns(
     selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), _words_before(module)
     for together, trace in _trace(module, captions, selected, "looking", silent):
         for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
-            width, height = image_size(examples[captions.image_index[number]].path)
-            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
             for phrase in phrases[number]:
                 yield GroundedWord(
                     alpha[phrase.noun + before].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind
@@ -148,8 +146,7 @@ def maps_of_captions(
     captions = CaptionDataset(own, module.vocabulary, images)
     for together, trace in _trace(module, captions, list(range(len(captions))), "grounding"):
         for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
-            width, height = image_size(examples[number].path)
-            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            seen = module.encoder.preprocessing.frame(examples[number].path).seen
             yield alpha[: len(written[number])].reshape(-1, *module.encoder.grid), seen
 
 
@@ -194,5 +191,5 @@ def _trace(
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
     for start in track(starts, doing, console=console, transient=True, disable=silent):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
-        images, image_index, tokens, _ = captions[together]
+        images, image_index, tokens, *_ = captions[together]
         yield together, module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))

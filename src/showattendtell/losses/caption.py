@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import PAD
+from showattendtell.errors import UserError
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
-from showattendtell.types import BatchShard, CaptionerOutput
+from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, at_places
 
 
 class LossOutput(NamedTuple):
@@ -40,6 +41,10 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
 class SoftLoss(nn.Module):
     """-log p(y|a) + lambda * sum_i (1 - sum_t alpha_ti)^2, summed per caption, averaged over captions.
 
+    With `supervision_weight` mu, words that have ground-truth boxes add -mu sum_t sum_i m_ti log alpha_ti, in which
+    m_ti is the fraction of the boxes' area that lies in region i (Liu et al. 2017, "Attention correctness in neural
+    image captioning").
+
     Args:
         attention_weight: lambda, the weight of the doubly stochastic penalty.
         label_smoothing: the share of a target word's probability that is spread over all words.
@@ -47,6 +52,8 @@ class SoftLoss(nn.Module):
             as in the released code.
         scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
             the caption (Bengio et al. 2015); it increases linearly from 0 during training.
+        supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
+        supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
     """
 
     stochastic = False
@@ -58,10 +65,13 @@ class SoftLoss(nn.Module):
         label_smoothing: Fraction = 0.0,
         penalty_mean: Literal["captions", "locations"] = "captions",
         scheduled_sampling: Probability = 0.0,
+        supervision_weight: NonNegativeFloat = 0.0,
+        supervision_schedule: Literal["constant", "linear"] = "constant",
     ):
         super().__init__()
         self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
         self.scheduled_sampling = scheduled_sampling
+        self.supervision_weight, self.supervision_schedule = supervision_weight, supervision_schedule
         self.progress = 0.0
         """The fraction of training that is completed."""
 
@@ -72,6 +82,7 @@ class SoftLoss(nn.Module):
         image_index: Tensor,
         tokens: Tensor,
         share: BatchShard | None = None,
+        targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch, or of one process's shard of it.
 
@@ -82,15 +93,44 @@ class SoftLoss(nn.Module):
             image_index: (B,) the image of each caption.
             tokens: (B, T) the target words, with `<pad>` after `<eos>`, which is ignored.
             share: the shard; by default the whole batch.
+            targets: attention maps of the words that have boxes, which `supervision_weight` needs.
+
+        Raises:
+            UserError: `supervision_weight` without targets.
         """
         share = share or BatchShard(1.0, len(tokens))
         read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
         trace = captioner(regions, image_index, tokens, read)
+        maps = self.target_maps(targets, tokens)
         learned, nll = cost_of_captions(trace, tokens, self.label_smoothing)
         penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
         penalty = self.over_batch(penalties, regions.shape[1], share.whole)
         terms = {"likelihood": learned.mean(), "attention": self.attention_weight * penalty}
-        return LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, trace)
+        output = LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, trace)
+        return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
+
+    def target_maps(self, targets: AttentionTargets | None, tokens: Tensor) -> Tensor | None:
+        """Return the attention maps (B, T, L) that the boxes ask for, 0 at words without boxes; None if
+        `supervision_weight` is 0.
+
+        Raises:
+            UserError: there are no targets.
+        """
+        if not self.supervision_weight:
+            return None
+        if targets is None:
+            raise UserError(
+                "loss.supervision_weight needs batches with attention targets; train with one of this package's data "
+                "modules, and with a data set that has boxes"
+            )
+        return at_places(targets.masses, targets.places, (tokens.shape[0], tokens.shape[1]))
+
+    def supervised(self, output: LossOutput, cross_entropies: Tensor) -> LossOutput:
+        """Return a loss with the term of supervision from the cross-entropies (B,) of the captions' attention."""
+        mean = cross_entropies.mean()
+        weight = self.supervision_weight * (1 - self.progress if self.supervision_schedule == "linear" else 1)
+        terms, figures = {**output.terms, "supervision": weight * mean}, {"attention_supervision": mean.detach()}
+        return output._replace(terms=terms, figures={**output.figures, **figures})
 
     @property
     def sampling_prob(self) -> float:
@@ -124,3 +164,15 @@ def doubly_stochastic_penalty(weights: Tensor, mask: Tensor) -> Tensor:
     """
     totals = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
     return (1 - totals).square().sum(dim=1)
+
+
+def attention_cross_entropy(weights: Tensor, maps: Tensor) -> Tensor:
+    """Return -sum_t sum_i m_ti log alpha_ti of each caption (B,).
+
+    Args:
+        weights: alpha, (B, T, L).
+        maps: m, (B, T, L), with sum 1 or 0 at every step.
+    """
+    # a weight that softmax has rounded to 0 has no gradient; the smallest number instead keeps its logarithm finite
+    smallest = torch.finfo(weights.dtype).tiny
+    return -torch.xlogy(maps.to(weights.dtype), weights.clamp(min=smallest)).sum(dim=(1, 2))

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
-from showattendtell.losses.caption import LossOutput, SoftLoss, cost_of_captions, doubly_stochastic_penalty
+from showattendtell.losses.caption import (
+    LossOutput,
+    SoftLoss,
+    attention_cross_entropy,
+    cost_of_captions,
+    doubly_stochastic_penalty,
+)
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.runtime.distributed import mean_over_processes
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
-from showattendtell.types import BatchShard, CaptionerOutput
+from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 
 
 class HardLoss(SoftLoss):
@@ -47,6 +53,8 @@ class HardLoss(SoftLoss):
         reward_weight: lambda_r; 1 is the gradient of L_s itself, smaller values reduce its variance.
         entropy_weight: lambda_e, the weight of the entropy bonus.
         decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+        supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
+        supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
 
     Raises:
         ValueError: from `forward`, if the attention does not sample.
@@ -65,8 +73,11 @@ class HardLoss(SoftLoss):
         entropy_weight: NonNegativeFloat = 0.002,
         decay: Probability = 0.9,
         scheduled_sampling: Probability = 0.0,
+        supervision_weight: NonNegativeFloat = 0.0,
+        supervision_schedule: Literal["constant", "linear"] = "constant",
     ):
-        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling)
+        supervision = (supervision_weight, supervision_schedule)
+        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
         self.penalty_gradient = penalty_gradient
         self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
         self.register_buffer("baseline", torch.tensor(0.0))
@@ -78,6 +89,7 @@ class HardLoss(SoftLoss):
         image_index: Tensor,
         tokens: Tensor,
         share: BatchShard | None = None,
+        targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss from N samples per caption; the arguments are those of `SoftLoss.forward`.
 
@@ -89,18 +101,21 @@ class HardLoss(SoftLoss):
             raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
         share = share or BatchShard(1.0, len(tokens))
         num_samples = attention.samples * share.whole
+        maps = self.target_maps(targets, tokens)
+        maps = None if maps is None else maps.repeat(attention.samples, 1, 1)
         # N * B captions: the whole batch once per sample
         image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
-            return self._try_all_regions(captioner, regions, image_index, tokens, num_samples)
+            return self._try_all_regions(captioner, regions, image_index, tokens, num_samples, maps)
         read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
         trace = captioner(regions, image_index, tokens, read)
         cost = cost_of_captions(trace, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
+        supervision = None if maps is None else attention_cross_entropy(trace.weights, maps)
         penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1], num_samples)
         if attention.estimator == "gumbel_st":
-            return self._loss(trace, cost, penalty, entropy.mean())
+            return self._loss(trace, cost, penalty, entropy.mean(), supervision=supervision)
         released = attention.estimator == "reinforce_arctic"
         reward = -cost.nll / mask.sum(dim=1) if released else -cost.nll  # without a gradient
         if attention.estimator == "rloo":
@@ -114,10 +129,17 @@ class HardLoss(SoftLoss):
         if self.training:
             self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
         of = num_samples if released else 1  # turns means over samples into sums over the batch
-        return self._loss(trace, cost, penalty, of * entropy.mean(), -of * (advantage * path).mean(), figures)
+        reinforce = -of * (advantage * path).mean()
+        return self._loss(trace, cost, penalty, of * entropy.mean(), reinforce, figures, supervision)
 
     def _try_all_regions(
-        self, captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor, num_captions: int
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        num_captions: int,
+        maps: Tensor | None,
     ) -> LossOutput:
         """Evaluate every region at one uniformly sampled step t of each caption; the other steps are sampled.
 
@@ -126,8 +148,8 @@ class HardLoss(SoftLoss):
 
             E[r grad log alpha_t(s_t)] = sum_i alpha_ti r_i grad log alpha_ti = sum_i r_i grad alpha_ti
 
-        with r_i the reward of the path with location i at step t. The first term of the loss and the penalty become
-        expectations under the same alpha_t.
+        with r_i the reward of the path with location i at step t. The first term of the loss, the penalty and the
+        supervision by target `maps` (B, T, L) become expectations under the same alpha_t.
         """
         initial = captioner.init_state(regions)
         mask, read = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
@@ -157,7 +179,8 @@ class HardLoss(SoftLoss):
         reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
         penalty = self.over_batch(expected(penalties), num_regions, num_captions)
         cost = CrossEntropy(expected(learned), expected(nll))
-        return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean())
+        supervision = None if maps is None else expected(attention_cross_entropy(trace.weights, maps[rows]))
+        return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean(), supervision=supervision)
 
     def _loss(
         self,
@@ -167,6 +190,7 @@ class HardLoss(SoftLoss):
         entropy: Tensor,
         reinforce: Tensor | None = None,
         figures: dict[str, Tensor] | None = None,
+        supervision: Tensor | None = None,
     ) -> LossOutput:
         """Weight the terms of the loss, each a mean over captions."""
         terms = {
@@ -176,7 +200,9 @@ class HardLoss(SoftLoss):
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
-        return LossOutput(cost.nll.mean(), terms, {"attention_penalty": penalty.detach(), **(figures or {})}, trace)
+        figures = {"attention_penalty": penalty.detach(), **(figures or {})}
+        output = LossOutput(cost.nll.mean(), terms, figures, trace)
+        return output if supervision is None else self.supervised(output, supervision)
 
 
 def _of_captions(trace: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -123,33 +123,62 @@ def centres_inside(word: GroundedWord) -> np.ndarray:
     """Return a mask (rows, columns): whether the centre of each cell lies in one of the boxes."""
     rows, columns = word.weights.shape
     y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
-    boxes = _on_grid(word)
-    return np.any([(b.left <= x) & (x <= b.right) & (b.top <= y) & (y <= b.bottom) for b in boxes], axis=0)
+    boxes = _on_grid(word).tolist()
+    return np.any(
+        [(left <= x) & (x <= right) & (top <= y) & (y <= bottom) for left, top, right, bottom in boxes], axis=0
+    )
 
 
 def coverage(word: GroundedWord) -> np.ndarray:
     """Return the exact fraction (rows, columns) of each cell's area that the union of the boxes covers."""
-    rows, columns = word.weights.shape
-    boxes = [box.clipped(Box(0, 0, columns, rows)) for box in _on_grid(word)]
+    return covered_areas(_on_grid(word)[np.newaxis], *word.weights.shape)[0]
+
+
+def covered_areas(boxes: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return the exact area of each cell that the union of boxes covers, for N unions of M boxes.
+
+    Args:
+        boxes: (N, M, 4), left, top, right and bottom in cells from the grid's corner. Empty boxes cover nothing.
+
+    Returns:
+        (N, rows, columns), 0 to 1.
+    """
     # All edges of boxes and cells cut the grid into rectangles. Each lies entirely inside or outside of every box, and
-    # in one cell; the areas of those inside are summed per cell. A cell has area 1, so the sum is a fraction.
-    xs = np.union1d(np.arange(columns + 1), [edge for box in boxes for edge in (box.left, box.right)])
-    ys = np.union1d(np.arange(rows + 1), [edge for box in boxes for edge in (box.top, box.bottom)])
-    covered = np.zeros((len(ys) - 1, len(xs) - 1))
-    for box in boxes:
-        across, down = np.searchsorted(xs, (box.left, box.right)), np.searchsorted(ys, (box.top, box.bottom))
-        covered[slice(*down), slice(*across)] = 1
-    areas = covered * np.outer(np.diff(ys), np.diff(xs))
-    by_row = np.add.reduceat(areas, np.searchsorted(ys, np.arange(rows)), axis=0)
-    return np.add.reduceat(by_row, np.searchsorted(xs, np.arange(columns)), axis=1)
+    # in one cell; the areas of those inside are summed per cell.
+    left, top, right, bottom = np.moveaxis(np.asarray(boxes, dtype=np.float64), 2, 0)
+    inside_x, across = _cut(left, right, columns)
+    inside_y, down = _cut(top, bottom, rows)
+    covered = (inside_y @ inside_x.swapaxes(1, 2)) > 0  # (N, Y, X): the number of boxes around each rectangle
+    return down.swapaxes(1, 2) @ covered @ across
 
 
-def _on_grid(word: GroundedWord) -> Sequence[Box]:
-    """Return the boxes in units of grid cells, relative to the grid's corner."""
-    (rows, columns), seen = word.weights.shape, word.seen
-    across, down = columns / (seen.right - seen.left), rows / (seen.bottom - seen.top)
-    moved = [Box(b.left - seen.left, b.top - seen.top, b.right - seen.left, b.bottom - seen.top) for b in word.boxes]
-    return [box.scaled(across, down) for box in moved]
+def _cut(starts: np.ndarray, ends: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut the range from 0 to `cells` at whole numbers and at the sides (N, M) of boxes into X intervals.
+
+    Returns:
+        Whether each interval lies between the sides of each box (N, X, M), as 0 or 1, and the length of each interval
+        in the cell that it is part of, 0 in the others (N, X, cells).
+    """
+    whole = np.broadcast_to(np.arange(cells + 1.0), (len(starts), cells + 1))
+    edges = np.sort(np.concatenate([starts, ends, whole], axis=1).clip(0, cells), axis=1)
+    lengths = np.diff(edges)
+    middles = edges[:, :-1] + lengths / 2
+    inside = (starts[:, np.newaxis] < middles[..., np.newaxis]) & (middles[..., np.newaxis] < ends[:, np.newaxis])
+    in_cell = np.floor(middles)[..., np.newaxis] == np.arange(cells)
+    return inside.astype(np.float32), in_cell * lengths[..., np.newaxis]
+
+
+def boxes_on_grid(boxes: np.ndarray, seen: Box, rows: int, columns: int) -> np.ndarray:
+    """Return boxes (M, 4), which like `seen` are in fractions of the image's sides, in cells from the corner of the
+    grid that covers `seen`."""
+    corner = np.array([seen.left, seen.top, seen.left, seen.top])
+    size = np.array([(seen.right - seen.left) / columns, (seen.bottom - seen.top) / rows] * 2)
+    return (boxes - corner) / size
+
+
+def _on_grid(word: GroundedWord) -> np.ndarray:
+    """Return the boxes (M, 4) in cells from the grid's corner."""
+    return boxes_on_grid(np.array(word.boxes, dtype=np.float64).reshape(-1, 4), word.seen, *word.weights.shape)
 
 
 RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "between")

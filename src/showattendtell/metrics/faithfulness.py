@@ -34,6 +34,7 @@ class MapFaithfulness(NamedTuple):
                            effects; of several equal weights, the fraction that is
     deletion               mean p of the word while regions are left out, largest weight first; small for a faithful map
     insertion              mean p of the word while regions are added, largest weight first; large for a faithful map
+    magnitude_top_tenth    as top_tenth, with |effect|
     """
 
     rank_correlation: float | None = None
@@ -41,19 +42,25 @@ class MapFaithfulness(NamedTuple):
     top_tenth: float | None = None
     deletion: float | None = None
     insertion: float | None = None
+    magnitude_top_tenth: float | None = None
 
 
 class WordFaithfulness(NamedTuple):
-    """Faithfulness of each map at a word, and the largest effect of a region on the word, in nats."""
+    """Faithfulness of each map at a word of an image, and the largest effect of a region on the word, in nats."""
 
     maps: Mapping[str, MapFaithfulness]
     largest_effect: float
+    image: str = ""
+
+
+Interval = tuple[float, float]
 
 
 class FaithfulnessScores(NamedTuple):
     """Means over words.
 
     maps            of each map, over the words at which it was measured
+    intervals       95 % intervals of each field of each map, by a bootstrap of the images
     against         differences of each map's deletion and insertion to those of random maps and of attention, with 95 %
                     intervals of a paired bootstrap
     largest_effect  median over words of the largest effect of any region, in nats
@@ -62,6 +69,7 @@ class FaithfulnessScores(NamedTuple):
     """
 
     maps: dict[str, MapFaithfulness]
+    intervals: dict[str, dict[str, Interval]]
     against: dict[str, dict[str, dict[str, Difference]]]
     largest_effect: float
     num_words: int
@@ -76,13 +84,19 @@ def rank_agreement(weights: Array, effects: Array) -> MapFaithfulness:
     """
     if weights.shape != effects.shape:
         raise ValueError(f"a map of {weights.shape} cannot be compared with effects of {effects.shape}")
-    top = np.zeros(len(effects))
-    top[np.argsort(-effects, kind="stable")[: max(1, round(len(effects) / 10))]] = 1
     return MapFaithfulness(
         _rank_correlation(weights, effects),
         _rank_correlation(weights, np.abs(effects)),
-        float(top[weights == weights.max()].mean()),
+        _hits_top_tenth(weights, effects),
+        magnitude_top_tenth=_hits_top_tenth(weights, np.abs(effects)),
     )
+
+
+def _hits_top_tenth(weights: Array, effects: Array) -> float:
+    """Return the fraction of the largest weights (of one, unless weights are equal) at the largest tenth of effects."""
+    top = np.zeros(len(effects))
+    top[np.argsort(-effects, kind="stable")[: max(1, round(len(effects) / 10))]] = 1
+    return float(top[weights == weights.max()].mean())
 
 
 def _rank_correlation(values: Array, others: Array) -> float:
@@ -109,10 +123,15 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
     """Return the means over words, nan without words.
 
     Args:
-        resamples: number of bootstrap samples of the words.
+        resamples: number of bootstrap samples.
         seed: their seed.
     """
     names, maps = list(dict.fromkeys(name for word in words for name in word.maps)), {}
+    images = list(dict.fromkeys(word.image for word in words))
+    copies = draw_copies(len(images), resamples, seed) if images else np.zeros((resamples, 0))
+    intervals = {
+        name: _intervals([word for word in words if name in word.maps], name, images, copies) for name in names
+    }
     for name in names:
         own = [word.maps[name] for word in words if name in word.maps]
         measured = {field: _present(own, field) for field in MapFaithfulness._fields}
@@ -129,7 +148,27 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
         if other in names
     }
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
-    return FaithfulnessScores(maps, against, effect, len(words), len(curves))
+    return FaithfulnessScores(maps, intervals, against, effect, len(words), len(curves))
+
+
+def _intervals(
+    words: Sequence[WordFaithfulness], name: str, images: Sequence[str], copies: Array
+) -> dict[str, Interval]:
+    """Return 95 % intervals of the mean over words of each field of a map, from the count of each image in each
+    bootstrap sample (R, I)."""
+    numbers, found = {image: number for number, image in enumerate(images)}, {}
+    for field in MapFaithfulness._fields:
+        # the mean of a sample is the sum over its images, divided by their number of words
+        sums, counts = np.zeros(len(images)), np.zeros(len(images))
+        for word in words:
+            if (value := getattr(word.maps[name], field)) is not None:
+                sums[numbers[word.image]] += value
+                counts[numbers[word.image]] += 1
+        drawn = copies @ counts
+        if drawn.any():
+            low, high = np.percentile((copies @ sums)[drawn > 0] / drawn[drawn > 0], (2.5, 97.5))
+            found[field] = (float(low), float(high))
+    return found
 
 
 def _has_curves(maps: Mapping[str, MapFaithfulness], name: str) -> bool:

@@ -486,7 +486,7 @@ class Faithfulness(_Gathered):
 
     def update(self, words: Iterable[WordFaithfulness]) -> None:
         """Add words."""
-        self._keep((dict(word.maps), word.largest_effect) for word in words)
+        self._keep((dict(word.maps), *word[1:]) for word in words)
 
     def scores(self) -> FaithfulnessScores:
         """Return the means over all words so far, and the differences to random maps."""
@@ -504,8 +504,8 @@ class Faithfulness(_Gathered):
 
     def _words(self) -> list[WordFaithfulness]:
         return [
-            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, effect)
-            for maps, effect in self._kept()
+            WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, *others)
+            for maps, *others in self._kept()
         ]
 
 

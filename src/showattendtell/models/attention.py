@@ -89,6 +89,10 @@ class StepAttention(Attention, ABC):
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Compute everything that depends only on the regions (R, L, D) of the images."""
 
+    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
+        """Return `precompute(regions[parts])` of R parts of one image (see `ScoreFunction.precompute_parts`)."""
+        return self.precompute(regions[parts])
+
     @abstractmethod
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
         """Compute one step of B captions from their decoder states (B, n)."""
@@ -127,6 +131,9 @@ class ScoredAttention(StepAttention):
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         return AttentionCache(regions, self.score.precompute(regions))
+
+    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
+        return AttentionCache(regions[parts], self.score.precompute_parts(regions, parts))
 
     def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (B, n)."""

@@ -32,9 +32,24 @@ class Captioner(nn.Module):
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
         regions = self.decoder.drop_regions(regions)
+        return self._reader.precompute(regions), self.decoder.start(regions)
+
+    def init_state_of_parts(self, regions: Tensor, parts: Tensor) -> tuple[AttentionCache, DecoderState]:
+        """Return `init_state(regions[parts])` in evaluation mode, with each region projected once.
+
+        Args:
+            regions: (L, D) of one image.
+            parts: (R, K) indices of the regions in each part.
+        """
+        cache = self._reader.precompute_parts(regions, parts)
+        return cache, self.decoder.start(cache.regions)
+
+    @property
+    def _reader(self) -> TransformerDecoder | StepAttention:
+        """The module that attends to the regions."""
         own = self.decoder if isinstance(self.decoder, TransformerDecoder) else self.attention
         assert isinstance(own, TransformerDecoder | StepAttention)
-        return own.precompute(regions), self.decoder.start(regions)
+        return own
 
     def forward(
         self,

@@ -66,7 +66,13 @@ class HardAttention(ScoredAttention):
 
     def precompute(self, regions: Tensor) -> AttentionCache:
         """Also choose the images whose captions use the expectation at all steps."""
-        cache, images, device = super().precompute(regions), len(regions), regions.device
+        return self._choose(super().precompute(regions))
+
+    def precompute_parts(self, regions: Tensor, parts: Tensor) -> AttentionCache:
+        return self._choose(super().precompute_parts(regions, parts))
+
+    def _choose(self, cache: AttentionCache) -> AttentionCache:
+        images, device = len(cache.regions), cache.regions.device
         if self.training:
             draws = torch.rand(1 if self.expectation_scope == "batch" else images, device=device)
             return cache._replace(use_expectation=(draws < self.expectation_prob).expand(images))

@@ -18,7 +18,7 @@ from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
 from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
-from showattendtell.datamodules.datamodule import ReaderDataModule
+from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
@@ -178,6 +178,18 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             raise UserError("the data module has another encoder than the model; pass it encoder=model.encoder")
         if vocabulary is not None and vocabulary.words != self.vocabulary.words:
             raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
+        if stage == "fit" and self.loss.supervision_weight:
+            self._ask_for_targets(data)
+
+    def _ask_for_targets(self, data: Any) -> None:
+        """Have the data module add attention targets to its batches, for supervised attention."""
+        if not self.selective:
+            raise UserError(
+                "loss.supervision_weight supervises attention maps, and that of attention=none is constant; leave it "
+                "out, or choose another attention"
+            )
+        if isinstance(data, CaptionDataModule):
+            data.add_targets(self.encoder.grid)
 
     @property
     def selective(self) -> bool:
@@ -207,7 +219,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         step = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                references: LossOutput = self.loss(self.captioner, regions, batch.image_index, batch.tokens, share)
+                references: LossOutput = self.loss(
+                    self.captioner, regions, batch.image_index, batch.tokens, share, batch.targets
+                )
             terms = {name: weight * term for name, term in references.terms.items()} if weight else {}
             step = LossOutput(references.nll, terms, dict(references.figures))
         if critic is not None:

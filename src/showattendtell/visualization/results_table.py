@@ -28,6 +28,12 @@ HEADINGS = {
     "attention_correctness": "correctness",
     "attention_entropy": "entropy",
     "attention_movement": "movement",
+    "attention_rank_correlation": "rank correlation",
+    "attention_magnitude_correlation": "rank correlation, absolute",
+    "attention_top_tenth": "top tenth",
+    "attention_magnitude_top_tenth": "top tenth, absolute",
+    "attention_deletion": "deletion",
+    "attention_insertion": "insertion",
     "chair_i": "CHAIR-i",
     "chair_s": "CHAIR-s",
     "grounding_f1_all": "F1-all",
@@ -37,7 +43,11 @@ HEADINGS = {
 }
 """The figures that can be columns, and their headings."""
 
-DIGITS = {"meteor": 2, "attention_entropy": 2, "attention_movement": 2, "distinct_captions": 0}
+DIGITS = {
+    **{"meteor": 2, "attention_entropy": 2, "attention_movement": 2, "distinct_captions": 0},
+    **{"attention_rank_correlation": 3, "attention_magnitude_correlation": 3},
+    **{"attention_deletion": 3, "attention_insertion": 3},
+}
 """Digits after the decimal point, where not 1."""
 
 

@@ -201,15 +201,17 @@ FAITHFULNESS = {
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
     table = Table("map", title=title, title_justify="left")
-    for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion"):
+    for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion", "|top tenth|"):
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:
             one = scores.maps[name]
-            forms = zip(one, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}"), strict=True)
+            forms = zip(one, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
             table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
+    for field, (low, high) in scores.intervals.get("attention", {}).items():
+        console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")
     for field, (difference, low, high, _) in scores.against.get("random", {}).get("attention", {}).items():
         console.print(f"{field} of attention less that of random maps: {difference:+.3f} [{low:+.3f}, {high:+.3f}]")
     console.print(
@@ -231,8 +233,12 @@ def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
         "attention_top_tenth": None if attention.top_tenth is None else 100 * attention.top_tenth,
         "attention_deletion": attention.deletion,
         "attention_insertion": attention.insertion,
+        "attention_magnitude_top_tenth": (
+            None if attention.magnitude_top_tenth is None else 100 * attention.magnitude_top_tenth
+        ),
         "faithfulness": {
             "maps": {name: one._asdict() for name, one in scores.maps.items()},
+            "intervals": scores.intervals,
             "against": against,
             "largest_effect": scores.largest_effect,
             "words": scores.num_words,

