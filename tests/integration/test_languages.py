@@ -124,6 +124,13 @@ def test_an_export_writes_the_captions_of_the_checkpoint(run: Run, joint: Path, 
         assert printed.splitlines()[0] == f"{photo}: {expected}"
 
 
+def test_a_model_of_several_languages_is_calibrated(run: Run, joint: Path, folder: Path):
+    assert_done(run("calibrate", f"checkpoint={joint}", "output=calibrated.ckpt"))
+    settings = ["checkpoint=calibrated.ckpt", "language=de", "metrics=[bleu,calibration]", "output=calibrated.json"]
+    assert_done(run("evaluate", *settings, "decoding.max_length=6"))
+    assert len(result(folder, "calibrated.json")["confidence"]) == 3
+
+
 def test_another_tokenizer_cannot_start_from_a_checkpoint(run: Run, chinese: Path):
     captions = ["dataset.captions={zh: zh.txt}", f"init_from={chinese}"]
     assert_error(run("train", *SMALL, *captions), "another tokenizer", "WordTokenizer")

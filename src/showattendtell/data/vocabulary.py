@@ -79,6 +79,11 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
+    @property
+    def offset(self) -> int:
+        """The number of tokens before the words of a caption: 1, its language, if there are several."""
+        return int(bool(self.languages))
+
     def encode(self, words: Sequence[str], language: str = "") -> list[int]:
         """Return the ids of a caption's words, `<unk>` for unknown ones, followed by `<eos>`.
 

@@ -181,7 +181,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         """
         assert self.dataset is not None
         train = self.dataset.split("train")
-        boxes = PackedBoxes(caption for example in train for caption in example.captions)
+        boxes = PackedBoxes((one for example in train for one in example.captions), self.vocabulary.offset)
         if not len(boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
