@@ -221,6 +221,7 @@ def test_flickr30k_without_its_lists_is_reported_of_karpathy_s_splits(tmp_path: 
 SHARED_30K = FOLDER.with_name("flickr30k")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED_30K.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path):
     """Of its images only those are here that are Flickr8k's, which are `NUMBER_HASH.jpg` there."""
