@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 
-settings.register_profile("no times", deadline=None)  # a busy machine fails no test
-settings.load_profile("no times")
+settings.register_profile("quick", deadline=None, max_examples=25)  # a busy machine fails no test
+settings.register_profile("thorough", deadline=None)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
 
@@ -26,7 +26,8 @@ gc.set_threshold(20_000, 50, 50)  # a tenth of the time went into garbage collec
 FIXTURES = Path(__file__).with_name("fixtures")
 
 RUN_HERE = """
-import atexit, os, runpy, sys
+import atexit, os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores in its background
 os.chdir(folder)
 os.environ.update(environment)
 for descriptor, path in ((1, out), (2, err)):
@@ -67,6 +68,11 @@ WriteModule = Callable[[str, str], Path]
 
 LARGE = {"docs", "export", "metrics", "visualization", "test_encoding.py", "test_launchers.py"}
 """Folders and files whose tests start Java, Chromium, the ONNX exporter or sweeps: each worker would start its own."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try more examples of each property where the slow tests are run too."""
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,11 +3,10 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import showattendtell
 
@@ -50,14 +49,17 @@ MODULES = {
 }
 
 
-def imports(module: str, when_imported: bool = False) -> Iterator[str]:
+@cache
+def imports(module: str, when_imported: bool = False) -> list[str]:
     """Dotted names that a module imports: everywhere in it, or only where it is executed when it is imported."""
+    names: list[str] = []
     for node in _statements(ast.parse(MODULES[module].read_text(encoding="utf-8")), when_imported):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} imports relatively"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def _statements(node: ast.AST, when_imported: bool) -> Iterator[ast.AST]:
@@ -70,13 +72,13 @@ def _statements(node: ast.AST, when_imported: bool) -> Iterator[ast.AST]:
         yield from _statements(child, when_imported)
 
 
-def own(names: Iterator[str]) -> set[str]:
+def own(names: Iterable[str]) -> set[str]:
     """The modules of this package among dotted names."""
     inner = [name.removeprefix("showattendtell.") for name in names if name.startswith("showattendtell.")]
     return {module for name in inner for module in (name, name.rpartition(".")[0]) if module in MODULES}
 
 
-def foreign(names: Iterator[str]) -> set[str]:
+def foreign(names: Iterable[str]) -> set[str]:
     """The other packages among dotted names."""
     return {name.partition(".")[0] for name in names} - {"showattendtell"}
 
@@ -94,6 +96,11 @@ def row(module: str) -> int:
     return next(number for number, layers in enumerate(LAYERS) if layer(module) in layers)
 
 
+def not_empty(found: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The modules with what they may not import."""
+    return {module: names for module, names in found.items() if names}
+
+
 def test_every_module_has_its_layer_and_every_layer_its_module():
     assert {layer(module) for module in MODULES} == set(ALL)
 
@@ -105,10 +112,12 @@ def test_the_walk_sees_imports_of_every_form():
     assert "pytorch_lightning" not in foreign(imports("train", when_imported=True))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_layers_above_its_own(module: str):
-    crooked = [other for other in own(imports(module)) if layer(other) != layer(module) and row(other) >= row(module)]
-    assert crooked == []
+def test_a_module_imports_only_layers_above_its_own():
+    def crooked(module: str) -> set[str]:
+        others = own(imports(module))
+        return {other for other in others if layer(other) != layer(module) and row(other) >= row(module)}
+
+    assert not_empty({module: crooked(module) for module in MODULES}) == {}
 
 
 def test_no_module_imports_itself_through_others():
@@ -116,51 +125,52 @@ def test_no_module_imports_itself_through_others():
     assert set(TopologicalSorter(imported).static_order()) == set(MODULES)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_imports_an_entry_point(module: str):
-    assert own(imports(module)) & COMMANDS == set()
+def test_nothing_imports_an_entry_point():
+    assert not_empty({module: own(imports(module)) & COMMANDS for module in MODULES}) == {}
 
 
-@pytest.mark.parametrize(
-    "module", [module for module in MODULES if layer(module) == "models" and module not in ENCODER]
-)
-def test_the_model_is_plain_torch_and_knows_nothing_of_files_or_training(module: str):
-    assert {layer(other) for other in own(imports(module))} <= {"settings", "errors", "types", "data", "models"}
-    assert foreign(imports(module)) <= PLAIN
+def test_the_model_is_plain_torch_and_knows_nothing_of_files_or_training():
+    models = [module for module in MODULES if layer(module) == "models" and module not in ENCODER]
+    allowed = {"settings", "errors", "types", "data", "models"}
+    assert not_empty({module: set(map(layer, own(imports(module)))) - allowed for module in models}) == {}
+    assert not_empty({module: foreign(imports(module)) - PLAIN for module in models}) == {}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if layer(module) == "metrics"])
-def test_metrics_need_nothing_of_training_and_models(module: str):
-    assert foreign(imports(module)) & {"pytorch_lightning", "timm", "hydra", "omegaconf"} == set()
+def test_metrics_need_nothing_of_training_and_models():
+    metrics = [module for module in MODULES if layer(module) == "metrics"]
+    heavy = {"pytorch_lightning", "timm", "hydra", "omegaconf"}
+    assert not_empty({module: foreign(imports(module)) & heavy for module in metrics}) == {}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if not is_training(module)])
-def test_what_only_captions_and_scores_does_not_wait_for_lightning(module: str):
-    assert "pytorch_lightning" not in foreign(imports(module))
-    assert module in TORCHMETRICS or "torchmetrics" not in foreign(imports(module, when_imported=True))
-    assert not any(map(is_training, own(imports(module))))
+def test_what_only_captions_and_scores_does_not_wait_for_lightning():
+    others = [module for module in MODULES if not is_training(module)]
+    assert not_empty({module: foreign(imports(module)) & {"pytorch_lightning"} for module in others}) == {}
+    assert not_empty({module: set(filter(is_training, own(imports(module)))) for module in others}) == {}
+    plain = {module: imports(module, when_imported=True) for module in others if module not in TORCHMETRICS}
+    assert not_empty({module: foreign(names) & {"torchmetrics"} for module, names in plain.items()}) == {}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if layer(module) == "visualization"])
-def test_reports_know_nothing_of_training(module: str):
-    assert "pytorch_lightning" not in foreign(imports(module))
+def test_reports_know_nothing_of_training():
+    reports = [module for module in MODULES if layer(module) == "visualization"]
+    assert not_empty({module: foreign(imports(module)) & {"pytorch_lightning"} for module in reports}) == {}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if row(module) < LAYERS.index({"config"})])
-def test_nothing_below_the_configuration_knows_hydra(module: str):
-    assert foreign(imports(module)) & {"hydra", "omegaconf"} == set()
+def test_nothing_below_the_configuration_knows_hydra():
+    below = [module for module in MODULES if row(module) < LAYERS.index({"config"})]
+    assert not_empty({module: foreign(imports(module)) & {"hydra", "omegaconf"} for module in below}) == {}
 
 
-@pytest.mark.parametrize("module", sorted(COMMANDS))
-def test_importing_an_entry_point_imports_nothing_that_takes_seconds(module: str):
-    reached, todo = set(), {module}
-    while todo:
-        current = todo.pop()
-        reached.add(current)
-        todo |= own(imports(current, when_imported=True)) - reached
-    libraries = {library for other in reached for library in foreign(imports(other, when_imported=True))}
+def test_importing_an_entry_point_imports_nothing_that_takes_seconds():
+    def libraries(module: str) -> set[str]:
+        reached, todo = set(), {module}
+        while todo:
+            current = todo.pop()
+            reached.add(current)
+            todo |= own(imports(current, when_imported=True)) - reached
+        return {library for other in reached for library in foreign(imports(other, when_imported=True))}
+
     slow = {"torch", "torchvision", "timm", "pytorch_lightning", "torchmetrics", "matplotlib", "wandb", "scipy"}
-    assert libraries & slow == set()
+    assert not_empty({module: libraries(module) & slow for module in COMMANDS}) == {}
 
 
 def test_figures_are_drawn_without_torch():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from slow_cases import slow_after
 
 import showattendtell
 from showattendtell.config.command_line import EXTRAS, SUPPLIED, check_command
@@ -96,31 +97,42 @@ def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, s
 
 @pytest.mark.parametrize(
     ("command", "line", "sentence"),
-    [
-        ("evaluate", [], "checkpoint is not set; give it as checkpoint="),
-        ("evaluate", ["checkpoint=null"], "checkpoint=null"),
-        ("evaluate", ["checkpoint=best.ckpt", "split=null"], "split=null"),
-        ("evaluate", ["checkpoint=best.ckpt", "device=null"], "device=null"),
-        ("evaluate", ["checkpoint=best.ckpt", "decoding=null"], "decoding"),
-        ("evaluate", ["checkpoint=best.ckpt", "decoding.beam_size=0"], "decoding.beam_size=0 should be greater than 0"),
-        ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
-        ("evaluate", ["checkpoint=best.ckpt", "dataset.skip_unreadable=maybe"], "dataset.skip_unreadable=maybe"),
-        ("average", ["checkpoint=[a.ckpt,b.ckpt]", "output=null"], "output=null should be a text$"),
-        ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], r"checkpoint=\[a.ckpt\] should have at least 2 values$"),
-        ("caption", ["checkpoint=best.ckpt", "images=[]"], r"images=\[\] should not be empty$"),
-        ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a text or a list$"),
-        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=3"], "output=3"),
-        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[]"], r"formats=\[\]"),
-        (
-            "caption",
-            ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"],
-            r"formats=\[jpg\] should be 'jsonl', 'csv'",
-        ),
-        ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "compare=3"], "compare=3"),
-        ("caption", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),
-        ("caption", ["checkpoint=best.ckpt", "split=tst"], "split=tst should be 'train', 'val' or 'test'"),
-        ("prepare", ["attention=hrad"], "there is no attention=hrad"),
-    ],
+    slow_after(
+        10,
+        [
+            ("evaluate", [], "checkpoint is not set; give it as checkpoint="),
+            ("evaluate", ["checkpoint=null"], "checkpoint=null"),
+            ("evaluate", ["checkpoint=best.ckpt", "split=null"], "split=null"),
+            ("evaluate", ["checkpoint=best.ckpt", "device=null"], "device=null"),
+            ("evaluate", ["checkpoint=best.ckpt", "decoding=null"], "decoding"),
+            (
+                "evaluate",
+                ["checkpoint=best.ckpt", "decoding.beam_size=0"],
+                "decoding.beam_size=0 should be greater than 0",
+            ),
+            ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
+            ("evaluate", ["checkpoint=best.ckpt", "dataset.skip_unreadable=maybe"], "dataset.skip_unreadable=maybe"),
+            ("average", ["checkpoint=[a.ckpt,b.ckpt]", "output=null"], "output=null should be a text$"),
+            (
+                "average",
+                ["checkpoint=[a.ckpt]", "output=c.ckpt"],
+                r"checkpoint=\[a.ckpt\] should have at least 2 values$",
+            ),
+            ("caption", ["checkpoint=best.ckpt", "images=[]"], r"images=\[\] should not be empty$"),
+            ("caption", ["checkpoint=best.ckpt", "images=3"], "images=3 should be a text or a list$"),
+            ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "output=3"], "output=3"),
+            ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "formats=[]"], r"formats=\[\]"),
+            (
+                "caption",
+                ["checkpoint=best.ckpt", "images=a.jpg", "formats=[jpg]"],
+                r"formats=\[jpg\] should be 'jsonl', 'csv'",
+            ),
+            ("caption", ["checkpoint=best.ckpt", "images=a.jpg", "compare=3"], "compare=3"),
+            ("caption", ["checkpoint=best.ckpt", "number=0"], "number=0 should be greater than 0"),
+            ("caption", ["checkpoint=best.ckpt", "split=tst"], "split=tst should be 'train', 'val' or 'test'"),
+            ("prepare", ["attention=hrad"], "there is no attention=hrad"),
+        ],
+    ),
 )
 def test_a_wrong_setting_of_another_command_is_reported_before_anything_runs(
     command: str, line: list[str], sentence: str
@@ -158,20 +170,23 @@ def test_a_misspelt_name_does_not_hide_that_a_value_is_missing():
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
-    [
-        (["attention=soft,hrad"], "there is no attention=hrad"),
-        (["decoder.dropout=0.1,0.2", "optimizer=adam,sgd"], "there is no optimizer=sgd"),
-        (["decoder.dropot=0.1,0.2"], "did you mean 'dropout'"),
-        (["decoder.dropout=0.1,1.5"], "decoder.dropout=1.5 should be less than 1"),
-        (["decoder.hidden_dim=choice(-3,64)"], "decoder.hidden_dim=-3 should be greater than 0"),
-        (["decoder.hidden_dim=range(0,64,32)"], "decoder.hidden_dim=0 should be greater than 0"),
-        (["decoder.hidden_dim=range(64,-1,-32)"], "decoder.hidden_dim=0 should be greater than 0"),
-        (["decoder.dropout=interval(0.5,1.5)"], "decoder.dropout=1.5 should be less than 1"),
-        (["seed=range(3,1)"], r"seed=range\(3,1\) gives no value"),
-        (["optimizer=glob(zzz*)"], r"optimizer=glob\(zzz\*\) gives no value"),
-        (["seed=1,2", "--cfg", "job"], "-m runs several values and --cfg shows"),
-        (["optimizer=adam,rmsprop", "encoder.size=0"], "encoder.size=0 should be greater than 0"),
-    ],
+    slow_after(
+        6,
+        [
+            (["attention=soft,hrad"], "there is no attention=hrad"),
+            (["decoder.dropout=0.1,0.2", "optimizer=adam,sgd"], "there is no optimizer=sgd"),
+            (["decoder.dropot=0.1,0.2"], "did you mean 'dropout'"),
+            (["decoder.dropout=0.1,1.5"], "decoder.dropout=1.5 should be less than 1"),
+            (["decoder.hidden_dim=choice(-3,64)"], "decoder.hidden_dim=-3 should be greater than 0"),
+            (["decoder.hidden_dim=range(0,64,32)"], "decoder.hidden_dim=0 should be greater than 0"),
+            (["decoder.hidden_dim=range(64,-1,-32)"], "decoder.hidden_dim=0 should be greater than 0"),
+            (["decoder.dropout=interval(0.5,1.5)"], "decoder.dropout=1.5 should be less than 1"),
+            (["seed=range(3,1)"], r"seed=range\(3,1\) gives no value"),
+            (["optimizer=glob(zzz*)"], r"optimizer=glob\(zzz\*\) gives no value"),
+            (["seed=1,2", "--cfg", "job"], "-m runs several values and --cfg shows"),
+            (["optimizer=adam,rmsprop", "encoder.size=0"], "encoder.size=0 should be greater than 0"),
+        ],
+    ),
 )
 def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(line: list[str], sentence: str):
     with pytest.raises(UserError, match=sentence):
@@ -180,18 +195,21 @@ def test_a_sweep_with_a_wrong_value_is_refused_before_its_first_run(line: list[s
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
-    [
-        (["sweep=shape"], "there is no sweep=shape; did you mean 'shapes'"),
-        (["sweep=shapes,seeds"], "sweep=shapes,seeds gives several search spaces; give one of them"),
-        (["sweep=shapes", "optimizer=adm"], "there is no optimizer=adm"),
-        (
-            ["sweep=shapes", "hydra/sweeper/pruner=medan"],
-            "there is no hydra/sweeper/pruner=medan; did you mean 'median'",
-        ),
-        (["sweep=shapes", "hydra.sweeper.n_trial=3"], "there is no setting hydra.sweeper.n_trial; did you mean"),
-        (["sweep=own", "decoder.dropout=interval(0.0, 1.5)"], "decoder.dropout=1.5 should be less than 1"),
-        (["sweep=own", "optimizer.lrr=tag(log, interval(1e-4, 1e-2))"], "optimizer.lrr"),
-    ],
+    slow_after(
+        3,
+        [
+            (["sweep=shape"], "there is no sweep=shape; did you mean 'shapes'"),
+            (["sweep=shapes,seeds"], "sweep=shapes,seeds gives several search spaces; give one of them"),
+            (["sweep=shapes", "optimizer=adm"], "there is no optimizer=adm"),
+            (
+                ["sweep=shapes", "hydra/sweeper/pruner=medan"],
+                "there is no hydra/sweeper/pruner=medan; did you mean 'median'",
+            ),
+            (["sweep=shapes", "hydra.sweeper.n_trial=3"], "there is no setting hydra.sweeper.n_trial; did you mean"),
+            (["sweep=own", "decoder.dropout=interval(0.0, 1.5)"], "decoder.dropout=1.5 should be less than 1"),
+            (["sweep=own", "optimizer.lrr=tag(log, interval(1e-4, 1e-2))"], "optimizer.lrr"),
+        ],
+    ),
 )
 def test_a_search_with_a_fault_is_refused_before_its_first_trial(line: list[str], sentence: str):
     with pytest.raises(UserError, match=sentence):
@@ -226,7 +244,7 @@ def test_a_sweep_with_good_values_is_let_through():
     assert check_command("train", line) == [*line[:-1], "++decoder.tie_embeddings=true,false"]
 
 
-@pytest.mark.parametrize("launcher", EXTRAS)
+@pytest.mark.parametrize("launcher", slow_after(1, EXTRAS))
 def test_a_launcher_with_its_settings_is_let_through(launcher: str):
     settings = {"joblib": "n_jobs=4", "ray": "ray.remote.num_gpus=1"}
     line = [
@@ -243,7 +261,7 @@ def test_a_setting_of_a_launcher_that_the_yaml_leaves_to_its_default_is_let_thro
     assert check_command("train", line) == [*line[:2], "++hydra.launcher.verbose=1", "seed=1,2"]
 
 
-@pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())
+@pytest.mark.parametrize(("launcher", "extra"), slow_after(1, EXTRAS.items()))
 def test_a_launcher_that_is_not_installed_is_reported_with_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, launcher: str, extra: str
 ):

@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
+from slow_cases import slow_after
 
 from showattendtell.cli import COMMANDS
 from showattendtell.config.command_line import check_command
@@ -21,6 +22,8 @@ from showattendtell.config.entry_point import as_argument, expand_home, name_pos
 from showattendtell.config.validation import DEBUG
 from showattendtell.errors import CLOSED_PIPE, UserError
 from showattendtell.runtime.files import LOCK, lock_file
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 ANSWER = "the class that the user named was built"
 
@@ -37,7 +40,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("setting", "word"),
-    [("hydra.run.dir=file/run", "file/run: "), ("hydra.run.dir=file", "file: "), ("--config-name=foo", "'foo'")],
+    slow_after(
+        2, [("hydra.run.dir=file/run", "file/run: "), ("hydra.run.dir=file", "file: "), ("--config-name=foo", "'foo'")]
+    ),
 )
 def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(
     run_forked: Callable[..., Any], folder: Path, setting: str, word: str
@@ -159,7 +164,7 @@ def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[.
     assert done.err.splitlines()[-1] == "error: dataset: what went wrong"
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("command", slow_after(2, sorted(COMMANDS)))
 def test_every_command_takes_debug(run_light: Callable[..., Any], command: str, tmp_path: Path):
     run = "runpy.run_module(f'showattendtell.{sys.argv[0]}', run_name='__main__', alter_sys=True)"
     done = run_light(run, command, "--debug", "nonsense_setting=3", folder=tmp_path)
@@ -177,36 +182,36 @@ def test_a_command_that_another_one_starts_shows_no_traceback_unless_asked(
     assert run_light(code, folder=tmp_path).out == "0\n"
 
 
-LIGHT = Path(__file__).parents[1] / "fixtures/light_command.py"
+LIGHT = "light_command.py"
+RUN_LIGHT = f"runpy.run_path({str(FIXTURES / LIGHT)!r}, run_name='__main__')"
 
 
-def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(tmp_path: Path):
-    settings = ["seed=2", "hydra/job_logging=none"]
-    done = subprocess.run([sys.executable, LIGHT, *settings], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "error: a seed of 2 is a fault; take another\n")
+def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(run_light: Callable[..., Any], tmp_path: Path):
+    done = run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra/job_logging=none", folder=tmp_path)
+    assert (done.status, done.err) == (2, "error: a seed of 2 is a fault; take another\n")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("own", ["notes.txt", "config/notes.txt"])
-def test_a_run_that_fails_leaves_a_folder_that_holds_something_else(tmp_path: Path, own: str):
+def test_a_run_that_fails_leaves_a_folder_that_holds_something_else(
+    run_light: Callable[..., Any], tmp_path: Path, own: str
+):
     (tmp_path / "mine/config").mkdir(parents=True)
     (tmp_path / "mine" / own).touch()
-    line = [sys.executable, LIGHT, "seed=2", "hydra.run.dir=mine"]
-    assert subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60).returncode == 2
+    assert run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra.run.dir=mine", folder=tmp_path).status == 2
     assert (tmp_path / "mine" / own).exists()
 
 
-def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(tmp_path: Path):
+def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: Callable[..., Any], tmp_path: Path):
     (tmp_path / "mine").mkdir()
     held = lock_file(tmp_path / "mine" / LOCK)
-    line = [sys.executable, LIGHT, "seed=2", "hydra.run.dir=mine"]
-    assert subprocess.run(line, cwd=tmp_path, capture_output=True, timeout=60).returncode == 2
+    assert run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra.run.dir=mine", folder=tmp_path).status == 2
     assert held
     assert (tmp_path / "mine" / LOCK).exists()
     held.close()
 
 
-@pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco", "coco2017"])
+@pytest.mark.parametrize("name", slow_after(1, ["flickr8k", "flickr30k", "coco", "coco2017"]))
 def test_training_without_the_data_names_the_command_that_downloads_them(
     run_forked: Callable[..., Any], tmp_path: Path, name: str
 ):

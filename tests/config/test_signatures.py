@@ -4,6 +4,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -76,6 +77,7 @@ STARRED = """
 """
 
 
+@cache
 def targets() -> dict[str, set[str]]:
     """Every `_target_` that conf/ names, and the settings next to it, except in hydra/."""
     found: dict[str, set[str]] = {}

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from slow_cases import slow_after
 from small_training import METADATA, SETTINGS, small_config
 
 from showattendtell.config.entry_point import read_origin
@@ -47,50 +48,50 @@ def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
     return folder
 
 
-ATTACKS = {
+ATTACKS = {  # the first are one of each kind
     "a callback": ["+hydra.callbacks.x._target_=torch.load", "+hydra.callbacks.x.f=x.pkl"],
-    "forced": ["++hydra.callbacks.x._target_=joblib.load"],
     "a callback in a dict": ["++hydra={callbacks:{x:{_target_:torch.load}}}"],
-    "Hydra's folder": ["hydra.run.dir=elsewhere"],
-    "Hydra's search path": ["hydra.searchpath=[file:///tmp/evil]"],
     "a launcher": ["hydra/launcher=joblib"],
-    "in Hydra's package": ["+experiment@hydra=scst"],
     "a function": ["schedule._target_=torch.load", "++schedule.f=x.pkl"],
-    "a copy": ["dataset._target_=shutil.copyfile", "++dataset.src=a", "++dataset.dst=b"],
-    "a target in brackets": ["schedule[_target_]=torch.load"],
-    "a target in a dict": ["++schedule={_target_:torch.load,f:x.pkl}"],
     "a target in a list": ["++optimizer.x=[{a:{_target_:os.system}}]"],
     "a target behind a reference": ["++schedule._target_=${cache}"],
-    "a strategy": ["++trainer.strategy._target_=os.system"],
     "several runs": ["-m"],
     "another folder of settings": ["--config-dir=/tmp/evil"],
-    "the same, short": ["-cd", "/tmp/evil"],
-    "another path of settings": ["--config-path=/tmp/evil"],
-    "settings as text": ["--cfg=job"],
     "a path as an option": ["experiment=../../../tmp/evil"],
-    "a path among options": ["logger=[wandb,../../../tmp/evil]"],
-    "a path behind a reference": ["experiment=${cache}"],
     "no setting": ["seed"],
-    "two lines": ["seed=1\nhydra.x=1"],
     "a zero": ["seed=\0"],
     "removal": ["~schedule"],
     "a sweep": ["seed=1,2"],
     "the environment": ["cache=${oc.env:SECRET}"],
+    "behind a reference": [r"cache='\${seed}${oc.env:SECRET}'"],
+    "a stage": ['stages={a:["+hydra.callbacks.x._target_=torch.load"]}'],
+    "brackets": ["seed=" + "[" * 3000],
+    "forced": ["++hydra.callbacks.x._target_=joblib.load"],
+    "Hydra's folder": ["hydra.run.dir=elsewhere"],
+    "Hydra's search path": ["hydra.searchpath=[file:///tmp/evil]"],
+    "in Hydra's package": ["+experiment@hydra=scst"],
+    "a copy": ["dataset._target_=shutil.copyfile", "++dataset.src=a", "++dataset.dst=b"],
+    "a target in brackets": ["schedule[_target_]=torch.load"],
+    "a target in a dict": ["++schedule={_target_:torch.load,f:x.pkl}"],
+    "a strategy": ["++trainer.strategy._target_=os.system"],
+    "the same, short": ["-cd", "/tmp/evil"],
+    "another path of settings": ["--config-path=/tmp/evil"],
+    "settings as text": ["--cfg=job"],
+    "a path among options": ["logger=[wandb,../../../tmp/evil]"],
+    "a path behind a reference": ["experiment=${cache}"],
+    "two lines": ["seed=1\nhydra.x=1"],
     "within a text": ["cache='/tmp/${oc.env:SECRET}'"],
     "behind an escape": [r"cache='\\${oc.env:SECRET}'"],
-    "behind a reference": [r"cache='\${seed}${oc.env:SECRET}'"],
     "nested": ["cache=${oc.env:${seed}}"],
     "in a list": ["dataset.instances=[${oc.decode:x}]"],
     "any resolver": ["seed=${anything:x}"],
-    "a stage": ['stages={a:["+hydra.callbacks.x._target_=torch.load"]}'],
     "one stage": ['+stages.a=["schedule._target_=torch.load"]'],
     "a flag of a stage": ['+stages.a=["--config-dir=/tmp/evil"]'],
-    "brackets": ["seed=" + "[" * 3000],
 }
 
 
-@pytest.mark.parametrize("arguments", ATTACKS.values(), ids=ATTACKS)
-@pytest.mark.parametrize("in_stages", [False, True], ids=["last.ckpt", "stages.json"])
+@pytest.mark.parametrize("arguments", slow_after(17, ATTACKS.values()), ids=ATTACKS)
+@pytest.mark.parametrize("in_stages", slow_after(1, [False, True]), ids=["last.ckpt", "stages.json"])
 def test_a_stored_argument_that_is_more_than_data_is_refused(
     tmp_path: Path, arguments: list[str], in_stages: bool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -108,18 +109,21 @@ def test_a_stored_argument_that_is_more_than_data_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("{", "is damaged or was altered"),
-        ("[]", "is damaged or was altered"),
-        ("", "is damaged or was altered"),
-        ("[" * 100_000, "is damaged or was altered"),
-        ("{}", "is damaged or was altered"),
-        ('{"arguments": 5}', "not a list of strings"),
-        ('{"arguments": {"a": 1}}', "not a list of strings"),
-        ('{"arguments": [["a"]]}', "not a list of strings"),
-        ('{"arguments": "seed=1"}', "not a list of strings"),
-        (json.dumps({"arguments": ["seed=1"] * LIMIT}), "was altered"),
-    ],
+    slow_after(
+        5,
+        [
+            ("{", "is damaged or was altered"),
+            ("[]", "is damaged or was altered"),
+            ("", "is damaged or was altered"),
+            ("[" * 100_000, "is damaged or was altered"),
+            ("{}", "is damaged or was altered"),
+            ('{"arguments": 5}', "not a list of strings"),
+            ('{"arguments": {"a": 1}}', "not a list of strings"),
+            ('{"arguments": [["a"]]}', "not a list of strings"),
+            ('{"arguments": "seed=1"}', "not a list of strings"),
+            (json.dumps({"arguments": ["seed=1"] * LIMIT}), "was altered"),
+        ],
+    ),
     ids=str,
 )
 def test_a_stages_file_that_is_none_is_reported_in_a_sentence(tmp_path: Path, content: str, message: str):
@@ -128,7 +132,9 @@ def test_a_stages_file_that_is_none_is_reported_in_a_sentence(tmp_path: Path, co
         recall([f"resume={tmp_path}"])
 
 
-@pytest.mark.parametrize("arguments", [5, None, {"seed": 1}, [1], [["seed=1"]], "seed=1", ["a" * 2 * LIMIT]])
+@pytest.mark.parametrize(
+    "arguments", slow_after(3, [5, None, {"seed": 1}, [1], [["seed=1"]], "seed=1", ["a" * 2 * LIMIT]])
+)
 def test_arguments_that_are_no_texts_are_reported_in_a_sentence(tmp_path: Path, arguments: Any):
     with pytest.raises(UserError, match=r"last.ckpt was altered: its arguments are"):
         recall([f"resume={write_checkpoint(tmp_path, arguments)}"])

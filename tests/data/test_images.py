@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from repository import SHARED
+from slow_cases import slow_after
 
 from showattendtell.data.images import (
     CropMode,
@@ -231,7 +232,7 @@ def test_preprocessing_is_resize_central_crop_and_normalisation(width: int, heig
 )
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (128, 128), (512, 448), (96, 128)])
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
-@pytest.mark.parametrize(("across", "down"), [(0.2, 0.7), (0.5, 0.5), (0.9, 0.15)])
+@pytest.mark.parametrize(("across", "down"), slow_after(1, [(0.2, 0.7), (0.5, 0.5), (0.9, 0.15)]))
 def test_a_painted_block_is_found_where_the_crop_box_says(width, height, resize, crop, crop_mode, across, down):
     preprocessing = Preprocessing(resize, crop, mean=(0.0,) * 3, std=(1.0,) * 3, crop_mode=crop_mode)
     box = preprocessing.crop_box(width, height)

@@ -16,6 +16,7 @@ from random_models import (
     ranked,
     say,
 )
+from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START
@@ -35,7 +36,7 @@ MERITS = {
 """What captions are compared by, as the papers write it."""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(2, range(4)))
 @pytest.mark.parametrize(("normalisation", "power"), MERITS)
 @torch.no_grad()
 def test_a_wide_beam_finds_the_best_of_all_captions(normalisation: str, power: float, seed: int):
@@ -218,9 +219,9 @@ def searched_one_by_one(captioner: Captioner, regions: Tensor, decoding: BeamSea
     return max(compared, key=lambda candidate: merit(candidate[0], len(candidate[1])))[1]
 
 
-@pytest.mark.parametrize("normalisation", ["none", "length", "gnmt"])
+@pytest.mark.parametrize("normalisation", slow_after(1, ["length", "none", "gnmt"]))
 @pytest.mark.parametrize("shrink_beam", [False, True])
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("beam_size", slow_after(3, [1, 3, 10, 2, 5]))
 @torch.no_grad()
 def test_batched_search_writes_what_a_search_one_by_one_does(beam_size: int, shrink_beam: bool, normalisation: Any):
     for seed in range(4):

@@ -50,6 +50,7 @@ class Links(HTMLParser):
             self.loads.append(given.get("src") or given["href"])
 
 
+@pytest.mark.slow
 def test_every_link_leads_to_a_page_and_a_place_that_are_there(site: Path):
     pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
     broken = []
@@ -65,6 +66,7 @@ def test_every_link_leads_to_a_page_and_a_place_that_are_there(site: Path):
     assert broken == []
 
 
+@pytest.mark.slow
 def test_the_searches_reports_are_made_and_lead_to_no_folder_that_is_not_there(site: Path):
     reports = {report.parent.name: report.read_text() for report in site.glob("studies/*/report.html")}
     assert reports.keys() == {"flickr8k_soft", "flickr8k_hard"}
@@ -73,6 +75,7 @@ def test_the_searches_reports_are_made_and_lead_to_no_folder_that_is_not_there(s
         assert "showattendtell.evaluate" not in report
 
 
+@pytest.mark.slow
 def test_no_page_loads_anything_from_elsewhere(site: Path):
     foreign = {load for page in site.rglob("*.html") for load in Links(page).loads if urlsplit(load).scheme == "https"}
     assert foreign == set()
@@ -80,6 +83,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path):
     assert re.findall(r"url\([\"']?https?:", styles) == []
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_command_and_option_with_its_settings(site: Path):
     for command in COMMANDS:
         assert (site / f"reference/commands/{command}.html").is_file()
@@ -91,6 +95,7 @@ def test_the_reference_has_every_command_and_option_with_its_settings(site: Path
     assert "number from 0 to 1" in text
 
 
+@pytest.mark.slow
 def test_equations_are_drawn_without_a_script(site: Path):
     page = (site / "concepts.html").read_text(encoding="utf-8")
     assert page.count("<math") > 10
@@ -125,6 +130,7 @@ def test_a_page_fits_the_screen_and_asks_for_files_of_the_site_alone(browser: An
     tab.close()
 
 
+@pytest.mark.slow
 def test_equations_stand_in_the_font_that_comes_with_them(browser: Any, site: Path):
     tab = browser.new_page()
     tab.goto((site / "concepts.html").as_uri())
@@ -135,6 +141,7 @@ def test_equations_stand_in_the_font_that_comes_with_them(browser: Any, site: Pa
     tab.close()
 
 
+@pytest.mark.slow
 def test_a_word_is_found_in_the_pages_without_a_server(browser: Any, site: Path):
     tab = browser.new_page()
     tab.goto((site / "index.html").as_uri())
@@ -146,6 +153,7 @@ def test_a_word_is_found_in_the_pages_without_a_server(browser: Any, site: Path)
     tab.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("term", "place"),
     {

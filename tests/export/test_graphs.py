@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_cases import slow_after
 from small_models import KINDS, VOCABULARY, D, small_captioner, small_model
 from torch import Tensor, nn
 
@@ -62,9 +63,7 @@ def as_run(graph: Graph, program: Any, way: str) -> Any:
 ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
 
 
-WAYS = [
-    pytest.param(*kind, "torch", marks=[] if kind in (*KINDS[:3], KINDS[-2]) else pytest.mark.slow) for kind in KINDS
-]
+WAYS = [pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], KINDS[-2]) else pytest.mark.slow) for kind in KINDS]
 WAYS += [
     pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow])
     for kind in dict.fromkeys([*KINDS[::3], *KINDS[-2:]])
@@ -91,7 +90,9 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
         words = TOKENS[:, number]
 
 
-@pytest.mark.parametrize("kind", [("soft", "lstm", D, 3), ("cross", "transformer", D, 21)], ids=["soft", "transformer"])
+@pytest.mark.parametrize(
+    "kind", slow_after(1, [["soft", "lstm", D, 3], ["cross", "transformer", D, 21]]), ids=["soft", "transformer"]
+)
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()
 def test_the_loop_in_the_graph_writes_what_beam_1_does_for_any_number_of_images(kind: Any, way: str):

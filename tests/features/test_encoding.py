@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from slow_cases import slow_after
 from torch import Tensor, nn
 from torch.nn.functional import grid_sample
 
@@ -52,13 +53,17 @@ def test_shorter_numbers_lose_what_their_digits_say(encoder: Encoder, precision:
 @needs_onnx
 @pytest.mark.parametrize(
     ("network", "stride", "settings"),
-    [
-        ("tf_efficientnet_lite0", "last", {"weights": LITE0}),
-        ("tf_efficientnet_lite0", 8, {"weights": LITE0, "pool": 2, "mean": (0.4, 0.5, 0.6)}),
-        pytest.param("test_vit", "last", {"size": 160}, marks=pytest.mark.slow),
-        pytest.param("vgg11", 16, {}, marks=pytest.mark.slow),
-    ],
-    ids=["lite0", "lite0, pooled", "vit", "vgg"],
+    slow_after(
+        1,
+        [
+            ("test_efficientnet", "last", {"pool": 2, "mean": (0.4, 0.5, 0.6)}),
+            ("tf_efficientnet_lite0", "last", {"weights": LITE0}),
+            ("tf_efficientnet_lite0", 8, {"weights": LITE0, "pool": 2, "mean": (0.4, 0.5, 0.6)}),
+            ("test_vit", "last", {"size": 160}),
+            ("vgg11", 16, {}),
+        ],
+    ),
+    ids=["small, pooled", "lite0", "lite0, pooled", "vit", "vgg"],
 )
 def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, settings: dict[str, Any]):
     encoder = Encoder(network, stride, **{"weights": "random", "size": 64, **settings})
@@ -93,6 +98,7 @@ class Bessel(nn.Module):
         return torch.special.bessel_j0(self.network.forward_features(pixels))
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_a_network_that_the_exporter_refuses_is_reported():
     encoder = Encoder("test_efficientnet", "last", "random", size=64)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from grid_stores import content
 from PIL import Image
+from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract
@@ -141,7 +142,7 @@ def in_own_group(dataset: Dataset, encoder: Encoder, path: Path, workers: int) -
     open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=workers))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", slow_after(1, [1, 2]))
 def test_after_kill_9_of_all_processes_the_store_is_the_same(
     dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path, workers: int
 ):
@@ -345,6 +346,7 @@ def test_grids_of_a_shorter_precision_are_reported_from_the_others(dataset: Data
         open_features(few(dataset), encoder, tmp_path / "exact", False, short)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
 def test_a_store_is_the_same_whatever_computes_it(dataset: Dataset, tmp_path: Path):
     encoder, images = Encoder("test_efficientnet", "last", "random", size=64), few(dataset)

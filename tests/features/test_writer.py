@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from grid_stores import NAMES, SETTINGS, Encoding, content, damage, plan_of, random_grids, write
+from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import (
@@ -207,7 +208,7 @@ def group_of_writers(path: Path, seed: int) -> None:
     second.join()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, uninterrupted: dict[str, bytes], seed: int):
     moment = random.Random(seed)
     context = multiprocessing.get_context("fork")

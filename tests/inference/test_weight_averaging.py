@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_cases import slow_after
 from small_checkpoints import save
 from small_training import WORDS
 
@@ -61,7 +62,7 @@ def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(tmp_p
 
 @pytest.mark.parametrize(
     "setting",
-    ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160", "decoder.output_tanh=true"],
+    slow_after(2, ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160", "decoder.output_tanh=true"]),
 )
 def test_models_of_other_parts_or_regions_are_reported_with_what_they_were_trained_with(tmp_path: Path, setting: str):
     first = save(tmp_path / "a.ckpt", 1)

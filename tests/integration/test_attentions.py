@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 from runs import TINY, Run, assert_done, assert_error
+from slow_cases import slow_after
+from small_models import VOCABULARY
+from small_training import Grids, examples_of
+
+from showattendtell.config.command_line import check_command
+from showattendtell.config.compose import compose
+from showattendtell.errors import UserError
+from showattendtell.training.trainer import build_module
 
 SOFT_LOSS = "loss._target_=showattendtell.losses.caption.SoftLoss"
 HARD_LOSS = "loss._target_=showattendtell.losses.reinforce.HardLoss"
 
 SHORT = [*TINY, "trainer.limit_train_batches=2"]
+WITHOUT_WIDTH = [setting for setting in SHORT if not setting.startswith("attention.")]
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +47,21 @@ def test_a_run_logs_what_its_maps_do(hard: Path, trained: Any, folder: Path):
     assert figures(hard.parent) >= maps | of_hard | {"train/gradient_norm_likelihood", "train/gradient_norm_entropy"}
 
 
-def test_hard_attention_draws_the_same_with_the_same_seed_and_otherwise_with_another(run: Run, hard: Path):
-    """At the likeliest region the seed does not matter."""
+def captions(run: Run, hard: Path, *settings: str) -> dict[str, str]:
+    result = hard.with_name("result.json")
+    assert_done(run("evaluate", f"checkpoint={hard}", f"output={result}", "metrics=[bleu]", *settings))
+    return json.loads(result.read_text())["captions"]
 
-    def captions(*settings: str) -> dict[str, str]:
-        result = hard.with_name("result.json")
-        assert_done(run("evaluate", f"checkpoint={hard}", f"output={result}", "metrics=[bleu]", *settings))
-        return json.loads(result.read_text())["captions"]
 
-    assert captions() == captions("seed=1")
-    assert captions() != captions("seed=2")
-    assert captions("attention.inference_mode=argmax") == captions("attention.inference_mode=argmax", "seed=2")
+def test_hard_attention_draws_otherwise_with_another_seed(run: Run, hard: Path):
+    assert captions(run, hard) != captions(run, hard, "seed=2")
+
+
+@pytest.mark.slow
+def test_hard_attention_draws_the_same_with_the_same_seed_and_needs_none_at_the_likeliest_region(run: Run, hard: Path):
+    assert captions(run, hard) == captions(run, hard, "seed=1")
+    likeliest = "attention.inference_mode=argmax"
+    assert captions(run, hard, likeliest) == captions(run, hard, likeliest, "seed=2")
 
 
 def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
@@ -58,59 +71,73 @@ def test_soft_attention_has_no_test_time_choice(run: Run, checkpoint: Path):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        pytest.param(["attention=multihead"], marks=pytest.mark.slow),
-        pytest.param(["attention=adaptive", "attention/score=cosine"], marks=pytest.mark.slow),
-        ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
-        ["attention=hard", "variant=arctic", "attention.score.width=8"],
-        ["attention=hard", "loss.supervision_weight=0.5"],
-        ["decoder=nic"],
-        ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.samples=2"],
-        pytest.param(["decoder=log_bilinear", "decoder.window=3"], marks=pytest.mark.slow),
-        ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
-    ],
+    slow_after(
+        1,
+        [
+            ["decoder=transformer", "attention.map=rollout", "reward=cider", "reward.samples=2"],
+            ["attention=hard", "trainer.precision=bf16-mixed", "data.cache_on_device=true"],
+            ["attention=hard", "loss.supervision_weight=0.5"],
+            ["attention=multihead"],
+            ["attention=adaptive", "attention/score=cosine"],
+            ["attention=hard", "attention.estimator=exact", "data.batch_size=2"],
+            ["attention=hard", "variant=arctic", "attention.score.width=8"],
+            ["decoder=nic"],
+            ["decoder=log_bilinear", "decoder.window=3"],
+        ],
+    ),
     ids=" ".join,
 )
 def test_a_choice_trains_and_captions(run: Run, prepared: Any, folder: Path, tmp_path: Path, settings: list[str]):
-    small = [setting for setting in SHORT if not setting.startswith("attention.")]
-    assert_done(run("train", *small, "trainer.limit_val_batches=1", *settings, f"hydra.run.dir={tmp_path}"))
+    assert_done(run("train", *WITHOUT_WIDTH, "trainer.limit_val_batches=1", *settings, f"hydra.run.dir={tmp_path}"))
     photograph = next((folder / "cache/shapes").rglob("test-00000.png"))
     best = tmp_path / "best.ckpt"
     assert_done(run("caption", f"checkpoint={best}", f"images={photograph}", f"output={tmp_path}", "formats=[png]"))
     assert (tmp_path / "test-00000.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
-        (
-            ["attention=hard", SOFT_LOSS],
-            ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"],
-        ),
-        (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
-        (
-            ["attention=dot", HARD_LOSS],
-            ["SoftAttention cannot be trained with HardLoss", "SoftLoss"],
-        ),
-        (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
-        (["decoder=transformer", "attention=hard"], ["no use for HardAttention", "use attention=cross"]),
-        (["attention=cross"], ["CrossAttention is part of the transformer", "use decoder=transformer"]),
-        (["decoder=transformer", "attention.map=4"], ["attention.map=4 is not a layer", "has 3"]),
-        (["decoder=transformer", "attention.map=lst"], ["attention.map=lst should be"]),
-        (["decoder=transformer", "decoder.heads=5"], ["cannot be divided into decoder.heads=5", "multiple of 5"]),
-        (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
-        (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
-        (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
-        (["attention=adaptive", "attention/score=multihead"], ["one map"]),
-        (["attention=none", "attention/score=dot"], ["attention/score"]),
-        (["attention=none", "loss.supervision_weight=1"], ["that of attention=none is constant"]),
-        (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
-        (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
-        (["attention=soft", "attention.samples=3"], ["there is no setting attention.samples"]),
-    ],
-    ids=lambda part: part[-1] if isinstance(part, list) else "",
-)
-def test_choices_that_do_not_go_together_are_reported(run: Run, prepared: Any, settings: list[str], words: list[str]):
-    small = [setting for setting in SHORT if not setting.startswith("attention.")]
-    assert_error(run("train", *small, *settings), *words)
+FAULTS = [
+    (["attention=hard", SOFT_LOSS], ["HardAttention cannot be trained with SoftLoss", "needs HardLoss"]),
+    (["attention=hard", "loss=soft"], ["the loss comes with the attention; leave loss= out"]),
+    (["attention=dot", HARD_LOSS], ["SoftAttention cannot be trained with HardLoss", "SoftLoss"]),
+    (["decoder=nic", "attention=dot"], ["NICDecoder sees the image once"]),
+    (["decoder=transformer", "attention=hard"], ["no use for HardAttention", "use attention=cross"]),
+    (["attention=cross"], ["CrossAttention is part of the transformer", "use decoder=transformer"]),
+    (["decoder=transformer", "attention.map=4"], ["attention.map=4 is not a layer", "has 3"]),
+    (["decoder=transformer", "attention.map=lst"], ["attention.map=lst should be"]),
+    (["decoder=transformer", "decoder.heads=5"], ["cannot be divided into decoder.heads=5", "multiple of 5"]),
+    (["attention=hard", "attention.estimator=rloo"], ["samples must be 2 or more"]),
+    (["attention=hard", "attention.estimator=guess"], ["attention.estimator=guess"]),
+    (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
+    (["attention=adaptive", "attention/score=multihead"], ["one map"]),
+    (["attention=none", "attention/score=dot"], ["attention/score"]),
+    (["attention=none", "loss.supervision_weight=1"], ["that of attention=none is constant"]),
+    (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
+    (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
+    (["attention=soft", "attention.samples=3"], ["there is no setting attention.samples"]),
+]
+MIRRORED = (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"])
+
+
+def last_setting(part: list[str]) -> str:
+    return part[-1] if "=" in part[-1] else ""
+
+
+@pytest.mark.parametrize(("settings", "words"), slow_after(2, [MIRRORED, *FAULTS]), ids=last_setting)
+def test_the_command_reports_choices_that_do_not_go_together(
+    run: Run, prepared: Any, settings: list[str], words: list[str]
+):
+    assert_error(run("train", *WITHOUT_WIDTH, *settings), *words)
+
+
+@pytest.mark.parametrize(("settings", "words"), FAULTS, ids=last_setting)
+def test_choices_that_do_not_go_together_are_reported(settings: list[str], words: list[str]):
+    """As the command builds the module."""
+
+    def build() -> None:
+        config, _ = compose("train", check_command("train", [*WITHOUT_WIDTH, *settings]))
+        build_module(config, Grids(), VOCABULARY, {}, examples_of(range(2)))  # type: ignore[arg-type]
+
+    with pytest.raises(UserError) as raised:
+        build()
+    for word in words:
+        assert word in str(raised.value)

@@ -75,13 +75,17 @@ def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path
     assert "faithfulness of the maps" in done.out
 
 
-def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, checkpoint: Path, calibrated: Path, tmp_path: Path):
+def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, checkpoint: Path):
     asked = run("evaluate", f"checkpoint={checkpoint}", "metrics=[calibration]")
     assert_error(asked, "is not calibrated; run 'python -m showattendtell.calibrate checkpoint=")
+    assert_error(run("calibrate", "checkpoint=flickr8k_soft"), "set output to the folder of a calibrated copy")
+
+
+@pytest.mark.slow
+def test_ensembles_and_folders_are_not_calibrated(run: Run, checkpoint: Path, calibrated: Path, tmp_path: Path):
     for name in ("calibration", "faithfulness"):
         ensemble = run("evaluate", f"checkpoint=[{calibrated},{checkpoint}]", f"metrics=[{name}]")
         assert_error(ensemble, f"{name} is scored for one model")
-    assert_error(run("calibrate", "checkpoint=flickr8k_soft"), "set output to the folder of a calibrated copy")
     assert_error(run("calibrate", f"checkpoint={checkpoint}", f"output={tmp_path}"), "exists and is no file")
 
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from runs import SIZES, TINY, Run, Start, assert_done, assert_error, held_out, validated
+from slow_cases import slow_after
 
 from showattendtell.data.flickr import SPLIT_LISTS
 from showattendtell.data.shapes import read_shapes
@@ -91,6 +92,7 @@ def printed_evaluation(training: Any) -> list[str]:
     return shlex.split(line)[3:]
 
 
+@pytest.mark.slow
 def test_prepare_draws_the_data_when_no_other_one_does(start: Start, prepared: Any, folder: Path):
     pictures = folder / "cache/data_sets"
     [picture] = pictures.glob("*.png")
@@ -105,11 +107,13 @@ def test_prepare_draws_the_data_when_no_other_one_does(start: Start, prepared: A
     assert picture.stat().st_mtime_ns > drawn
 
 
+@pytest.mark.slow
 def test_the_printed_command_survives_a_folder_with_spaces_and_equals_signs(run: Run, prepared: Any):
     done = assert_done(run("train", *TINY, "trainer.limit_train_batches=1", "hydra.run.dir='runs/lr=1, a b'"))
     assert_done(run("evaluate", *printed_evaluation(done), WORDS_ONLY))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_identical_weights(run: Run, checkpoint: Path, folder: Path):
     assert_done(run("train", *TINY, "hydra.run.dir=runs/again"))
     first, again = (torch.load(file, weights_only=True) for file in (checkpoint, folder / "runs/again/best.ckpt"))
@@ -118,22 +122,32 @@ def test_the_same_seed_gives_identical_weights(run: Run, checkpoint: Path, folde
         assert torch.equal(weights, again["state_dict"][name]), name
 
 
-def test_the_printed_command_writes_documented_figures_and_the_same_ones_again(
-    run: Run, trained: Any, checkpoint: Path, folder: Path
+@pytest.fixture(scope="module")
+def scored(run: Run, trained: Any, folder: Path) -> dict[str, Any]:
+    """What the printed command writes, less METEOR, whose tables take 8 seconds."""
+    line = [*printed_evaluation(trained), "metrics=[bleu,rouge_l,cider]", "output=scores/result.json"]
+    assert_done(run("evaluate", *line))
+    return json.loads((folder / "scores/result.json").read_text())
+
+
+def test_the_printed_command_writes_documented_figures(scored: dict[str, Any], checkpoint: Path, folder: Path):
+    assert scored.keys() == DOCUMENTED - {"meteor"}
+    assert scored["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert scored["split_sha256"] == fingerprint(held_out(folder))
+    assert scored["decoding"]["beam_size"] == 3
+    assert_scores_fit_the_captions(scored, held_out(folder))
+
+
+@pytest.mark.slow
+def test_the_same_figures_are_written_again_and_with_meteor(
+    run: Run, trained: Any, scored: dict[str, Any], folder: Path
 ):
-    """METEOR is computed once: its tables take 8 seconds, and tests/metrics/test_meteor.py has it started twice."""
-    results = []
-    for name, metrics in (("once.json", []), ("twice.json", ["metrics=[bleu,rouge_l,cider]"])):
-        assert_done(run("evaluate", *printed_evaluation(trained), *metrics, f"output=scores/{name}"))
-        results.append(json.loads((folder / "scores" / name).read_text()))
-    assert results[0].keys() == DOCUMENTED
-    for figures in (results[0], *results[0]["per_image"].values()):
+    assert_done(run("evaluate", *printed_evaluation(trained), "output=scores/again.json"))
+    again = json.loads((folder / "scores/again.json").read_text())
+    assert again.keys() == DOCUMENTED
+    for figures in (again, *again["per_image"].values()):
         figures.pop("meteor")
-    assert results[1] == results[0]
-    assert results[0]["checkpoint_sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-    assert results[0]["split_sha256"] == fingerprint(held_out(folder))
-    assert results[0]["decoding"]["beam_size"] == 3
-    assert_scores_fit_the_captions(results[0], held_out(folder))
+    assert again == scored
 
 
 def assert_scores_fit_the_captions(result: dict[str, Any], examples: tuple[Example, ...]) -> None:
@@ -202,21 +216,24 @@ def test_evaluation_scores_another_split_next_to_the_checkpoint(run: Run, checkp
     assert sorted(result["captions"]) == [f"val-{number:05d}.png" for number in range(10)]
 
 
-def test_evaluation_splits_captions_as_the_tokenizer_says(run: Run, altered: Callable[..., Path], folder: Path):
+@pytest.mark.parametrize(("tokenizer", "reference_words"), slow_after(1, [("whitespace", 4), ("plain", 3), ("ptb", 4)]))
+def test_evaluation_splits_captions_as_the_tokenizer_says(
+    run: Run, altered: Callable[..., Path], tmp_path: Path, tokenizer: str, reference_words: int
+):
     """`A dog's ball .` is `a dogs ball`, or `A dog's ball .`, or `a dog 's ball`."""
-    (folder / "flickr/images").mkdir(parents=True)
+    root = tmp_path / "flickr"
+    (root / "images").mkdir(parents=True)
     entries = [{"filename": f"{s}.png", "split": s, "sentences": [{"raw": "A dog's ball ."}]} for s in SIZES]
-    (folder / "flickr/all.json").write_text(json.dumps({"images": entries}))
+    (root / "all.json").write_text(json.dumps({"images": entries}))
     for split in SIZES:
-        Image.new("RGB", (40, 30)).save(folder / f"flickr/images/{split}.png")
-    flickr = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": "flickr", "captions": "all.json"}
+        Image.new("RGB", (40, 30)).save(root / f"images/{split}.png")
+    flickr = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": str(root), "captions": "all.json"}
     other = altered(lambda content: content["showattendtell"]["config"].update(dataset=flickr))
-    for tokenizer, reference_words in (("plain", 3), ("whitespace", 4), ("ptb", 4)):
-        settings = [f"checkpoint={other}", f"tokenizer={tokenizer}", "metrics=[bleu]", "output=flickr/result.json"]
-        assert_done(run("evaluate", *settings))
-        result = json.loads((folder / "flickr/result.json").read_text())
-        assert (result["tokenizer"], result["reference_words"]) == (tokenizer, reference_words)
-        assert result["references"] == {"test.png": ["A dog's ball ."]}
+    settings = [f"checkpoint={other}", f"tokenizer={tokenizer}", "metrics=[bleu]", f"output={root}/result.json"]
+    assert_done(run("evaluate", *settings))
+    result = json.loads((root / "result.json").read_text())
+    assert (result["tokenizer"], result["reference_words"]) == (tokenizer, reference_words)
+    assert result["references"] == {"test.png": ["A dog's ball ."]}
 
 
 def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, checkpoint: Path, folder: Path):
@@ -228,6 +245,7 @@ def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, check
     assert json.loads((folder / "with.json").read_text()) == json.loads((folder / "without.json").read_text())
 
 
+@pytest.mark.slow
 def test_attention_is_scored_as_evaluation_scores_it(run: Run, checkpoint: Path, folder: Path):
     done = assert_done(run("evaluate", f"checkpoint={checkpoint}", "split=val", "metrics=[attention]"))
     assert [row for row in ("model", "uniform", "centre prior") if f" {row} " not in done.out] == []
@@ -278,6 +296,7 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     )
 
 
+@pytest.mark.slow
 def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
     settings = ["encoder.pool=2", "features.dtype=int8", "features.views=3", "cache=other", "dataset.train=4"]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
@@ -295,6 +314,7 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     assert f"{store.parent.relative_to(folder)}: every grid is as it was written" in shown
 
 
+@pytest.mark.slow
 def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepared: Any, folder: Path):
     """The scenes, once more as a table with a folder of images."""
     own = folder / "own photographs"
@@ -321,7 +341,7 @@ def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepare
     assert_error(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
 
 
-@pytest.mark.parametrize("precision", [[], ["trainer.precision=bf16-mixed"]], ids=["single", "mixed"])
+@pytest.mark.parametrize("precision", slow_after(1, [[], ["trainer.precision=bf16-mixed"]]), ids=["single", "mixed"])
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
     run: Run, checkpoint: Path, folder: Path, precision: list[str]
 ):
@@ -338,6 +358,7 @@ def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoin
     assert torch.equal(tuned["encoder.network.bn1.running_mean"], frozen["encoder.network.bn1.running_mean"])
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_a_run_for_each_value(run: Run, prepared: Any, folder: Path):
     settings = [*TINY, "trainer.limit_train_batches=1", "hydra.sweep.dir=runs/sweep", "loss.attention_weight=0,1"]
     assert_done(run("train", "-m", *settings))

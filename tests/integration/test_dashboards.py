@@ -54,6 +54,7 @@ def numbers_of(part: Path) -> list[dict[str, Any]]:
     return [row for row in figures_of(read_wandb(part)) if "epoch" in row]
 
 
+@pytest.mark.slow
 def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Path):
     settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3", "logger.wandb.histograms=true"]
     home = folder / "runs/boards/first"
@@ -110,7 +111,8 @@ def test_dashboards_change_nothing_of_what_is_learned(run: Run, prepared: Any, f
     assert logged(folder / "runs/shown") == logged(folder / "runs/plain")
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGSTOP"])
 def test_training_continues_where_wandb_s_service_ends_or_hangs(
     run: Run, prepared: Any, folder: Path, tmp_path: Path, end: str
 ):

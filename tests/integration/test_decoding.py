@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from runs import TINY, Run, assert_done, assert_error, held_out
+from slow_cases import slow_after
 
 from showattendtell import load
 
@@ -25,19 +26,30 @@ def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: P
     assert "pointing_game" in alone.keys() - together.keys()
 
 
-def test_mirror_images_are_read_whether_their_grids_are_stored_or_not(
-    run: Run, checkpoint: Path, folder: Path, altered: Callable[..., Path]
+@pytest.fixture(scope="module")
+def pixels(run: Run, checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """The result with mirror images, whose grids are not stored."""
+    return evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")
+
+
+def test_mirror_images_are_read(checkpoint: Path, folder: Path, pixels: dict[str, Any]):
+    files = {example.image: example.path for example in held_out(folder)}
+    captioner = load(checkpoint, device="cpu", mirrored=True, allow_unk=True)
+    assert pixels["captions"] == {image: captioner(path).caption for image, path in files.items()}
+    assert pixels["decoding"]["mirrored"]
+    plain = load(checkpoint, device="cpu", allow_unk=True)
+    assert pixels["captions"] != {image: plain(path).caption for image, path in files.items()}
+    assert "pointing_game" in pixels
+
+
+@pytest.mark.slow
+def test_mirror_images_whose_grids_are_stored_give_the_same(
+    run: Run, checkpoint: Path, folder: Path, altered: Callable[..., Path], pixels: dict[str, Any]
 ):
     def store_mirrored(content: dict[str, Any]) -> None:
         content["showattendtell"]["config"]["features"]["views"] = 2
 
-    files = {example.image: example.path for example in held_out(folder)}
-    captioner = load(checkpoint, device="cpu", mirrored=True, allow_unk=True)
-    pixels = evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")
-    assert pixels["captions"] == {image: captioner(path).caption for image, path in files.items()}
-    assert pixels["decoding"]["mirrored"]
     assert pixels["captions"] != evaluated(run, folder, f"checkpoint={checkpoint}")["captions"]
-    assert "pointing_game" in pixels
     two_views = altered(store_mirrored)
     assert_done(run("prepare", *TINY, "features.views=2"))
     assert evaluated(run, folder, f"checkpoint={two_views}", "decoding.mirrored=true")["captions"] == pixels["captions"]
@@ -45,6 +57,7 @@ def test_mirror_images_are_read_whether_their_grids_are_stored_or_not(
     assert again["captions"] == pixels["captions"]
 
 
+@pytest.mark.slow
 def test_the_result_of_an_ensemble_stands_next_to_that_of_its_first_model(run: Run, checkpoint: Path):
     assert_done(run("evaluate", f"checkpoint=[{checkpoint},{checkpoint}]", "split=val", "metrics=[]"))
     assert checkpoint.with_name("results-val-ensemble.json").is_file()
@@ -60,6 +73,7 @@ def test_models_of_different_vocabularies_cannot_write_together(
     assert_error(done, "altered.ckpt", str(checkpoint), "different vocabularies")
 
 
+@pytest.mark.slow
 def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoint: Path, folder: Path):
     settings = [f"checkpoint={checkpoint}", "decoding=sample", "decoding.top_p=0.9"]
     first, again, other = (evaluated(run, folder, *settings, f"seed={seed}") for seed in (1, 1, 2))
@@ -67,15 +81,15 @@ def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoin
     assert (first["decoding"]["method"], first["decoding"]["top_p"]) == ("Sampling", 0.9)
 
 
-def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint: Path, folder: Path):
+@pytest.mark.parametrize("decoding", slow_after(1, ["consensus", "greedy", "beam", "diverse", "sample"]))
+def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint: Path, folder: Path, decoding: str):
     rules = ["decoding.prefix='A blue'", "decoding.required=[star]", "decoding.forbidden=[red]"]
-    for decoding in ("greedy", "beam", "diverse", "sample", "consensus"):
-        result = evaluated(run, folder, f"checkpoint={checkpoint}", f"decoding={decoding}", *rules)
-        for caption in result["captions"].values():
-            words = caption.split()
-            assert words[:2] == ["a", "blue"]
-            assert "star" in words
-            assert "red" not in words
+    result = evaluated(run, folder, f"checkpoint={checkpoint}", f"decoding={decoding}", *rules)
+    for caption in result["captions"].values():
+        words = caption.split()
+        assert words[:2] == ["a", "blue"]
+        assert "star" in words
+        assert "red" not in words
     assert result["decoding"]["required"] == ["star"]
 
 
@@ -91,15 +105,18 @@ def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: P
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
-        (["decoding=diverse", "decoding.beam_size=4"], ["beam_size=4 cannot be divided into groups=3"]),
-        (["decoding=sample", "decoding.beam_size=4"], ["there is no setting decoding.beam_size"]),
-        (["decoding=sample", "decoding.top_p=0"], ["decoding.top_p=0", "greater than 0"]),
-        (["decoding=bean"], ["there is no decoding=bean; did you mean 'beam'?"]),
-        (["metrics=[bluo]"], ["metrics=[bluo]", "'bleu'"]),
-        (["tokenizer=penn"], ["tokenizer=penn", "'ptb'"]),
-    ],
+    slow_after(
+        2,
+        [
+            (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
+            (["decoding=diverse", "decoding.beam_size=4"], ["beam_size=4 cannot be divided into groups=3"]),
+            (["decoding=sample", "decoding.beam_size=4"], ["there is no setting decoding.beam_size"]),
+            (["decoding=sample", "decoding.top_p=0"], ["decoding.top_p=0", "greater than 0"]),
+            (["decoding=bean"], ["there is no decoding=bean; did you mean 'beam'?"]),
+            (["metrics=[bluo]"], ["metrics=[bluo]", "'bleu'"]),
+            (["tokenizer=penn"], ["tokenizer=penn", "'ptb'"]),
+        ],
+    ),
 )
 def test_a_way_of_writing_that_is_none_is_reported(run: Run, checkpoint: Path, settings: list[str], words: list[str]):
     assert_error(run("evaluate", f"checkpoint={checkpoint}", *settings), *words)

@@ -9,17 +9,21 @@ import pytest
 from disks import fill, small_disk
 from PIL import Image
 from runs import TINY, Run, assert_done, assert_error
+from slow_cases import slow_after
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        (["split=tst"], ["tst", "'test'"]),
-        (["output=file/result.json"], ["file/result.json", "cannot be written"]),
-        (["dataset.root=file"], ["file"]),
-        (["dataset.skip_unreadable=true"], ["skip_unreadable"]),
-        (["dataset.entities=boxes.zip"], ["entities"]),
-    ],
+    slow_after(
+        2,
+        [
+            (["split=tst"], ["tst", "'test'"]),
+            (["output=file/result.json"], ["file/result.json", "cannot be written"]),
+            (["dataset.root=file"], ["file"]),
+            (["dataset.skip_unreadable=true"], ["skip_unreadable"]),
+            (["dataset.entities=boxes.zip"], ["entities"]),
+        ],
+    ),
 )
 def test_a_fault_of_evaluation_is_reported(
     run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]
@@ -30,16 +34,19 @@ def test_a_fault_of_evaluation_is_reported(
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["evaluate", "metrics=[bleu]", "output=model.ckpt"],
-        ["evaluate", "metrics=[attention]", "output=other.json"],
-        ["caption", "split=test", "number=1", "output=model.ckpt"],
-        ["caption", "images=blank.png", "formats=[png]", "output=."],
-        ["caption", "images=blank.png", "formats=[html]", "output=notes"],
-        ["average", "checkpoint=[model.ckpt,model.ckpt]", "output=other.json"],
-        ["score", "references=other.json", "hypotheses=other.json", "output=other.json"],
-        ["report", "runs=results.json", "output=notes/index.html"],
-    ],
+    slow_after(
+        3,
+        [
+            ["evaluate", "metrics=[bleu]", "output=model.ckpt"],
+            ["evaluate", "metrics=[attention]", "output=other.json"],
+            ["caption", "split=test", "number=1", "output=model.ckpt"],
+            ["caption", "images=blank.png", "formats=[png]", "output=."],
+            ["caption", "images=blank.png", "formats=[html]", "output=notes"],
+            ["average", "checkpoint=[model.ckpt,model.ckpt]", "output=other.json"],
+            ["score", "references=other.json", "hypotheses=other.json", "output=other.json"],
+            ["report", "runs=results.json", "output=notes/index.html"],
+        ],
+    ),
 )
 def test_no_command_writes_over_a_file_that_it_did_not_write(
     run: Run, checkpoint: Path, folder: Path, command: list[str]
@@ -58,17 +65,20 @@ def test_no_command_writes_over_a_file_that_it_did_not_write(
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["evaluate", "metrics=[bleu]", "output=disk/results.json"],
+    slow_after(
+        1,
         [
-            "score",
-            "references=said.json",
-            "hypotheses=captions.csv",
-            "metrics=[bleu]",
-            "output=disk/scores.json",
+            ["evaluate", "metrics=[bleu]", "output=disk/results.json"],
+            [
+                "score",
+                "references=said.json",
+                "hypotheses=captions.csv",
+                "metrics=[bleu]",
+                "output=disk/scores.json",
+            ],
+            ["caption", "images=blank.png", "output=disk/captions"],
         ],
-        pytest.param(["caption", "images=blank.png", "output=disk/captions"], marks=pytest.mark.slow),
-    ],
+    ),
     ids=lambda command: command[0],
 )
 def test_a_full_disk_is_reported_with_the_file_that_has_no_room(
@@ -90,11 +100,14 @@ def test_a_full_disk_is_reported_with_the_file_that_has_no_room(
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        (["images=nowhere.jpg"], ["nowhere.jpg does not exist"]),
-        (["images=void"], ["void holds no image files"]),
-        (["images=blank.png", "output=file"], ["file", "cannot be written"]),
-    ],
+    slow_after(
+        1,
+        [
+            (["images=nowhere.jpg"], ["nowhere.jpg does not exist"]),
+            (["images=void"], ["void holds no image files"]),
+            (["images=blank.png", "output=file"], ["file", "cannot be written"]),
+        ],
+    ),
 )
 def test_a_fault_of_captioning_is_reported(
     run: Run, checkpoint: Path, folder: Path, settings: list[str], words: list[str]
@@ -107,16 +120,19 @@ def test_a_fault_of_captioning_is_reported(
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        (["optimizer.lr=-1"], ["optimizer", "-1"]),
-        (["augment=flip"], ["augment", "encoder.trainable=true"]),
-        (["augment.crop=0"], ["augment.crop=0"]),
-        (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
-        (["cache=file"], ["file"]),
-        (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
-        (["logger=[wandb,tensorbored]"], ["logger=tensorbored", "tensorboard"]),
-        (["logger=wandb", "logger.wandb.folder=here"], ["there is no setting logger.wandb.folder"]),
-    ],
+    slow_after(
+        3,
+        [
+            (["optimizer.lr=-1"], ["optimizer", "-1"]),
+            (["augment=flip"], ["augment", "encoder.trainable=true"]),
+            (["augment.crop=0"], ["augment.crop=0"]),
+            (["trainer.accelerator=quantum"], ["trainer", "quantum"]),
+            (["cache=file"], ["file"]),
+            (["logger=[wandb,tensorboard]", "logger.wandb.project=3"], ["logger.wandb.project=3"]),
+            (["logger=[wandb,tensorbored]"], ["logger=tensorbored", "tensorboard"]),
+            (["logger=wandb", "logger.wandb.folder=here"], ["there is no setting logger.wandb.folder"]),
+        ],
+    ),
 )
 def test_a_fault_of_training_is_reported(run: Run, prepared: Any, folder: Path, settings: list[str], words: list[str]):
     (folder / "file").write_text("in the way")
@@ -125,13 +141,16 @@ def test_a_fault_of_training_is_reported(run: Run, prepared: Any, folder: Path, 
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        "trainer.fast_dev_run=true",
-        "trainer.limit_val_batches=0",
-        "trainer.check_val_every_n_epoch=2",
-        "trainer.max_epochs=0",
-        "optimizer.lr=1e30",
-    ],
+    slow_after(
+        1,
+        [
+            "trainer.fast_dev_run=true",
+            "trainer.limit_val_batches=0",
+            "trainer.check_val_every_n_epoch=2",
+            "trainer.max_epochs=0",
+            "optimizer.lr=1e30",
+        ],
+    ),
 )
 def test_a_training_that_leaves_no_best_checkpoint_ends_without_naming_one(
     run: Run, prepared: Any, folder: Path, tmp_path: Path, setting: str
@@ -142,6 +161,7 @@ def test_a_training_that_leaves_no_best_checkpoint_ends_without_naming_one(
     assert ("best.ckpt" in done.out) == (tmp_path / "best.ckpt").is_file()
 
 
+@pytest.mark.slow
 def test_a_stranger_s_checkpoint_draws_no_scenes_in_a_folder_that_it_names(
     run: Run, altered: Callable[[Callable[[dict[str, Any]], None]], Path], tmp_path: Path
 ):

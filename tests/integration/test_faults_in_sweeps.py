@@ -11,7 +11,7 @@ import postgres
 import pytest
 from runs import TINY, Run, assert_done
 from test_launchers import OWN_RAY, free_ports, short_folder, start, sweep, wait_until
-from test_study import TWELVE, assert_twelve_different, trials
+from test_study import TWELVE, assert_all_different, trials
 
 __all__ = ["short_folder"]  # a fixture
 
@@ -27,7 +27,7 @@ def test_the_trial_of_a_worker_that_is_killed_is_resumed_by_the_other(tmp_path: 
     killed.communicate()
     out, err = other.communicate(timeout=300)
     assert other.returncode == 0, err
-    assert_twelve_different(trials(tmp_path))
+    assert_all_different(trials(tmp_path))
     assert "Traceback" not in out + err
 
 

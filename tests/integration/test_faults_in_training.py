@@ -12,6 +12,7 @@ import pytest
 import torch
 from disks import fill, small_disk
 from runs import ORDINARY, STEPWISE, TINY, Start, assert_done, assert_error, assert_same_end
+from slow_cases import slow_after
 
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST
@@ -58,9 +59,10 @@ def assert_whole(run: Path) -> None:
     assert [file for file in run.rglob("*") if file.name.endswith(".tmp")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, pytest.param(signal.SIGBUS, marks=pytest.mark.slow)],
+    [signal.SIGKILL, signal.SIGBUS],
     ids=["no memory", "no shared memory"],
 )
 def test_a_process_that_reads_and_is_gone_ends_the_run(
@@ -100,7 +102,8 @@ time.time = lambda: now - 3600 * next(hours)
 """Every look at the clock is an hour before the last."""
 
 
-@pytest.mark.parametrize("number", [pytest.param(4, marks=pytest.mark.slow), 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [4, 7])
 def test_a_run_that_is_killed_in_a_validation_ends_as_the_uninterrupted_one(
     train: Train, uninterrupted: Path, folder: Path, number: int
 ):
@@ -165,7 +168,7 @@ def test_stages_that_are_killed_between_two_of_them_continue(
         assert [part for part in whole if not torch.equal(whole[part], rest[part])] == []
 
 
-@pytest.mark.parametrize("kind", ["new folder", "folder that is there"])
+@pytest.mark.parametrize("kind", slow_after(1, ["new folder", "folder that is there"]))
 def test_a_user_who_may_not_write_in_the_place_of_a_run_is_told_so(
     train: Train, prepared: Any, tmp_path: Path, kind: str
 ):
@@ -217,7 +220,8 @@ def test_grids_that_vanish_between_two_runs_are_reported(
     assert_same_end(uninterrupted, begun)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
 def test_grids_that_are_cut_off_while_training_reads_them_are_reported(
     train: Train, shard: Path, uninterrupted: Path, tmp_path: Path, workers: int
 ):
@@ -261,6 +265,7 @@ progress.draw_curves = draw_without_room
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "room", [pytest.param(0, marks=pytest.mark.slow), 200_000], ids=["nothing fits", "no checkpoint fits"]
 )

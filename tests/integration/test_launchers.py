@@ -21,6 +21,7 @@ import pytest
 import slurm
 import torch
 from runs import SIZES, TINY
+from slow_cases import slow_after
 
 from showattendtell.features.collection import find_stores
 from showattendtell.features.store import verify
@@ -92,13 +93,15 @@ ENDS = {
 
 @pytest.mark.parametrize(
     ("launcher", "settings", "threads", "others"),
-    [
-        ("joblib", [], SHARE, [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
-        ("submitit_local", [], "1", []),
-        pytest.param(
-            "ray", RAY, "1", [light_command.BROKEN, light_command.KILLED, light_command.STOPPED], marks=pytest.mark.slow
-        ),
-    ],
+    slow_after(
+        1,
+        [
+            ("joblib", [], SHARE, [light_command.KILLED]),
+            ("joblib", [], SHARE, [light_command.BROKEN, light_command.STOPPED]),
+            ("submitit_local", [], "1", []),
+            ("ray", RAY, "1", [light_command.BROKEN, light_command.KILLED, light_command.STOPPED]),
+        ],
+    ),
 )
 def test_runs_continue_at_once_and_next_to_failing_ones(
     tmp_path: Path, short_folder: Path, launcher: str, settings: list[str], threads: str, others: list[int]
@@ -128,7 +131,7 @@ def test_runs_in_turn_continue_after_one_that_failed_in_another_batch(tmp_path: 
     assert said(run_folders(tmp_path)[1]) == f"error: {ENDS[light_command.FAULTY]}\n"
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Signals, status: int):
     process = start(tmp_path, "hydra/launcher=joblib", f"seed={light_command.WAITING}")
     waiting = tmp_path / "waiting"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from runs import Run, assert_done, assert_error, held_out, validated
+from slow_cases import slow_after
 
 SHORT = "decoding.max_length=4"
 
@@ -89,6 +90,7 @@ def test_a_hostile_name_of_a_photograph_is_shown_as_it_is(said: str, folder: Pat
     assert page.read_text().count("<script>") == 1
 
 
+@pytest.mark.slow
 def test_each_of_several_checkpoints_has_its_own_captions(
     run: Run, checkpoint: Path, folder: Path, hostile: Path, said: str, altered: Callable[..., Path]
 ):
@@ -113,16 +115,23 @@ def test_each_of_several_checkpoints_has_its_own_captions(
 
 @pytest.mark.parametrize(
     ("command", "settings", "words"),
-    [
-        ("caption", ["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
-        ("caption", ["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),
-        ("caption", ["images=blank.png", "output=file", "formats=[html]"], ["file/index.html", "cannot be written"]),
-        ("caption", ["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
-        ("caption", ["split=test", "dataset.entities=boxes.zip"], ["entities"]),
-        ("caption", ["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "not both"]),
-        ("caption", ["split=test", "formats=[png]"], ["split=test writes one html page; leave formats out"]),
-        ("caption", [], ["images is not set", "split=test"]),
-    ],
+    slow_after(
+        3,
+        [
+            ("caption", ["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
+            ("caption", ["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),
+            (
+                "caption",
+                ["images=blank.png", "output=file", "formats=[html]"],
+                ["file/index.html", "cannot be written"],
+            ),
+            ("caption", ["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
+            ("caption", ["split=test", "dataset.entities=boxes.zip"], ["entities"]),
+            ("caption", ["split=test", "images=blank.png"], ["images=photo.jpg", "split=test", "not both"]),
+            ("caption", ["split=test", "formats=[png]"], ["split=test writes one html page; leave formats out"]),
+            ("caption", [], ["images is not set", "split=test"]),
+        ],
+    ),
 )
 def test_a_fault_is_reported(
     run: Run, checkpoint: Path, folder: Path, command: str, settings: list[str], words: list[str]

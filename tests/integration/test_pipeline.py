@@ -102,6 +102,7 @@ def test_maps_lie_on_the_pixels_of_the_photograph(captioner: CaptioningPipeline,
     np.testing.assert_array_equal(output.maps[0], first)
 
 
+@pytest.mark.slow
 def test_of_a_squashed_photograph_all_is_seen_and_reported(scenes: list[Path], folder: Path, run: Run, tmp_path: Path):
     assert_done(run("train", *TINY, "encoder.crop_mode=squash", "hydra.run.dir=squashed"))
     captioner = load(folder / "squashed/best.ckpt", device="cpu", max_length=6)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as lightning
 from runs import Run, assert_done
+from slow_cases import slow_after
 
 from showattendtell.config.instantiate import build, find_source
 from showattendtell.decoding.beam_search import BeamSearch
@@ -31,7 +32,7 @@ def test_evaluation_by_several_processes_gives_the_file_of_one(run: Run, checkpo
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("images_at_a_time", [3, 6])
+@pytest.mark.parametrize("images_at_a_time", slow_after(1, [3, 6]))
 def test_validation_by_several_processes_gives_the_figures_of_one(checkpoint: Path, images_at_a_time: int):
     """10 images make 4 batches, or 2 for 3 processes."""
     restored = load_model(str(checkpoint), "cpu", BeamSearch())

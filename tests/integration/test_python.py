@@ -15,6 +15,7 @@ from documentation import ROOT, blocks
 from PIL import Image
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from runs import Run, assert_done
+from slow_cases import slow_after
 from torch import Tensor
 
 import showattendtell
@@ -83,17 +84,25 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def test_the_script_of_the_documentation_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+SHRUNK = SCRIPT.replace("num_train=200", "num_train=20, num_val=4, num_test=4")
+
+
+@pytest.mark.parametrize(
+    ("script", "images", "most"), slow_after(1, [(SHRUNK, 4, 6.0), (SCRIPT, 100, 3.5)]), ids=["few images", "whole"]
+)
+def test_the_script_of_the_documentation_runs_as_it_stands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, images: int, most: float
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOWATTENDTELL_CACHE", str(tmp_path / "cache"))
     names: dict[str, Any] = {}
-    exec(SCRIPT, names)
+    exec(script, names)
     run, loaded = names["trainer"], names["model"]
     assert_same(weights(loaded), weights(run.lightning_module))
-    assert run.callback_metrics["test/nll_per_word"] < 3.5
+    assert run.callback_metrics["test/nll_per_word"] < most
     before = run.predict(run.lightning_module, names["data"])
     assert run.predict(loaded, names["data"]) == before
-    assert len(before[0]) == 100
+    assert len(before[0]) == images
     assert len(FLICKR.splitlines()) < 40
 
 
@@ -207,6 +216,7 @@ def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
     assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_parts_that_cannot_be_imported_says_so(tmp_path: Path, cache: Path, encoder: Encoder):
     data = ReaderDataModule(lambda: shapes(cache, encoder)._read(), encoder, 8, cache=cache)
     for part, given in (
@@ -332,7 +342,7 @@ class Views(Callback):
         self.epochs.setdefault(trainer.current_epoch, []).append(batch.content.images)
 
 
-@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("trainable", slow_after(1, [False, True]))
 def test_a_batch_with_all_images_sees_other_views_in_every_epoch_and_the_same_again(
     tmp_path: Path, cache: Path, trainable: bool
 ):

@@ -43,13 +43,14 @@ def test_the_same_command_continues_after_kills_and_ends_as_if_there_had_been_no
     assert runs_of(folder) == [*known, run]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_prints_the_command_with_which_it_continues(
     start: Start, run: Run, uninterrupted: Path, folder: Path, number: signal.Signals
 ):
     name = f"runs/stopped, {number.name}"
     rare = [*STEPWISE, "checkpoint_interval_minutes=60", f"hydra.run.dir='{name}'"]
-    running = start("train", *rare, first="import signal; signal.signal(signal.SIGINT, signal.default_int_handler)")
+    running = start("train", *rare)
     while running.process.is_alive() and "epoch   1" not in running.out.read_text():
         time.sleep(0.01)
     stopped = kill(running, number)

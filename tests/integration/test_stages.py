@@ -96,6 +96,7 @@ def assert_same_weights(whole: Path, rest: Path) -> None:
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
+@pytest.mark.slow
 def test_a_training_that_begins_with_a_checkpoint_has_its_words_and_weights(run: Run, checkpoint: Path, folder: Path):
     settings = [*TINY, "vocabulary.size=10", "optimizer.lr=1e-12", "hydra.run.dir=runs/begun"]
     assert_done(run("train", *settings, f"init_from={checkpoint}", "trainer.limit_train_batches=1"))

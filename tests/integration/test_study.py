@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,30 +27,41 @@ def trials(folder: Path, storage: str | None = None, name: str = "own") -> list[
     return optuna.load_study(study_name=name, storage=opened).trials
 
 
-def assert_twelve_different(trials: list[FrozenTrial]) -> None:
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 12
+def assert_all_different(trials: list[FrozenTrial], number: int = 12) -> None:
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * number
     points = [tuple(trial.params.items()) for trial in trials]
-    assert len(set(points)) == 12
+    assert len(set(points)) == number
 
 
+def test_a_search_has_the_trials_that_are_given_and_no_two_alike(run_light: Callable[..., Any], tmp_path: Path):
+    run = f"runpy.run_path({light_command.__file__!r}, run_name='__main__')"
+    line = ["train", "-m", *SPACE, "seed=range(20, 200)", "hydra.sweeper.n_trials=3"]
+    assert_done(run_light(run, *line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path)))
+    found = trials(tmp_path)
+    assert_all_different(found, 3)
+    assert all(trial.value == trial.params["seed"] + 0.5 for trial in found)
+
+
+@pytest.mark.slow
 def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tmp_path: Path):
-    process = start(tmp_path, "seed=range(20, 200)", *TWELVE)
+    six = [*SPACE, "seed=range(20, 200)", "hydra.sweeper.n_trials=6"]
+    process = start(tmp_path, *six)
     folder = tmp_path / "runs/own-study"
     try:
-        wait_until(lambda: (folder / "5").exists() or process.poll() is not None, seconds=300)
+        wait_until(lambda: (folder / "2").exists() or process.poll() is not None, seconds=300)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     before = trials(tmp_path)
-    assert 5 <= len(before) < 12
-    written = {number: (folder / f"{number}/config/config.yaml").read_bytes() for number in range(5)}
-    done = sweep(tmp_path, "seed=range(20, 200)", *TWELVE)
+    assert 2 <= len(before) < 6
+    written = {number: (folder / f"{number}/config/config.yaml").read_bytes() for number in range(2)}
+    done = sweep(tmp_path, *six)
     assert done.returncode == 0, done.stderr
     after = trials(tmp_path)
-    assert_twelve_different(after)
+    assert_all_different(after, 6)
     assert [trial.params for trial in after[: len(before)]] == [trial.params for trial in before]
     assert all(trial.value == trial.params["seed"] + 0.5 for trial in after)
-    assert sorted(int(run.name) for run in folder.iterdir() if run.name.isdigit()) == list(range(12))
+    assert sorted(int(run.name) for run in folder.iterdir() if run.name.isdigit()) == list(range(6))
     for number, config in written.items():
         assert (folder / f"{number}/config/config.yaml").read_bytes() == config
 
@@ -71,7 +82,7 @@ def test_two_workers_share_a_study(tmp_path: Path, storage: str, request: pytest
     workers = [start(tmp_path, *line) for _ in range(2)]
     output = [worker.communicate(timeout=300) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(err for _, err in output)
-    assert_twelve_different(trials(tmp_path, place))
+    assert_all_different(trials(tmp_path, place))
     ran = [out.count(f"seed {light_command.NEEDS_ANOTHER} in runs/own-study/") for out, _ in output]
     assert sum(ran) == 12
     assert min(ran) > 0
@@ -106,7 +117,7 @@ def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_
     done = assert_done(run(*line))
     assert "runs/shapes-study/6 resumes after step" in done.out
     after = trials(tmp_path, name="shapes")
-    assert_twelve_different(after)
+    assert_all_different(after)
     assert max(trial.value for trial in after) > default
 
 

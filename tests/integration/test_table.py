@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from runs import Run, assert_done, assert_error
+from slow_cases import slow_after
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +63,20 @@ def test_the_papers_rows_stand_next_to_a_result_on_its_data(run: Run, results: P
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        ([], ["runs is not set"]),
-        (["nowhere"], ["nowhere does not exist"]),
-        (["tabled", "split=val"], ["tabled has no results on the split val, but on test"]),
-        (["tabled", "runs=tabled"], ["runs are given twice"]),
-        (["tabled", "study=tabled"], ["runs=runs/", "study=runs/NAME-study", "not both"]),
-        (["tabled", "output=table.pdf"], ["table.pdf", ".md or .tex or .json"]),
-        (["tabled", "output=in-the-way/table.md"], ["in-the-way/table.md cannot be written"]),
-        (["tabled", "columns=[bleu5]"], ["columns=[bleu5]"]),
-        (["in-the-way"], ["in-the-way is no result file of evaluate"]),
-    ],
+    slow_after(
+        3,
+        [
+            ([], ["runs is not set"]),
+            (["nowhere"], ["nowhere does not exist"]),
+            (["tabled", "split=val"], ["tabled has no results on the split val, but on test"]),
+            (["tabled", "runs=tabled"], ["runs are given twice"]),
+            (["tabled", "study=tabled"], ["runs=runs/", "study=runs/NAME-study", "not both"]),
+            (["tabled", "output=table.pdf"], ["table.pdf", ".md or .tex or .json"]),
+            (["tabled", "output=in-the-way/table.md"], ["in-the-way/table.md cannot be written"]),
+            (["tabled", "columns=[bleu5]"], ["columns=[bleu5]"]),
+            (["in-the-way"], ["in-the-way is no result file of evaluate"]),
+        ],
+    ),
 )
 def test_a_fault_is_reported(run: Run, results: Any, folder: Path, arguments: list[str], words: list[str]):
     (folder / "in-the-way").write_text("no folder")

@@ -15,6 +15,7 @@ import torch
 from omegaconf import OmegaConf
 from PIL import Image
 from runs import TINY, Run, assert_done, assert_error
+from slow_cases import slow_after
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, plain_settings
@@ -74,8 +75,8 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("in_stages", [False, True], ids=["last.ckpt", "stages.json"])
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("in_stages", slow_after(1, [False, True]), ids=["last.ckpt", "stages.json"])
+@pytest.mark.parametrize("attack", slow_after(2, ATTACKS.values()), ids=ATTACKS)
 def test_the_arguments_in_a_folder_run_nothing(
     run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: list[str], in_stages: bool
 ):
@@ -88,7 +89,7 @@ def test_the_arguments_in_a_folder_run_nothing(
     assert_error(done, "stages.json" if in_stages else "last.ckpt", "do not trust the file")
 
 
-@pytest.mark.parametrize("flag", ["--config-path={}/evil", "--config-dir={}/evil", "-cd={}/evil", "-m"])
+@pytest.mark.parametrize("flag", slow_after(1, ["--config-path={}/evil", "--config-dir={}/evil", "-cd={}/evil", "-m"]))
 def test_the_arguments_in_a_folder_are_no_flags(run_forked: Run, stranger: Any, tmp_path: Path, flag: str):
     callback = {"_target_": "torch.load", "f": "payload", "weights_only": False}
     (tmp_path / "evil").mkdir()
@@ -105,7 +106,7 @@ def test_an_option_is_no_path(run_forked: Run, stranger: Any, tmp_path: Path):
     assert_error(run_forked("train", "resume=run", folder=tmp_path), "there is no experiment=")
 
 
-@pytest.mark.parametrize("environment", [{}, {"SLURM_RESTART_COUNT": "1"}], ids=["alone", "requeued"])
+@pytest.mark.parametrize("environment", slow_after(1, [{}, {"SLURM_RESTART_COUNT": "1"}]), ids=["alone", "requeued"])
 def test_processes_that_train_together_run_nothing_either(
     run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, environment: dict[str, str]
 ):
@@ -116,6 +117,7 @@ def test_processes_that_train_together_run_nothing_either(
     assert_error(done, "last.ckpt", "torch.load")
 
 
+@pytest.mark.slow
 def test_a_schedule_of_your_own_continues_where_it_is_typed_again(run: Run, trained: Any, folder: Path):
     own = ["hydra.run.dir=runs/homemade", "schedule._target_=homemade.Rate", "trainer.limit_train_batches=2"]
     (folder / "homemade.py").write_text(
@@ -145,7 +147,7 @@ def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Ca
     assert json.loads(text)["config"]["note"] == "${oc.env:SECRET}"
 
 
-@pytest.mark.parametrize("place", ["sqlite:///{}", "{}"], ids=["database", "journal"])
+@pytest.mark.parametrize("place", slow_after(1, ["sqlite:///{}", "{}"]), ids=["database", "journal"])
 def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, place: str):
     (tmp_path / "study").mkdir()
     outside = place.format(tmp_path / "mark")
@@ -156,7 +158,7 @@ def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, pl
     assert_error(output, "has no study own")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"])
+@pytest.mark.parametrize("content", slow_after(1, ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"]))
 def test_a_study_card_that_is_none_is_reported(run_forked: Run, tmp_path: Path, content: str):
     (tmp_path / CARD).write_text(content)
     assert_error(run_forked("report", "study=.", folder=tmp_path), CARD)
@@ -173,6 +175,7 @@ def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
         assert find_study(tmp_path, None).trials == []
 
 
+@pytest.mark.slow
 def test_reproduce_compares_the_settings_in_a_folder_as_texts(
     run_forked: Run, trained: Any, folder: Path, tmp_path: Path
 ):
@@ -200,16 +203,22 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        (replaced("showattendtell", "config", value={}), "was altered"),
-        (replaced("callbacks", value=None), "was altered"),
-        (replaced("global_step", value="\x1b[31m"), "was altered"),
-        (replaced("callbacks", "LastCheckpoint", "random", value={"0": {}}), "cannot be resumed (KeyError: 'numpy')"),
-        (replaced("optimizer_states", value=None), "cannot be resumed (TypeError"),
-        (replaced("loops", value={}), "cannot be resumed (KeyError"),
-        (replaced("CaptionDataModule", value={}), "cannot be resumed (KeyError"),
-        (replaced("state_dict", value={"evil": torch.zeros(1)}), "cannot be resumed (RuntimeError"),
-    ],
+    slow_after(
+        2,
+        [
+            (replaced("showattendtell", "config", value={}), "was altered"),
+            (replaced("callbacks", value=None), "was altered"),
+            (replaced("global_step", value="\x1b[31m"), "was altered"),
+            (
+                replaced("callbacks", "LastCheckpoint", "random", value={"0": {}}),
+                "cannot be resumed (KeyError: 'numpy')",
+            ),
+            (replaced("optimizer_states", value=None), "cannot be resumed (TypeError"),
+            (replaced("loops", value={}), "cannot be resumed (KeyError"),
+            (replaced("CaptionDataModule", value={}), "cannot be resumed (KeyError"),
+            (replaced("state_dict", value={"evil": torch.zeros(1)}), "cannot be resumed (RuntimeError"),
+        ],
+    ),
     ids=["config", "callbacks", "step", "random states", "optimizer", "loops", "data", "weights"],
 )
 def test_an_altered_run_is_reported_in_one_sentence(
@@ -225,11 +234,14 @@ def test_an_altered_run_is_reported_in_one_sentence(
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        (lambda own: own.update({name: value.int() for name, value in own.items()}), "is torch.int32"),
-        (lambda own: own.update({name: value.to("meta") for name, value in own.items()}), "is not stored in full"),
-        (lambda own: own.update({"captioner.\x1b[31m": torch.zeros(1)}), "captioner.\\x1b[31m"),
-    ],
+    slow_after(
+        1,
+        [
+            (lambda own: own.update({name: value.int() for name, value in own.items()}), "is torch.int32"),
+            (lambda own: own.update({name: value.to("meta") for name, value in own.items()}), "is not stored in full"),
+            (lambda own: own.update({"captioner.\x1b[31m": torch.zeros(1)}), "captioner.\\x1b[31m"),
+        ],
+    ),
     ids=["integers", "no values", "a name"],
 )
 def test_weights_of_another_kind_are_reported(
@@ -257,6 +269,7 @@ def test_a_checkpoint_without_weights_of_its_encoder_names_those_of_a_package(al
         load(altered(strip))
 
 
+@pytest.mark.slow
 def test_names_of_strangers_are_no_commands_for_the_terminal(run_forked: Run, checkpoint: Path, tmp_path: Path):
     (tmp_path / "photographs").mkdir()
     for name in ("\x1b]0;title.png", "other.png"):
@@ -276,7 +289,7 @@ def test_a_result_file_with_control_characters_is_reported(
     assert_error(run_forked("report", "runs=[a.json]", folder=tmp_path), "a.json was altered", "control characters")
 
 
-@pytest.mark.parametrize("line", ['{"op_code": 99, "worker_id": "a"}', "{", "[]", '{"op_code": 0}'])
+@pytest.mark.parametrize("line", slow_after(1, ['{"op_code": 99, "worker_id": "a"}', "{", "[]", '{"op_code": 0}']))
 def test_a_damaged_journal_is_reported(run_forked: Run, tmp_path: Path, line: str):
     optuna.create_study(study_name="own", storage=open_storage(str(tmp_path / "journal"), tmp_path))
     with (tmp_path / "journal").open("a") as journal:

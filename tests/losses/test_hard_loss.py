@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from slow_cases import slow_after
 from small_training import WORDS, Grids, small_config
 from torch import Tensor
 
@@ -88,7 +89,7 @@ UNBIASED = {
 }
 
 
-@pytest.mark.parametrize("baseline", [0.0, -4.0])
+@pytest.mark.parametrize("baseline", slow_after(1, [0.0, -4.0]))
 @pytest.mark.parametrize("settings", UNBIASED.values(), ids=UNBIASED)
 def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(settings: dict[str, object], baseline: float):
     captioner = tiny(**settings)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
@@ -98,8 +99,8 @@ CAPTIONERS = {
 }
 
 
-@pytest.mark.parametrize("baseline", ["others", "greedy"])
-@pytest.mark.parametrize(("attention", "settings"), CAPTIONERS.values(), ids=CAPTIONERS)
+@pytest.mark.parametrize("baseline", slow_after(1, ["others", "greedy"]))
+@pytest.mark.parametrize(("attention", "settings"), slow_after(2, CAPTIONERS.values()), ids=CAPTIONERS)
 def test_the_mean_over_samples_is_the_gradient_of_the_expected_reward(
     attention: str, settings: dict[str, str], baseline: str
 ):

@@ -93,7 +93,7 @@ def test_one_that_always_dies_is_reported_with_its_exception(serve: Serve):
 
 
 def test_a_stopped_process_is_replaced(serve: Serve):
-    server = serve(TELLS_ITS_ID, time_limit=2)
+    server = serve(TELLS_ITS_ID, time_limit=4)
     [first] = server.ask([""], 1)
     os.kill(int(first), signal.SIGSTOP)
     [second] = server.ask([""], 1)

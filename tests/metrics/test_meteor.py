@@ -73,6 +73,7 @@ def test_odd_captions_shift_no_line(odd: str):
     np.testing.assert_array_equal(first, measured[2])
 
 
+@pytest.mark.slow
 def test_killed_while_it_answers_it_gives_the_same_scores_in_any_country(monkeypatch: pytest.MonkeyPatch):
     expected = scores(CORPUS)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE")

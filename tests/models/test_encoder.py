@@ -9,6 +9,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import state_hash
 
 
+@pytest.mark.slow
 def test_the_paper_s_grid_is_vgg19_before_its_last_pooling():
     encoder = Encoder("vgg19", 16, "random")
     reference = timm.create_model("vgg19").eval()

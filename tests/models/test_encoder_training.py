@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 from encoders import LITE0, pixels, small
+from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.errors import UserError
@@ -22,12 +23,15 @@ def test_a_trainable_encoder_gets_gradients_and_keeps_its_statistics():
 
 @pytest.mark.parametrize(
     ("network", "stride", "frozen", "first"),
-    [
-        ("tf_efficientnet_lite0", "last", 8, "blocks.3.0.conv_pw.weight"),
-        ("resnet18", 16, 8, "layer3.0.conv1.weight"),
-        ("vgg11", 16, 8, "features.16.weight"),
-        ("convnext_atto", 32, 16, "stages.3.downsample.0.weight"),
-    ],
+    slow_after(
+        2,
+        [
+            ("tf_efficientnet_lite0", "last", 8, "blocks.3.0.conv_pw.weight"),
+            ("resnet18", 16, 8, "layer3.0.conv1.weight"),
+            ("vgg11", 16, 8, "features.16.weight"),
+            ("convnext_atto", 32, 16, "stages.3.downsample.0.weight"),
+        ],
+    ),
 )
 def test_what_computes_the_grid_of_the_frozen_stride_is_not_trained(
     network: str, stride: int | str, frozen: int, first: str
@@ -51,15 +55,18 @@ NOTHING_LEFT = "leaves nothing of .* to train, or is not known for it; choose a 
 
 @pytest.mark.parametrize(
     ("network", "settings", "message"),
-    [
-        (LITE0, {"trainable": False}, "frozen_stride=8 is for encoder.trainable=true"),
-        (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32$"),
-        (LITE0, {"stride": 16, "frozen_stride": 16}, NOTHING_LEFT),
-        (LITE0, {"stride": 16, "frozen_stride": 32}, NOTHING_LEFT),
-        ("vgg11", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
-        ("convnext_atto", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
-        ("twins_svt_small", {"stride": "last"}, NOTHING_LEFT),
-    ],
+    slow_after(
+        4,
+        [
+            (LITE0, {"trainable": False}, "frozen_stride=8 is for encoder.trainable=true"),
+            (LITE0, {"frozen_stride": 5}, "frozen_stride=5 is not a grid of .*; it has 2, 4, 8, 16, 32$"),
+            (LITE0, {"stride": 16, "frozen_stride": 16}, NOTHING_LEFT),
+            (LITE0, {"stride": 16, "frozen_stride": 32}, NOTHING_LEFT),
+            ("vgg11", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
+            ("convnext_atto", {"stride": "last", "frozen_stride": 32}, NOTHING_LEFT),
+            ("twins_svt_small", {"stride": "last"}, NOTHING_LEFT),
+        ],
+    ),
 )
 def test_a_frozen_stride_that_cannot_be_is_reported(network: str, settings: dict, message: str):
     with pytest.raises(UserError, match=message):
@@ -93,14 +100,17 @@ def seen_and_kept(encoder: Encoder) -> tuple[Tensor, int, list[Tensor]]:
 
 @pytest.mark.parametrize(
     ("network", "stride", "share"),
-    [
-        (LITE0, "last", 0.15),
-        (LITE0, 8, 0.15),
-        ("vgg19", 16, 0.15),
-        ("resnet50", 16, 0.5),
-        ("vit_tiny_patch16_224", "last", 0.15),
-        ("convnext_atto", 16, 0.2),
-    ],
+    slow_after(
+        1,
+        [
+            (LITE0, "last", 0.15),
+            (LITE0, 8, 0.15),
+            ("vgg19", 16, 0.15),
+            ("resnet50", 16, 0.5),
+            ("vit_tiny_patch16_224", "last", 0.15),
+            ("convnext_atto", 16, 0.2),
+        ],
+    ),
 )
 def test_what_is_recomputed_is_not_kept_and_gives_the_same_gradients(network: str, stride: int | str, share: float):
     plain, recomputing = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from slow_cases import slow_after
 from small_table import TABLE, begin, configured, finish, hash_of, write_results, written
 
 from showattendtell.errors import UserError
@@ -260,7 +261,9 @@ def test_where_boxes_are_given_a_result_without_their_figures_does_not_count(mad
     assert [boxed.scoring.is_scored(beam) for beam in boxed.scoring.decodings] == [True, False]
 
 
-@pytest.mark.parametrize("settings", [["settings=[trainer.max_epochs=1]"], ["settings=[optimizer.lr=0.5]"]])
+@pytest.mark.parametrize(
+    "settings", slow_after(1, [["settings=[trainer.max_epochs=1]"], ["settings=[optimizer.lr=0.5]"]])
+)
 def test_a_run_of_another_budget_is_reported_and_not_mixed_in(made: Any, settings: list[str]):
     begin(made()[1])
     with pytest.raises(UserError, match="soft/2 has other settings: .* instead of .* output=DIR"):

@@ -16,6 +16,7 @@ import pytest
 import requests
 from hostile_uploads import encoded, noise
 from server_requests import FORM, Response, caption, form, part, send_request
+from slow_cases import slow_after
 from slow_images import SLOW_IMAGES, jpeg_with_scans
 from small_server import Served
 
@@ -72,7 +73,7 @@ def in_time(ask: Callable[[], Response]) -> Response:
     return answered
 
 
-@pytest.mark.parametrize("kind", SLOW_IMAGES)
+@pytest.mark.parametrize("kind", slow_after(4, SLOW_IMAGES))
 def test_a_file_that_takes_too_long_to_decode_is_refused_and_the_next_request_answered(served: Served, kind: str):
     make, reason = SLOW_IMAGES[kind]
     content = make()

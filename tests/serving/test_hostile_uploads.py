@@ -154,6 +154,7 @@ def coming_again(ask: Callable[[], Response]) -> Response:
     return answered
 
 
+@pytest.mark.slow
 def test_fifty_at_a_time_are_all_answered_and_leave_nothing_behind(served: Served):
     if not Path("/proc/self/status").exists():
         pytest.skip("needs /proc, which shows how much memory a process has")

@@ -3,8 +3,6 @@
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from hostile_uploads import encoded, noise
 from server_requests import FORM, caption, form, part, send_request
+from slow_cases import slow_after
 from small_server import Served
 
 Serve = Callable[..., Served]
@@ -129,7 +128,7 @@ def test_a_port_that_is_in_use_is_an_error_of_one_sentence(
     )
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+@pytest.mark.parametrize("host", slow_after(1, ["192.0.2.1", "no.such.host.invalid"]))
 def test_an_invalid_host_is_an_error(start_forked: Callable[..., Any], tmp_path: Path, host: str):
     done = start_forked("serve", "checkpoint=none.ckpt", "port=0", f"host={host}", folder=tmp_path).finish()
     assert done.status == 2
@@ -146,11 +145,11 @@ def test_a_server_open_to_others_prints_a_note_and_checks_its_names_where_they_a
 
 
 @pytest.mark.parametrize(("module", "package"), [("fastapi", "fastapi"), ("python_multipart", "python-multipart")])
-def test_a_package_that_is_missing_is_named(tmp_path: Path, module: str, package: str):
-    code = f"import sys; sys.modules['{module}'] = None; from showattendtell.serve import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+def test_a_package_that_is_missing_is_named(run_light: Callable[..., Any], tmp_path: Path, module: str, package: str):
+    code = f"sys.modules['{module}'] = None; from showattendtell.serve import main; main()"
+    done = run_light(code, "serve", folder=tmp_path)
     sentence = f"serve needs the package {package}; run pip install 'showattendtell[serve]'"
-    assert (done.returncode, done.stderr) == (2, f"error: {sentence}\n")
+    assert (done.status, done.err) == (2, f"error: {sentence}\n")
 
 
 def test_nothing_is_written_anywhere(serve: Serve, tmp_path: Path):

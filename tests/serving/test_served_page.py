@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from axe import faults
-from chromium import started_browser
+from chromium import sharing_contexts, started_browser
 from hostile_uploads import encoded, noise
 from PIL import Image
 from server_requests import caption
+from slow_cases import slow_after
 from small_server import WORDS, Served
 
 from showattendtell.serving.app import EXAMPLES
@@ -28,20 +29,19 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def open_tab() -> Iterator[Open]:
     with started_browser() as browser:
-        yield browser
+        yield sharing_contexts(browser)
 
 
 @pytest.fixture
-def open_site(browser: Any, served: Served) -> Iterator[Open]:
+def open_site(open_tab: Open, served: Served) -> Iterator[Open]:
     """Opens the page; at the end it has reported no error of its own on the console, and asked only its server."""
-    reported, asked, contexts = [], [], []
+    reported, asked, tabs = [], [], []
 
     def open_site(width: int = 1280, compared: bool = False, **choices: Any) -> Any:
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
-        contexts.append(browser.new_context(**settings))
-        tab = contexts[-1].new_page()
+        tabs.append(tab := open_tab(**settings))
         tab.on("console", lambda message: reported.append(message.text))
         tab.on("pageerror", lambda fault: reported.append(str(fault)))
         tab.on("dialog", lambda dialog: reported.append("a dialog"))
@@ -53,8 +53,8 @@ def open_site(browser: Any, served: Served) -> Iterator[Open]:
         return tab
 
     yield open_site
-    for context in contexts:
-        context.close()
+    for tab in tabs:
+        tab.close()
     assert [one for one in reported if not one.startswith("Failed to load resource")] == []
     assert [url for url in asked if not url.startswith(("data:", f"blob:{served.address}", served.address))] == []
 
@@ -169,7 +169,7 @@ def test_all_models_are_compared_unless_one_is_deselected(open_site: Open, serve
     assert [words(tab, 0), words(tab, 1)] == said(served, sent, model=["soft/best.ckpt", "hard/best.ckpt"])
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", slow_after(1, range(3)))
 def test_an_example_is_captioned_and_its_source_named(open_site: Open, number: int):
     tab, example = open_site(), EXAMPLES[number]
     assert tab.get_by_role("link", name=example.flickr).get_attribute("href").endswith(f"id={example.flickr}")
@@ -245,8 +245,8 @@ def test_the_caption_is_announced_to_screen_readers(open_site: Open):
     assert re.match(r"b.png is no JPEG", tab.get_by_role("status").inner_text())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
+@pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
 def test_nothing_is_wider_than_the_screen(open_site: Open, width: int, scheme: str):
     tab = open_site(width, color_scheme=scheme)
     tab.get_by_label("hard/best.ckpt").check()

@@ -13,6 +13,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
@@ -86,15 +87,15 @@ def assert_resumes_from_every_checkpoint(tmp_path: Path, settings: list[str], ev
 
 
 VARIANTS = {
+    "hard": ["attention=hard", "attention.samples=2"],
+    "validation within a step": ["trainer.val_check_interval=3", "trainer.accumulate_grad_batches=2"],
     "round robin": ["data.bucketing=round_robin", "schedule=cosine", "schedule.warmup=3"],
     "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
     "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
-    "hard": ["attention=hard", "attention.samples=2"],
     "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
     "hard, all regions": ["attention=hard", "attention.estimator=exact"],
     "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],
     "validation within the epoch": ["trainer.val_check_interval=2"],
-    "validation within a step": ["trainer.val_check_interval=3", "trainer.accumulate_grad_batches=2"],
     "validation every other epoch": ["trainer.check_val_every_n_epoch=2", "trainer.max_epochs=4"],
     "ends within the epoch": ["trainer.max_steps=8"],
     "sampled captions": ["decoding=sample"],
@@ -108,11 +109,12 @@ def test_training_continues_from_every_step(tmp_path: Path):
     assert_resumes_from_every_checkpoint(tmp_path, [], every=1)
 
 
-@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("settings", slow_after(2, VARIANTS.values()), ids=VARIANTS)
 def test_training_continues_whatever_was_chosen(tmp_path: Path, settings: list[str]):
     assert_resumes_from_every_checkpoint(tmp_path, settings, every=4)
 
 
+@pytest.mark.slow
 def test_training_continues_where_workers_read(tmp_path: Path):
     settings = ["data.num_workers=2", "trainer.limit_train_batches=2", "trainer.max_epochs=3"]
     assert_resumes_from_every_checkpoint(tmp_path, settings, every=3)
@@ -190,15 +192,15 @@ def test_the_log_has_each_epochs_figures_once(tmp_path: Path):
 
 
 EXTENDED = {
+    "round robin": ["data.bucketing=round_robin", "schedule.warmup=3"],
     "adam": [],
     "hard": ["attention=hard", "attention.samples=2"],
-    "round robin": ["data.bucketing=round_robin", "schedule.warmup=3"],
     "workers": ["data.num_workers=2"],
     "validation within the epoch": ["trainer.val_check_interval=2"],
 }
 
 
-@pytest.mark.parametrize("settings", EXTENDED.values(), ids=EXTENDED)
+@pytest.mark.parametrize("settings", slow_after(1, EXTENDED.values()), ids=EXTENDED)
 def test_a_finished_run_that_is_extended_ends_as_one_that_was_as_long_from_the_start(
     tmp_path: Path, settings: list[str]
 ):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
@@ -79,7 +80,9 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     torch.testing.assert_close(ours[:, size:].sum(dim=1), theirs[:, UNK])
 
 
-@pytest.mark.parametrize("setting", ["decoder.hidden_dim=6", "attention.score.width=5", "attention.gate=channel"])
+@pytest.mark.parametrize(
+    "setting", slow_after(1, ["decoder.hidden_dim=6", "attention.score.width=5", "attention.gate=channel"])
+)
 def test_another_captioner_is_reported_with_the_setting_that_it_had(checkpoint: Path, setting: str):
     config = small_config(setting)
     size = len(torch.load(checkpoint, weights_only=True)["state_dict"][EMBEDDINGS])

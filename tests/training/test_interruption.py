@@ -10,6 +10,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 from small_training import IMAGES, WORDS, examples_of, small_config, small_run
 from test_exact_resume import assert_ends_as, read
 
@@ -43,7 +44,7 @@ class Sender(Callback):
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)],
+    slow_after(1, [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)]),
     ids=str,
 )
 def test_a_signal_stops_after_the_step_which_is_saved(
@@ -65,14 +66,14 @@ def test_a_signal_stops_after_the_step_which_is_saved(
 
 
 MOMENTS = {
-    "in the last step of an epoch": ([], {"training": 4}, 5),
     "in validation": ([], {"validation": 1}, 5),
     "in a part of a step": (["trainer.accumulate_grad_batches=2", "trainer.limit_train_batches=6"], {"training": 2}, 2),
+    "in the last step of an epoch": ([], {"training": 4}, 5),
     "in an epoch without validation": (["trainer.check_val_every_n_epoch=2"], {"training": 4}, 6),
 }
 
 
-@pytest.mark.parametrize(("settings", "moment", "step"), MOMENTS.values(), ids=MOMENTS)
+@pytest.mark.parametrize(("settings", "moment", "step"), slow_after(2, MOMENTS.values()), ids=MOMENTS)
 def test_a_signal_at_any_moment_loses_nothing(tmp_path: Path, settings: list[str], moment: dict[str, int], step: int):
     config, whole, run = small_config("checkpoint_interval_minutes=60", *settings), tmp_path / "whole", tmp_path / "run"
     small_run(config, whole)
@@ -178,7 +179,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_captions_of_its_batch(
         assert all(value.isfinite().all() for value in read(file)["state_dict"].values())
 
 
-@pytest.mark.parametrize("settings", [[], ["decoding=sample"], ["attention=hard"]])
+@pytest.mark.parametrize("settings", slow_after(1, [[], ["decoding=sample"], ["attention=hard"]]))
 def test_weights_that_are_no_numbers_are_neither_saved_nor_captioned_with(tmp_path: Path, settings: list[str]):
     """The loss of the epoch's only step is finite; the step is not."""
     config = small_config(

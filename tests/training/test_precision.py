@@ -9,6 +9,7 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.precision import MixedPrecision
+from slow_cases import slow_after
 from small_training import WORDS, small_config, small_run
 from test_exact_resume import Kills, assert_ends_as, read
 from torch import Tensor
@@ -87,7 +88,7 @@ MODELS = [
 FEW = ["decoder.dropout=0", "trainer.max_epochs=1", "checkpoint_interval_minutes=60"]
 
 
-@pytest.mark.parametrize("settings", MODELS, ids=" ".join)
+@pytest.mark.parametrize("settings", slow_after(2, MODELS), ids=" ".join)
 def test_in_half_the_precision_training_ends_near_the_weights_of_the_whole(tmp_path: Path, settings: list[str]):
     config = small_config(*FEW, *settings)
     whole, float16, bfloat16 = Steps(), Steps(), Steps()
@@ -144,7 +145,7 @@ def one_length(number: int) -> Sequence[Example]:
     return [Example(f"{n}.png", "", (Caption(tuple(WORDS[n : n + 4])),)) for n in range(number)]
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", slow_after(1, [2, 4]))
 def test_batches_whose_gradients_are_accumulated_make_the_step_of_one(tmp_path: Path, parts: int):
     """Clipped by the norm of their sum, which is less than that of the parts."""
     config = small_config("decoder.dropout=0", "data.batch_size=8", "trainer.gradient_clip_val=0.5")

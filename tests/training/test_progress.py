@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.callbacks.progress import rich_progress
 from pytorch_lightning.loggers import Logger
 from rich.console import Console
+from slow_cases import slow_after
 from small_training import small_config, small_run
 from test_exact_resume import Kills
 
@@ -112,7 +113,7 @@ def points() -> list[tuple[int, str]]:
     return [(step, name) for step, figures in Board.written.lines for name in figures if name != "epoch"]
 
 
-@pytest.mark.parametrize("kept", ["05-validation", "07"])
+@pytest.mark.parametrize("kept", slow_after(1, ["05-validation", "07"]))
 def test_a_resumed_run_logs_nothing_twice(tmp_path: Path, kept: str):
     """It was killed after its eighth step, of which a checkpoint is a step or the half of an epoch behind."""
     config, whole, copies = noted("++trainer.log_every_n_steps=1"), tmp_path / "whole", tmp_path / "copies"
@@ -174,7 +175,7 @@ class Ticks(Callback):
         self.clock.now += self.clock.step
 
 
-@pytest.mark.parametrize("step", [2.0, 4.0, 9.0])
+@pytest.mark.parametrize("step", slow_after(1, [2.0, 4.0, 9.0]))
 def test_without_a_terminal_a_line_comes_at_least_every_ten_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: io.StringIO, step: float
 ):

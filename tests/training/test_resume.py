@@ -5,6 +5,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from slow_cases import slow_after
 from three_images import Recorder, caption_data, examples_of, trainer_of
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -41,7 +42,7 @@ def assert_continues(whole: Recorder, rest: Recorder, steps: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("settings", [{}, MANY], ids=["paper", "padded"])
+@pytest.mark.parametrize("settings", slow_after(1, [{}, MANY]), ids=["paper", "padded"])
 def test_training_continues_from_every_checkpoint_as_if_it_had_not_been_interrupted(
     tmp_path: Path, settings: dict[str, Any]
 ):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from omegaconf import DictConfig
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 from small_training import SETTINGS, small_config, small_run
 
 from showattendtell.errors import UserError
@@ -145,13 +146,16 @@ def test_a_job_that_slurm_runs_again_continues(trained: Path, root: Path, new: P
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [
-        (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
-        (["seed=7", "decoder.dropout=0.1"], ["seed=7 instead of 1", "decoder.dropout=0.1 instead of 0.5"]),
-        (["trainer.max_epochs=1"], ["trainer.max_epochs=1 instead of 2"]),
-        (["data.group_by_image=true"], ["data.group_by_image=true instead of its default"]),
-        (["schedule=constant"], ["schedule._target_=showattendtell.training.optimizers.Constant instead of"]),
-    ],
+    slow_after(
+        3,
+        [
+            (["optimizer.lr=0.5"], ["optimizer.lr=0.5 instead of 0.01"]),
+            (["seed=7", "decoder.dropout=0.1"], ["seed=7 instead of 1", "decoder.dropout=0.1 instead of 0.5"]),
+            (["trainer.max_epochs=1"], ["trainer.max_epochs=1 instead of 2"]),
+            (["data.group_by_image=true"], ["data.group_by_image=true instead of its default"]),
+            (["schedule=constant"], ["schedule._target_=showattendtell.training.optimizers.Constant instead of"]),
+        ],
+    ),
     ids=str,
 )
 def test_a_run_with_other_settings_is_refused_by_their_names(
@@ -166,14 +170,17 @@ def test_a_run_with_other_settings_is_refused_by_their_names(
 
 @pytest.mark.parametrize(
     "setting",
-    [
-        "cache=elsewhere",
-        "dataset.root=moved",
-        "checkpoint_interval_minutes=3",
-        "data.num_workers=2",
-        "features.workers=2",
-        "logger=wandb",
-    ],
+    slow_after(
+        2,
+        [
+            "cache=elsewhere",
+            "dataset.root=moved",
+            "checkpoint_interval_minutes=3",
+            "data.num_workers=2",
+            "features.workers=2",
+            "logger=wandb",
+        ],
+    ),
 )
 def test_where_things_are_and_who_works_may_be_otherwise(trained: Path, root: Path, new: Path, setting: str):
     killed = copied(trained, "killed", root / "killed")
@@ -281,7 +288,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("change", slow_after(2, CHANGES.values()), ids=CHANGES)
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     trained: Path, root: Path, new: Path, change: Any, capsys: pytest.CaptureFixture[str]
 ):

@@ -10,6 +10,7 @@ import small_training
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
+from slow_cases import slow_after
 
 from showattendtell.training.loggers import METRICS
 from showattendtell.visualization.figures import read_metrics
@@ -23,13 +24,11 @@ SETTINGS = [
     "checkpoint_interval_minutes=60",
 ]
 CHOICES = {
-    "paper": ["data.bucketing=paper"],
     "hard": ["attention=hard", "attention.samples=2"],
+    "paper": ["data.bucketing=paper"],
     "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
     "supervised": ["loss.supervision_weight=0.5", "loss.supervision_schedule=linear"],
     "hard as released": ["attention=hard", "attention.estimator=reinforce_arctic", "loss.entropy_weight=0.01"],
-}
-FURTHER = {
     "accumulated": ["trainer.accumulate_grad_batches=2"],
     "padded": ["data.bucketing=padded", "loss.attention_weight=0.3"],
     "round_robin, images together": ["data.bucketing=round_robin", "data.group_by_image=true"],
@@ -93,13 +92,7 @@ def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: 
     small_training.small_run(config, folder, callbacks=[Report(folder)])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *(pytest.param(settings, id=name) for name, settings in CHOICES.items()),
-        *(pytest.param(settings, id=name, marks=pytest.mark.slow) for name, settings in FURTHER.items()),
-    ],
-)
+@pytest.mark.parametrize("settings", slow_after(1, CHOICES.values()), ids=CHOICES)
 def test_processes_learn_what_one_learns_from_their_batches_together(
     trained: Trained, tmp_path: Path, settings: list[str]
 ):
@@ -113,6 +106,7 @@ def test_processes_learn_what_one_learns_from_their_batches_together(
         torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
     figures, others = (read_metrics(tmp_path / run / METRICS) for run in ("one", "three"))
     assert figures.keys() == others.keys()
+    assert len({frozenset(file.name for file in (tmp_path / run).iterdir()) for run in ("one", "three")}) == 1
     for name in figures.keys() - {"train/advantage_std"}:  # a process's own
         assert others[name] == pytest.approx(figures[name], rel=1e-4, abs=1e-5), name
 
@@ -139,6 +133,7 @@ def test_processes_that_draw_captions_of_their_own_stay_one_model(trained: Train
         assert [name for name, value in process["state"].items() if not torch.equal(value, first["state"][name])] == []
 
 
+@pytest.mark.slow
 def test_only_the_first_process_writes(trained: Trained, tmp_path: Path):
     """The others would leave files of their own, or overwrite its."""
     trained(tmp_path / "one", 1, 6)

@@ -7,10 +7,11 @@ from typing import Any
 import optuna
 import pytest
 from axe import faults
-from chromium import started_browser
+from chromium import sharing_contexts, started_browser
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 from sample_pages import one_model, two_models
+from slow_cases import slow_after
 
 from showattendtell.visualization.comparison import paper_rows
 from showattendtell.visualization.pages import render
@@ -54,23 +55,24 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def open_tab() -> Iterator[Callable[..., Any]]:
     with started_browser() as browser:
-        yield browser
+        yield sharing_contexts(browser)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
+@pytest.mark.parametrize("scheme", slow_after(1, ["dark", "light"]))
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-def test_axe_finds_no_fault(browser: Any, page: Callable[[], str], scheme: str, width: int, tmp_path: Path):
+def test_axe_finds_no_fault(
+    open_tab: Callable[..., Any], page: Callable[[], str], scheme: str, width: int, tmp_path: Path
+):
     (tmp_path / "page.html").write_text(page(), encoding="utf-8")
     viewport = {"width": width, "height": 800}
-    context = browser.new_context(viewport=viewport, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce")
-    tab = context.new_page()
+    tab = open_tab(viewport=viewport, color_scheme=scheme, bypass_csp=True, reduced_motion="reduce")
     tab.goto((tmp_path / "page.html").as_uri())
     tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     if tab.locator(".word").count():
         tab.locator(".word").nth(1).focus()
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     assert faults(tab) == []
-    context.close()
+    tab.close()

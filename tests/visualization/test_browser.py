@@ -11,6 +11,7 @@ import pytest
 from chromium import started_browser
 from PIL import Image
 from sample_pages import HOSTILE, PEAKS, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models
+from slow_cases import slow_after
 
 from showattendtell.types import Box
 from showattendtell.visualization.heatmaps import map_onto_photograph
@@ -102,7 +103,7 @@ def test_the_word_under_the_mouse_shows_its_map_and_another_changes_it(open_page
     assert chosen(tab) == []
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (7, 7), (14, 14), (4, 9)])
+@pytest.mark.parametrize(("rows", "columns"), slow_after(1, [(3, 3), (7, 7), (14, 14), (4, 9)]))
 def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: int):
     maps = made_up(3, 2, rows, columns)
     picture = Image.new("RGB", (300, 200), "white")
@@ -227,8 +228,8 @@ def test_maps_go_over_into_each_other_unless_motion_is_to_be_reduced(open_page: 
         assert np.abs(before - after).max() > 0.5
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize("page", [one_model, two_models])
+@pytest.mark.parametrize("width", slow_after(1, [400, 1280]))
+@pytest.mark.parametrize("page", slow_after(1, [two_models, one_model]))
 def test_nothing_is_wider_than_the_screen(open_page: Open, page: Callable[[], Page], width: int):
     tab = open_page(page(), width)
     tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")

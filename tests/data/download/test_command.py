@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from archive_server import ArchiveServer, files_in, serve_archives, tarred, zipped
+from slow_cases import slow_after
 
 from showattendtell.data.flickr import read_flickr8k
 
@@ -177,30 +178,41 @@ def test_a_wrong_checksum_is_reported_and_the_file_set_aside(download: Download,
 
 @pytest.mark.parametrize(
     ("settings", "files", "sentence"),
-    [
-        ([], {}, "http://127.0.0.1:PORT/train2017.zip and http://images.invalid/train2017.zip have no train2017.zip"),
-        (
-            ["dataset.archives.train2017.num_bytes=1000"],
-            {"train2017.zip": b"<html>log in</html>"},
-            "http://127.0.0.1:PORT/train2017.zip has 19 bytes instead of 1,000: it is not the published file",
-        ),
-        (
-            [],
-            {"train2017.zip": b"<html>log in</html>"},
-            "data/downloads/train2017.zip is neither a whole zip nor a tar",
-        ),
-        (
-            [],
-            {"train2017.zip": zipped({"../a.jpg": b""})},
-            "data/downloads/train2017.zip has the member ../a.jpg, which",
-        ),
-        (["mirror=nowhere"], {}, "mirror=nowhere is neither an http address nor a folder or file that exists"),
-        (["dataset=coc"], {}, "there is no dataset=coc; did you mean 'coco'?"),
-        (["parts=[splits]"], {}, "parts=splits: this data set has no splits; known are captions, images"),
-        (["parts=[pictures]"], {}, "parts=[pictures] should be 'images', 'captions' or 'splits'"),
-        (["dataset.root=file"], {}, "file/downloads cannot be written (Not a directory); set dataset.root to another"),
-        (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
-    ],
+    slow_after(
+        4,
+        [
+            (
+                [],
+                {},
+                "http://127.0.0.1:PORT/train2017.zip and http://images.invalid/train2017.zip have no train2017.zip",
+            ),
+            (
+                ["dataset.archives.train2017.num_bytes=1000"],
+                {"train2017.zip": b"<html>log in</html>"},
+                "http://127.0.0.1:PORT/train2017.zip has 19 bytes instead of 1,000: it is not the published file",
+            ),
+            (
+                [],
+                {"train2017.zip": b"<html>log in</html>"},
+                "data/downloads/train2017.zip is neither a whole zip nor a tar",
+            ),
+            (
+                [],
+                {"train2017.zip": zipped({"../a.jpg": b""})},
+                "data/downloads/train2017.zip has the member ../a.jpg, which",
+            ),
+            (["mirror=nowhere"], {}, "mirror=nowhere is neither an http address nor a folder or file that exists"),
+            (["dataset=coc"], {}, "there is no dataset=coc; did you mean 'coco'?"),
+            (["parts=[splits]"], {}, "parts=splits: this data set has no splits; known are captions, images"),
+            (["parts=[pictures]"], {}, "parts=[pictures] should be 'images', 'captions' or 'splits'"),
+            (
+                ["dataset.root=file"],
+                {},
+                "file/downloads cannot be written (Not a directory); set dataset.root to another",
+            ),
+            (["dataset.archives.train2017.checksum=crc:1"], {}, "dataset.archives.train2017.checksum=crc:1 "),
+        ],
+    ),
 )
 def test_a_fault_is_reported_in_a_sentence(
     download: Download,
@@ -288,6 +300,7 @@ def test_a_process_killed_while_it_unpacks_writes_nothing_twice(
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 def test_whenever_a_process_is_killed_the_next_ones_complete_it(
     download: Download, server: ArchiveServer, tmp_path: Path
 ):

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD
@@ -112,6 +113,7 @@ def test_in_single_precision_they_are_right_to_a_hundred_thousandth(
         assert (found[name] - gradient).norm() <= 1e-5 * whole, name
 
 
+@pytest.mark.parametrize("kind", slow_after(2, sorted(KINDS, key=lambda name: "gated" not in name)), indirect=True)
 def test_losses_of_200_updates_are_those_of_steps_one_by_one(kind, monkeypatch: pytest.MonkeyPatch):
     def losses() -> Tensor:
         learner = Learner(*kind, torch.float32)
