@@ -16,6 +16,7 @@ from axe import faults
 from chromium import started_browser
 from PIL import Image
 from repository import SHARED
+from slow_cases import slow_after
 from small_models import small_model
 
 import showattendtell
@@ -186,6 +187,7 @@ def test_the_page_writes_the_captions_of_the_script(
     assert len(seen) > 5
 
 
+@pytest.mark.slow
 def test_hard_attention_attends_as_the_page_is_asked_to(
     runtime: Path, browser: Any, drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -305,7 +307,7 @@ def test_a_file_that_is_no_photograph_gets_one_sentence(open_page: OpenPage, tmp
     assert shown(tab.locator('article[aria-label="whole.jpg"]'))[0]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), slow_after(1, [(1280, "light"), (390, "dark")]))
 def test_axe_finds_no_fault(open_page: OpenPage, drawings: list[Path], width: int, scheme: str):
     tab = open_page(viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True)
     assert faults(tab) == []

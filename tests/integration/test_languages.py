@@ -113,6 +113,7 @@ def test_the_language_of_a_caption_is_chosen_on_the_command_line(run: Run, joint
     assert_error(run("caption", f"checkpoint={joint}", photo, "language=fr"), "does not write 'fr'", "de, zh")
 
 
+@pytest.mark.slow
 def test_an_export_writes_the_captions_of_the_checkpoint(run: Run, joint: Path, folder: Path):
     pytest.importorskip("onnxruntime")
     assert_done(run("export", f"checkpoint={joint}", "formats=[onnx]", "output=exported", "max_length=5"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, START
@@ -261,6 +262,7 @@ def test_the_bound_is_log_p_if_q_is_the_posterior():
     torch.testing.assert_close(-output.nll, enumerated(captioner))
 
 
+@pytest.mark.slow
 def test_the_inference_network_learns_the_posterior():
     captioner = variational(estimator="exact")
     optimizer = torch.optim.Adam(captioner.posterior.parameters(), lr=0.05)
@@ -307,7 +309,7 @@ UNBIASED = {
 }
 
 
-@pytest.mark.parametrize("baseline", [0.0, -2.0])
+@pytest.mark.parametrize("baseline", slow_after(1, [0.0, -2.0]))
 @pytest.mark.parametrize("options", UNBIASED.values(), ids=UNBIASED)
 def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(options: dict[str, object], baseline: float):
     captioner, copies, batches = variational(**options), 50, 120
