@@ -122,19 +122,22 @@ FAULTS = [
     (["attention=multihead", "attention.score.heads=7"], ["heads=7"]),
     (["attention=adaptive", "attention/score=multihead"], ["one map"]),
     (["attention=none", "attention/score=dot"], ["attention/score"]),
-    (["attention=none", "loss.supervision_weight=1"], ["that of attention=none is constant"]),
     (["loss.supervision_weight=-1"], ["loss.supervision_weight=-1"]),
     (["loss.supervision_schedule=cosine"], ["loss.supervision_schedule=cosine"]),
     (["attention=soft", "attention.samples=3"], ["there is no setting attention.samples"]),
 ]
-MIRRORED = (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"])
+OF_COMMAND = [
+    (["decoding.mirrored=true"], ["decoding.mirrored is for captions of a trained model"]),
+    (["attention=none", "loss.supervision_weight=1"], ["that of attention=none is constant"]),
+]
+"""Reported before a module is built, or after."""
 
 
 def last_setting(part: list[str]) -> str:
     return part[-1] if "=" in part[-1] else ""
 
 
-@pytest.mark.parametrize(("settings", "words"), slow_after(2, [MIRRORED, *FAULTS]), ids=last_setting)
+@pytest.mark.parametrize(("settings", "words"), slow_after(3, [*OF_COMMAND, *FAULTS]), ids=last_setting)
 def test_the_command_reports_choices_that_do_not_go_together(
     run: Run, prepared: Any, settings: list[str], words: list[str]
 ):
