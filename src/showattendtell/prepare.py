@@ -12,8 +12,8 @@ def main(config: DictConfig) -> None:
     from showattendtell.config.instantiate import build, build_source, build_vocabulary
     from showattendtell.data.assembly import check_up
     from showattendtell.data.languages import tokenized
+    from showattendtell.inference.initial import find_initial_checkpoint
     from showattendtell.runtime.files import LOCK, file_lock
-    from showattendtell.training.resume import find_initial_checkpoint
     from showattendtell.visualization.figures import draw_data_sheet
     from showattendtell.visualization.tables import print_dataset, print_notes
 

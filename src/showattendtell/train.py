@@ -43,8 +43,9 @@ def train(config: DictConfig) -> float:
     from showattendtell.config.instantiate import build, build_source, build_vocabulary
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
+    from showattendtell.inference.initial import find_initial_checkpoint
     from showattendtell.runtime.distributed import decide_on_first, raise_together
-    from showattendtell.training.resume import check_data, find_initial_checkpoint, find_start, run_lock
+    from showattendtell.training.resume import check_data, find_start, run_lock
     from showattendtell.training.trainer import build_module, build_trainer, fit
     from showattendtell.visualization.tables import print_dataset
 

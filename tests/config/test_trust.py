@@ -19,10 +19,11 @@ from showattendtell.config.instantiate import build
 from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled, untrusted_targets
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CARD, read_checkpoint
+from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST, atomic_write
 from showattendtell.training.checkpointing import BestCheckpoint
-from showattendtell.training.resume import STAGES, find_initial_checkpoint, recall
+from showattendtell.training.resume import STAGES, recall
 from showattendtell.training.stages import plan_stages
 
 SECRET = "a-password-in-the-environment"

@@ -8,14 +8,14 @@ from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
-from showattendtell.data.vocabulary import UNK
+from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
+from showattendtell.inference.initial import InitialCheckpoint, find_initial_checkpoint
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
-from showattendtell.training.resume import InitialCheckpoint, find_initial_checkpoint
-from showattendtell.types import Dataset
+from showattendtell.types import Dataset, Example
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -38,8 +38,12 @@ def origin_of(checkpoint: Path, *settings: str) -> InitialCheckpoint:
     return origin
 
 
+def vocabulary_of(origin: InitialCheckpoint) -> Vocabulary:
+    return origin.vocabulary(small_config(), Dataset("made up", {"train": (Example("a.jpg", "a.jpg", ()),)}))
+
+
 def load(origin: InitialCheckpoint, captioner: Captioner) -> None:
-    origin.load_captioner(captioner, origin.vocabulary)
+    origin.load_captioner(captioner, vocabulary_of(origin))
 
 
 def test_weights_that_are_drawn_have_no_origin():
@@ -52,11 +56,11 @@ def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
     captioner = build_captioner(
         config, 3, len(torch.load(checkpoint)["state_dict"]["captioner.decoder.embedding.weight"])
     )
-    origin.load_captioner(captioner, origin.vocabulary)
+    origin.load_captioner(captioner, vocabulary_of(origin))
     saved = torch.load(checkpoint, weights_only=True)["state_dict"]
     for name, value in captioner.state_dict().items():
         assert torch.equal(value, saved[f"captioner.{name}"])
-    assert origin.vocabulary.words[-1] == "dog"
+    assert vocabulary_of(origin).words[-1] == "dog"
 
 
 def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint: Path):
@@ -65,7 +69,7 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     content["showattendtell"]["vocabulary"] += [f"word{number}" for number in range(size - 5)]
     torch.save(content, checkpoint.with_name("whole.ckpt"))
     origin = origin_of(checkpoint.with_name("whole.ckpt"))
-    vocabulary = origin.vocabulary.extended(["cat", "dog", "mouse", "horse"])
+    vocabulary = vocabulary_of(origin).extended(["cat", "dog", "mouse", "horse"])
     assert vocabulary.words[size:] == ("cat", "mouse", "horse")
     before, after = (build_captioner(small_config(), 3, number) for number in (size, size + 3))
     load(origin, before)

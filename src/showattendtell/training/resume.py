@@ -1,8 +1,7 @@
-"""Where training starts: the run to resume with its checkpoint, or the checkpoint that initialises the weights."""
+"""Where training resumes: the run and its checkpoint."""
 
 import filecmp
 import json
-import math
 import os
 import shutil
 import sys
@@ -11,38 +10,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import (
-    MODEL,
-    PLAIN,
     compose,
     find_differences,
-    model_differences,
-    plain_settings,
-    to_plain,
-    trained_with,
 )
 from showattendtell.config.entry_point import quoted
-from showattendtell.config.instantiate import build, build_vocabulary
-from showattendtell.config.signatures import SignatureError
-from showattendtell.config.trust import LIMIT, check_recalled_command, check_targets, recalled, stored_arguments
-from showattendtell.config.validation import find_targets, sentence
-from showattendtell.data.languages import languages_of
-from showattendtell.data.vocabulary import UNK, Vocabulary
+from showattendtell.config.trust import LIMIT, check_recalled_command, recalled, stored_arguments
+from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, load, read_checkpoint, read_vocabulary
-from showattendtell.inference.loading import find_model
-from showattendtell.models.captioner import Captioner
-from showattendtell.models.encoder import Encoder
+from showattendtell.inference.checkpoints import CARD, find_damage, load
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
-from showattendtell.types import Dataset
 
 READING_FAULTS = (AttributeError, KeyError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
@@ -283,105 +265,3 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
 
 def _altered(file: Path, fault: Exception) -> UserError:
     return UserError(f"{file} was altered since it was written ({sentence(fault)}); train again without resume")
-
-
-WORD_BIAS = "decoder.word_scores.bias"
-WORD_WEIGHTS = ("decoder.embedding.weight", "decoder.word_scores.weight", WORD_BIAS)
-"""The weights of a captioner with a row for each word."""
-
-
-class InitialCheckpoint(NamedTuple):
-    """A checkpoint that initialises the weights.
-
-    Attributes:
-        file: the checkpoint.
-        card: its metadata.
-        weights: its weights by name.
-        differences: `setting=VALUE` for each of its settings that shapes the model and differs from this run's.
-    """
-
-    file: Path
-    card: Mapping[str, Any]
-    weights: Mapping[str, Tensor]
-    differences: list[str]
-
-    def vocabulary(self, config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
-        """Return the vocabulary of the training that starts: the checkpoint's, with the words of the training captions
-        if `init_vocabulary` says so.
-
-        Raises:
-            UserError: tokenizer or languages differ.
-        """
-        theirs = {**PLAIN, **self.card["config"].get("tokenizer", {})}
-        if theirs != to_plain(config["tokenizer"]):
-            given = ", ".join(f"tokenizer.{name}={value}" for name, value in theirs.items())
-            raise UserError(f"{self.file} was trained with another tokenizer; give the same: {given}")
-        vocabulary = read_vocabulary(self.card, build(config["tokenizer"]), self.file)
-        if languages_of(dataset) != vocabulary.languages:
-            ours, before = (", ".join(each) or "one" for each in (languages_of(dataset), vocabulary.languages))
-            raise UserError(f"{self.file} was trained in other languages: {before}, and not {ours}; give the same")
-        if config["init_vocabulary"] == "checkpoint":
-            return vocabulary
-        if vocabulary.tokenizer.tokens is not None:
-            raise UserError("init_vocabulary=extended adds words, and this tokenizer has parts of words; leave it out")
-        return vocabulary.extended(build_vocabulary(config, dataset).words)
-
-    def load_encoder(self, encoder: Encoder) -> None:
-        """Load the checkpoint's encoder weights.
-
-        Raises:
-            UserError: network, grid or size differ.
-        """
-        ours, theirs = encoder.describe(), self.card["encoder"]
-        if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
-            raise self._misfit()
-        if own := self._of(ENCODER):
-            encoder.adopt(own)
-        elif ours["weights_sha256"] != theirs["weights_sha256"]:
-            raise self._misfit()
-
-    def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
-        """Load the checkpoint's captioner weights.
-
-        Args:
-            vocabulary: that of the captioner, which begins with the checkpoint's words. New words get the weights of
-                `<unk>`, which were learned from rare words, and equal shares of its probability.
-
-        Raises:
-            UserError: kind or size differ.
-        """
-        weights, known = self._of("captioner."), len(self.card["vocabulary"])
-        if num_new := len(vocabulary) - known:
-            rows = torch.tensor([*range(known), *[UNK] * num_new])
-            weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
-            # softmax: K logits that are less by log K than that of <unk> have its probability together
-            weights[WORD_BIAS][known:] -= math.log(num_new)
-        try:
-            captioner.load_state_dict(weights)
-        except RuntimeError:
-            raise self._misfit() from None
-
-    def _of(self, part: str) -> dict[str, Tensor]:
-        return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
-
-    def _misfit(self) -> UserError:
-        differing = trained_with(self.differences, self.card.get("choices", {}))
-        return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
-
-
-def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:
-    """Return the checkpoint that `init_from` names in a training configuration; None without one.
-
-    Raises:
-        UserError: the file is missing, damaged or foreign, or names targets outside this project.
-    """
-    if settings["init_from"] in ("project", "released"):  # drawn at random
-        return None
-    file = find_model(settings["init_from"])
-    card, weights = read_checkpoint(file)
-    try:
-        parts = [card["config"][part] for part in MODEL]  # the source is compared for these parts only
-        check_targets(parts, file, list(find_targets(plain_settings(settings))))
-        return InitialCheckpoint(file, card, weights, model_differences(settings, card["config"]))
-    except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as fault:
-        raise UserError(f"{file} was altered since it was written ({sentence(fault)}); train again") from None
