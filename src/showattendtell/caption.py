@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -75,7 +76,7 @@ def _caption_photographs(
                     write_row(CaptionRow.of(place, caption, " + ".join(group)))
             _print_captions(place, list(zip(models, outputs, strict=True)), pictures[number], len(found.places) == 1)
             for path in pictures[number]:
-                draw(*outputs[0].as_drawn(), path)
+                draw(*outputs[0].as_drawn(), path, outputs[0].caption)
             if outputs[0].unsure:
                 unsure.append(place)
             if PAGE in formats:
@@ -165,6 +166,8 @@ def _caption_split(config: DictConfig) -> None:
     """
     from showattendtell.config.instantiate import build
     from showattendtell.config.validation import raise_errors, validate
+    from showattendtell.data.languages import in_language, tokenized
+    from showattendtell.data.tokenizers import PlainTokenizer, WordTokenizer
     from showattendtell.inference import pipeline
     from showattendtell.inference.loading import next_to, note_about, reading_settings
     from showattendtell.inference.predictions import evenly_spaced, references_of
@@ -175,13 +178,20 @@ def _caption_split(config: DictConfig) -> None:
 
     if config.formats is not None and list(config.formats) != [PAGE]:
         raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
-    first = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    place = Path(config.output) if config.output else next_free(next_to(first, f"page-{config.split}.html"))
+    named = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
+    place = Path(config.output) if config.output else next_free(next_to(named, f"page-{config.split}.html"))
     path = writable(place, starts_with(PAGE_START))
     captioners = pipeline.load_captioners(config)
     settings = reading_settings(captioners[0].config, dataset=config.dataset)
     raise_errors(validate(settings))
+    first = captioners[0].models[0].module
     dataset = build(settings.dataset)
+    if first.language is not None:
+        dataset = in_language(dataset, first.language)
+    words_of: Callable[[Any], Sequence[str]] = attrgetter("words")
+    if not isinstance(first.vocabulary.tokenizer, PlainTokenizer):
+        tokenize = WordTokenizer().tokenize
+        dataset, words_of = tokenized(dataset, WordTokenizer()), lambda output: tokenize(output.caption)
     split = dataset.split(config.split)
     examples = evenly_spaced(split, config.number)
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
@@ -189,7 +199,7 @@ def _caption_split(config: DictConfig) -> None:
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
     for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults):
         name, said = examples[number].image, [caption.words for caption in examples[number].captions]
-        score = mean(cider(output.words, said) for output in outputs)
+        score = mean(cider(words_of(output), said) for output in outputs)
         entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))

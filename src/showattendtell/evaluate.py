@@ -16,7 +16,24 @@ if TYPE_CHECKING:
 
 @entry_point("evaluate")
 def main(config: DictConfig) -> float:
-    """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent."""
+    """Return BLEU-4 without brevity penalty, or for `metrics=[attention]` attention correctness, in percent; the mean
+    over the languages of a model of several."""
+    from statistics import mean
+
+    from showattendtell.config.compose import with_overrides
+    from showattendtell.errors import UserError
+    from showattendtell.inference.loading import languages_of_model
+
+    languages = languages_of_model(config.checkpoint) if config.language is None else []
+    if config.output and languages:
+        raise UserError(
+            f"output is one file, and the model writes {', '.join(languages)}; choose one with language=..."
+        )
+    return mean(_evaluate(with_overrides(config, language=each)) for each in languages or [config.language])
+
+
+def _evaluate(config: DictConfig) -> float:
+    """Evaluate in one language, and return what `main` does."""
     from pathlib import Path
 
     from showattendtell.config.instantiate import build
@@ -98,9 +115,9 @@ def _score_captions(
             **({"baselines": baselines, "notes": notes} if baselines else {}),
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
-            "tokenizer": config.tokenizer,
+            "tokenizer": trial.scoring_tokenizer(config.get("tokenizer")),
             "decoding": trial.writers[0].module.decoding.describe(),
-            "captions": {image: " ".join(captions[0]) for image, captions in written.items()},
+            "captions": {image: trial.sentence(captions[0]) for image, captions in written.items()},
             "references": references,
             "per_image": scores.per_image,
         },

@@ -9,15 +9,19 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.config.instantiate import build, build_source
+    from showattendtell.config.instantiate import build, build_source, build_vocabulary
     from showattendtell.data.assembly import check_up
+    from showattendtell.data.languages import tokenized
     from showattendtell.runtime.files import LOCK, file_lock
+    from showattendtell.training.resume import find_initial_checkpoint
     from showattendtell.visualization.figures import draw_data_sheet
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)
-    sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
-    print_dataset(dataset, build(config.vocabulary, captions=sentences))
+    origin = find_initial_checkpoint(config)
+    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+    dataset = tokenized(dataset, vocabulary.tokenizer)
+    print_dataset(dataset, vocabulary)
     print_notes(check_up(dataset))
     picture = Path(config.cache).expanduser() / "data_sets" / f"{dataset.name}.png"
     with file_lock(picture.parent / LOCK):

@@ -30,18 +30,23 @@ def _score_captions(config: DictConfig) -> None:
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
     from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures, image_scores
     from showattendtell.metrics.modular import Diversity, measure
+    from showattendtell.metrics.tokenizers import scoring_name
     from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
 
+    tokenizer = scoring_name(config.tokenizer)
     path = writable(Path(config.output), has_fields("scores", "comparisons"))
     named = [find_caption_files(given or []) for given in (config.hypotheses, config.references, config.training)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references, training = ({path: read[path] for path in paths} for paths in named)
-    corpus = in_words(match(hypotheses, references, config.split, config.partial), config.tokenizer)
-    learned = split_words(training_captions(training), config.tokenizer) if training else None
+    corpus = in_words(match(hypotheses, references, config.split, config.partial), tokenizer)
+    learned = split_words(training_captions(training), tokenizer) if training else None
     print_notes(corpus.notes)
 
-    panels = {path: measure(words, corpus.references, config.metrics) for path, words in corpus.hypotheses.items()}
+    panels = {
+        path: measure(words, corpus.references, config.metrics, config.language)
+        for path, words in corpus.hypotheses.items()
+    }
     figures, diversity = {}, Diversity(learned)
     for file, panel in panels.items():
         diversity.reset()
@@ -70,7 +75,8 @@ def _score_captions(config: DictConfig) -> None:
             "images": len(corpus.images),
             "reference_captions": corpus.num_references,
             "metrics": list(config.metrics),
-            **{name: config[name] for name in ("tokenizer", "split", "partial", "resamples", "seed")},
+            "tokenizer": tokenizer,
+            **{name: config[name] for name in ("language", "split", "partial", "resamples", "seed")},
             "hypotheses": describe(hypotheses),
             "references": describe(references),
             "training": describe(training),
@@ -92,20 +98,22 @@ def _score_metrics(config: DictConfig) -> None:
     from showattendtell.metrics.clip_score import load_clip, measure_clip_score
     from showattendtell.metrics.human_judgments import correlate
     from showattendtell.metrics.modular import measure
+    from showattendtell.metrics.tokenizers import scoring_name
     from showattendtell.runtime.files import sha256
     from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
     from showattendtell.visualization.tables import print_correlations, print_notes
 
+    tokenizer = scoring_name(config.tokenizer)
     path, source = writable(Path(config.output), has_fields("scores", "judgments")), Path(config.judgments).expanduser()
     judged = read_judgments(source)
     if config.references is None:
         raise UserError("references is not set; give the caption file of the judged images, as references=...")
     files = read_all(find_caption_files(config.references))
     rated = find_rated(judged, source, references_of(files, config.split), aliases_of(files.values()))
-    corpus = in_words(MatchedCaptions(rated.images, rated.references, {source: rated.candidates}), config.tokenizer)
+    corpus = in_words(MatchedCaptions(rated.images, rated.references, {source: rated.candidates}), tokenizer)
     clip = load_clip(config.clip) if config.clip else None
 
-    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics)
+    panel = measure(corpus.hypotheses[source], corpus.references, config.metrics, config.language)
     by_caption = {name: scores for metric in panel.measured.values() for name, scores in metric.per_image().items()}
     if clip:
         paths = [str(Path(config.images).expanduser() / image) for image in rated.images]
@@ -123,7 +131,8 @@ def _score_metrics(config: DictConfig) -> None:
             "captions": len(rated.candidates),
             "ratings": sum(map(len, rated.ratings)),
             "left_out": rated.left_out,
-            **{name: config[name] for name in ("tokenizer", "split")},
+            "tokenizer": tokenizer,
+            "split": config.split,
             "metrics": list(config.metrics),
             "references": describe(files),
             "notes": corpus.notes,

@@ -40,7 +40,8 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
-    from showattendtell.config.instantiate import build, build_source
+    from showattendtell.config.instantiate import build, build_source, build_vocabulary
+    from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
     from showattendtell.runtime.distributed import decide_on_first, raise_together
     from showattendtell.training.resume import check_data, find_initial_checkpoint, find_start, run_lock
@@ -59,10 +60,8 @@ def train(config: DictConfig) -> float:
             if origin:
                 origin.load_encoder(encoder)
             source, dataset = build_source(config, dataset, encoder)
-            sentences = [caption.words for example in dataset.split("train") for caption in example.captions]
-            vocabulary = origin.vocabulary if origin else build(config.vocabulary, captions=sentences)
-            if origin and config.init_vocabulary == "extended":
-                vocabulary = vocabulary.extended(build(config.vocabulary, captions=sentences).words)
+            vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+            dataset = tokenized(dataset, vocabulary.tokenizer)
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from showattendtell.errors import UserError, did_you_mean
 
@@ -62,11 +62,25 @@ class Phrase(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A reference caption in words; `written` is the sentence before tokenization."""
+    """A reference caption.
+
+    words     in the tokens of the model's tokenizer
+    phrases   its noun phrases with ground-truth boxes
+    written   the sentence before tokenization
+    language  code of its language, such as `de`; empty if the data set does not say it
+    plain     its plain words, if the tokenizer is another one
+    """
 
     words: tuple[str, ...]
     phrases: tuple[Phrase, ...] = ()
     written: str = ""
+    language: str = ""
+    plain: tuple[str, ...] = ()
+
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """Lower-case words without punctuation, whatever the tokenizer."""
+        return self.plain or self.words
 
 
 class Example(NamedTuple):
@@ -107,10 +121,11 @@ class Dataset(NamedTuple):
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Return the SHA-256 of image names and captions in order. Results with equal ones are comparable."""
+    """Return the SHA-256 of image names and captions in order, whatever the tokenizer. Results with equal ones are
+    comparable."""
     digest = hashlib.sha256()
     for example in examples:
-        captions = "\t".join(" ".join(caption.words) for caption in example.captions)
+        captions = "\t".join(" ".join(caption.plain_words) for caption in example.captions)
         digest.update(f"{example.image}\t{captions}\n".encode())
     return digest.hexdigest()
 
@@ -194,27 +209,43 @@ class OutputFeatures(NamedTuple):
     matrix: Tensor
     bias: Tensor
 
+    def select(self, words: Tensor) -> OutputFeatures:
+        """Return the inputs of some words, from their indices or a mask."""
+        return self._replace(values=self.values[words])
+
+    def without(self, tokens: tuple[int, ...]) -> OutputFeatures:
+        """Return the inputs with p = 0 for these tokens."""
+        bias = self.bias.clone()
+        bias[list(tokens)] = -math.inf
+        return self._replace(bias=bias)
+
+    def logits(self) -> Tensor:
+        """Return the logits of the words, (N, V)."""
+        return self.values @ self.matrix.T + self.bias
+
 
 class CaptionerOutput(NamedTuple):
     """Output of the captioner for given captions (teacher forcing).
 
-    output_features  output-layer inputs of the captions' N words
+    output_features  output-layer inputs of the captions' N words: `OutputFeatures`, or those of a mixture over regions
     places           (N,) indices of these words among the B * T steps; the others are padding, with weights and gates 0
     weights          (B, T, L) alpha, which sums to 1 at every step
     gates            (B, T) beta, between 0 and 1
     sample           the locations sampled by hard attention
+    log_q            (N, L) log q of variational attention's inference network
     """
 
-    output_features: OutputFeatures
+    output_features: Any
     places: Tensor
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
+    log_q: Tensor | None = None
 
     @property
     def logits(self) -> Tensor:
         """Logits of the words (N, V), computed at every access."""
-        return self.output_features.values @ self.output_features.matrix.T + self.output_features.bias
+        return self.output_features.logits()
 
     def at_steps(self, values: Tensor) -> Tensor:
         """Return values of the words (N, ...) at their steps (B, T, ...), 0 elsewhere."""
@@ -231,9 +262,10 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     log_probs  (T,) log p of each token given the tokens before it
     attention  (T, L) alpha, which sums to 1 at every step; (T, rows, columns) where the grid is known
     gates      (T,) beta
-    words      the words without `<eos>`, if the tokens have been decoded
+    words      the words without `<eos>`, if the tokens have been decoded: the text of each token without spaces
     calibrated_log_probs  (T,) calibrated log p of each token, if the model is calibrated
     unsure     whether the image is unlike those that the calibrated model was trained on
+    parts      what each word adds to the caption, with the space before it; empty if words are joined by spaces
     """
 
     tokens: list[int]
@@ -243,11 +275,23 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     words: tuple[str, ...] = ()
     calibrated_log_probs: Array | None = None
     unsure: bool = False
+    parts: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
         """The words as one string."""
-        return " ".join(self.words)
+        return "".join(self.parts) if self.parts else " ".join(self.words)
+
+    def without_first(self) -> CaptionOutput[Array]:
+        """Return the caption without its first token."""
+        calibrated = self.calibrated_log_probs
+        return self._replace(
+            tokens=self.tokens[1:],
+            log_probs=self.log_probs[1:],  # type: ignore[index]
+            attention=self.attention[1:],  # type: ignore[index]
+            gates=self.gates[1:],  # type: ignore[index]
+            calibrated_log_probs=None if calibrated is None else calibrated[1:],  # type: ignore[index]
+        )
 
     @property
     def log_prob(self) -> float:

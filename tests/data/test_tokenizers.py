@@ -1,6 +1,13 @@
-import pytest
+import json
+import os
+import unicodedata
+from pathlib import Path
 
-from showattendtell.data.tokenizers import tokenize
+import pytest
+import tokenizers
+
+from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer, tokenize
+from showattendtell.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -26,3 +33,143 @@ def test_a_sentence_of_punctuation_has_no_words(sentence: str):
 
 def test_no_caption_can_contain_the_name_of_a_special_word():
     assert tokenize("<eos> <pad> <unk>") == ("eos", "pad", "unk")
+
+
+WORDS = {
+    "Ein kleines Mädchen, dog's T-shirt; 3,000 U.S.": "ein kleines mädchen dog's t shirt 3,000 u.s",
+    "一个女人躺在海水里。T恤 30个": "一 个 女 人 躺 在 海 水 里 t 恤 30 个",
+    "ילד רץ בפארק.": "ילד רץ בפארק",
+    "ولد يركض في الحديقة!": "ولد يركض في الحديقة",
+    "犬がボールで遊ぶ": "犬 が ボール で 遊 ぶ",
+    "e\u0301te\u0301 \u0007 ok": "été ok",
+    "... 😀 —": "",
+}
+
+
+@pytest.mark.parametrize(("sentence", "words"), WORDS.items())
+def test_unicode_words_split_by_hand(sentence: str, words: str):
+    assert WordTokenizer().tokenize(sentence) == tuple(words.split())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sentence"),
+    [
+        (["ein", "mädchen", "im", "kleid"], "ein mädchen im kleid"),
+        (["一", "个", "女", "人"], "一个女人"),
+        (["t", "恤", "30", "个", "red", "ball"], "t恤30个red ball"),
+        ([], ""),
+    ],
+)
+def test_words_are_joined_without_spaces_where_the_script_has_none(tokens: list[str], sentence: str):
+    assert WordTokenizer().detokenize(tokens) == sentence
+
+
+def test_a_character_is_a_letter_with_its_accents():
+    tokens = CharacterTokenizer().tokenize("Ha\u030a नि!")
+    assert tokens == ("H", "å", "▁", "नि", "!")
+    assert CharacterTokenizer().detokenize(tokens) == "Hå नि!"
+
+
+MERGES = ["low low low low low lower lower newest newest newest newest newest newest widest widest widest"]
+"""The example of Sennrich et al. 2016."""
+
+
+def subword(sentences: list[str], size: int) -> SubwordTokenizer:
+    tokenizer = SubwordTokenizer()
+    tokenizer.train(sentences, size)
+    return tokenizer
+
+
+def test_byte_pair_encoding_merges_the_most_frequent_pairs():
+    """The pairs are e s (9), es t (9), l o (7), ▁ lo (7), ▁lo w (7), n e (6)."""
+    letters = len(set("".join(MERGES).replace(" ", "▁")))
+    tokens = subword(MERGES, letters + 5).tokens
+    assert tokens is not None
+    assert {"es", "est", "lo", "▁lo", "▁low"} == {token for token in tokens if len(token) > 1}
+
+
+@pytest.mark.parametrize("sentence", ["Ein Mädchen, das im Park spielt!", "一个女人躺在海水里。", "  viel   Platz  "])
+def test_subwords_keep_case_and_punctuation(sentence: str):
+    tokenizer = subword([sentence], 60)
+    assert tokenizer.detokenize(tokenizer.tokenize(sentence)) == " ".join(sentence.split())
+
+
+def test_a_character_that_training_did_not_have_is_unknown():
+    assert subword(["aa ab"], 10).tokenize("ac") == ("▁a", "<unk>")
+
+
+def test_the_state_is_what_hugging_faces_package_reads():
+    tokenizer = subword(MERGES, 40)
+    other = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.state()))
+    for sentence in ("lowest newer widest", "low"):
+        encoded = other.encode(sentence)
+        assert tuple(encoded.tokens) == tokenizer.tokenize(sentence)
+        assert other.decode(encoded.ids) == sentence
+    restored = SubwordTokenizer()
+    restored.load_state(tokenizer.state())
+    assert restored.tokenize("lowest newer") == tokenizer.tokenize("lowest newer")
+    assert restored.state() == tokenizer.state()
+
+
+def test_training_twice_gives_the_same_tokens():
+    assert subword(MERGES, 30).state() == subword(MERGES, 30).state()
+
+
+@pytest.mark.parametrize("tokenizer", [WordTokenizer(), CharacterTokenizer(), subword([*WORDS], 80)])
+@pytest.mark.parametrize("sentence", WORDS)
+def test_the_parts_of_a_sentence_join_to_it(tokenizer: Tokenizer, sentence: str):
+    tokens = tokenizer.tokenize(sentence)
+    assert len(tokenizer.parts(tokens)) == len(tokens)
+    assert "".join(tokenizer.parts(tokens)) == tokenizer.detokenize(tokens)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"type": "WordPiece"}},
+        {"model": None},
+        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 7}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": -1}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 2**70}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": True}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"a": 0, "<unk>": 1}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 1}, "merges": [["a", "b"]]}},
+        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 1}, "merges": [["a"]]}},
+        {"model": {"type": "BPE", "vocab": [], "merges": {}}},
+    ],
+)
+def test_an_altered_state_is_reported(change: dict[str, object]):
+    with pytest.raises(UserError):
+        SubwordTokenizer().load_state({**subword(MERGES, 30).state(), **change})
+
+
+def test_what_else_a_state_holds_is_ignored():
+    """A regular expression that takes exponential time."""
+    state = subword(MERGES, 30).state()
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    tokenizer = SubwordTokenizer()
+    tokenizer.load_state({**state, "pre_tokenizer": pattern, "normalizer": pattern, "decoder": None})
+    assert tokenizer.state() == state
+
+
+def captions_of(language: str) -> list[str]:
+    file = Path(os.environ.get("SHOWATTENDTELL_SHARED", "shared"), f"languages/flickr8k-{language}.token.txt")
+    if not file.exists():
+        pytest.skip(f"needs {file}")
+    return [line.partition("\t")[2] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("language", ["zh", "de"])
+def test_real_captions_survive_the_round_trip(language: str):
+    sentences = captions_of(language)
+    plain = [" ".join(unicodedata.normalize("NFC", sentence).split()) for sentence in sentences]
+    for tokenizer in (CharacterTokenizer(), subword(sentences, 5000)):
+        assert [tokenizer.detokenize(tokenizer.tokenize(sentence)) for sentence in sentences] == plain
+
+
+def test_the_words_of_chinese_captions_are_their_characters():
+    """Han characters by their names in Unicode."""
+    for sentence in captions_of("zh")[:5000]:
+        han = [one for one in sentence if unicodedata.name(one, "").startswith("CJK UNIFIED")]
+        words = WordTokenizer().tokenize(sentence)
+        assert [word for word in words if unicodedata.name(word[0], "").startswith("CJK UNIFIED")] == han

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +435,16 @@ def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centred(op
     assert frame["width"] > 600
 
 
+@pytest.mark.parametrize("size", [(600, 400), (400, 600)])
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_photograph_and_its_caption_fit_a_screen_together(open_page: Open, models: int, size: tuple[int, int]):
+    names = ["soft", "hard"][:models]
+    page = Page("1 photograph", names, [make_entry("a.jpg", [gated(photograph(*size))] * models)], "a note " * 20)
+    tab = open_page(page, viewport={"width": 1280, "height": 900})
+    box = tab.locator(".caption").first.bounding_box()
+    assert box["y"] + box["height"] < 900
+
+
 def test_a_narrow_screen_shows_the_photograph_first_and_instructions_are_folded(open_page: Open):
     tab = open_page(one_model(), 390)
     assert tab.locator(".frame").first.bounding_box()["y"] < 270
@@ -489,3 +500,49 @@ def test_all_can_be_read_in_light_and_in_dark(open_page: Open, scheme: str):
     shades = [luminance(word(tab, number).evaluate(COLOURS)[0]) for number in (0, 3, 2, 1)]
     assert shades == sorted(shades, reverse=scheme == "light")
     assert len(set(shades)) == 4
+
+
+def sentence(*parts: str) -> ImageCaptions:
+    """A caption of words that join to a sentence."""
+    words = tuple(part.strip() for part in parts)
+    caption = output(list(words), made_up(3, len(words) + 1, 3, 3), np.ones(len(words) + 1))._replace(parts=parts)
+    return ImageCaptions("", photograph(300, 200), SEEN, (caption,))
+
+
+def boxes(tab: Any, card: int) -> list[dict[str, float]]:
+    words = tab.locator(".card").nth(card).locator(".word")
+    return [words.nth(number).bounding_box() for number in range(words.count())]
+
+
+def test_captions_go_from_the_side_where_their_script_begins(open_page: Open):
+    """Hebrew, Arabic and English one below the other; an English word in Hebrew stays between its neighbours."""
+    captions = [
+        sentence("ילד", " רץ", " בפארק"),
+        sentence("ولد", " يركض", " في", " الحديقة"),
+        sentence("a", " boy", " runs"),
+        sentence("ילד", " עם", " T-shirt", " אדומה"),
+    ]
+    entries = [make_entry(f"{n}.jpg", [each], [each.caption]) for n, each in enumerate(captions)]
+    tab = open_page(Page("4 photographs", ["model"], entries))
+    for number, is_reversed in enumerate((True, True, False, True)):
+        lefts = [box["x"] for box in boxes(tab, number)]
+        assert lefts == sorted(lefts, reverse=is_reversed), number
+        caption = tab.locator(".card").nth(number).locator(".caption").bounding_box()
+        first = boxes(tab, number)[0]
+        gaps = (first["x"] - caption["x"], caption["x"] + caption["width"] - first["x"] - first["width"])
+        assert (gaps[1] < gaps[0]) == is_reversed
+        word(tab, 0, number).hover()
+        place = tab.locator(".panel").nth(number).locator(".place")
+        assert place.evaluate("place => getComputedStyle(place).direction") == "ltr"
+        assert place.inner_text().strip("\u2068").startswith(captions[number].words[0])
+
+
+def test_words_without_a_space_between_them_touch(open_page: Open):
+    captions = [sentence("一", "只", "狗"), sentence("Ein", " Mäd", "chen"), sentence("a", " dog", " runs")]
+    tab = open_page(Page("3 photographs", ["model"], [make_entry("", [each]) for each in captions]))
+    gaps = []
+    for number in range(3):
+        own = boxes(tab, number)
+        gaps.append([after["x"] - before["x"] - before["width"] for before, after in pairwise(own)])
+    assert [[gap > 1 for gap in each] for each in gaps] == [[False, False], [True, False], [True, True]]
+    assert tab.locator("img[alt]").nth(1).get_attribute("alt").endswith("captioned: Ein Mädchen")

@@ -27,6 +27,9 @@ from showattendtell.settings import may_differ
 LAUNCHER = "hydra/launcher"  # the config group of launchers, which run the runs of a sweep
 SEARCH = "sweep"  # the config group of search spaces
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop hopeless ones
+PLAIN = {TARGET: "showattendtell.data.tokenizers.PlainTokenizer"}
+"""The default tokenizer."""
+
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
 
@@ -161,8 +164,10 @@ def _entries(group: str, kind: ObjectType) -> list[str]:
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training configuration as plain data, without `resume` and `stages`."""
-    return {name: value for name, value in to_plain(config).items() if name not in ("resume", "stages")}
+    """Return a training configuration as plain data, without `resume`, `stages` and the plain tokenizer, which earlier
+    versions did not name."""
+    left_out = ("resume", "stages", *(("tokenizer",) if config.get("tokenizer") == PLAIN else ()))
+    return {name: value for name, value in to_plain(config).items() if name not in left_out}
 
 
 def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -28,11 +28,12 @@ COMMON = {
         *("features.workers", "features.dtype", "features.precision", "features.engine", "features.views"),
     ),
     "evaluate": (
-        *("checkpoint", "split", "metrics", "tokenizer", "output", "device", "decoding.beam_size"),
+        *("checkpoint", "split", "metrics", "language", "output", "device", "decoding.beam_size"),
         *("decoding.precision", "dataset.root", "dataset.entities", "dataset.instances"),
     ),
     "caption": (
         *("checkpoint", "images", "split", "number", "compare", "formats", "output", "device", "decoding.beam_size"),
+        *("language",),
         *("decoding.max_length", "decoding.prefix", "decoding.required", "decoding.forbidden", "dataset.root"),
     ),
     "serve": ("checkpoint", "compare", "host", "port", "device", "decoding.beam_size", "limits.megapixels"),

@@ -1,6 +1,7 @@
 """Build objects from the nodes of a checked configuration."""
 
 import copy
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
 from showattendtell.data.assembly import drop_unreadable
+from showattendtell.data.languages import train_tokenizer
+from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import Source, open_source, pixels_of
 from showattendtell.errors import UserError, first_line
 from showattendtell.features.extract import feature_path
@@ -43,13 +46,16 @@ def build(node: DictConfig, **objects: Any) -> Any:
 
 
 def _import_error(fault: Exception) -> str:
-    """Return the error of a target's module that could not be imported; Hydra's own sentence only names the target."""
+    """Return the error of a target's module that could not be imported, and its line; Hydra's own sentence only names
+    the target."""
     if not isinstance(fault.__cause__, ImportError):
         return ""
     cause: BaseException = fault.__cause__
     while cause.__cause__ or cause.__context__:
         cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
-    return f" ({type(cause).__name__}: {first_line(cause)})"
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith("<")]
+    place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f" ({type(cause).__name__}: {first_line(cause)}{place})"
 
 
 def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
@@ -58,6 +64,14 @@ def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
     OmegaConf.set_struct(changed, False)
     changed.trainer.update(trainer)
     return changed
+
+
+def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
+    """Build the tokenizer and the vocabulary of a training configuration from the training captions."""
+    tokenizer = build(config["tokenizer"])
+    captions, languages = train_tokenizer(tokenizer, dataset, config["vocabulary"]["size"])
+    vocabulary: Vocabulary = build(config["vocabulary"], captions=captions, tokenizer=tokenizer, languages=languages)
+    return vocabulary
 
 
 def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
+from showattendtell.settings import ImportPath, NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 
 Split = Literal["train", "val", "test"]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
@@ -117,11 +117,14 @@ class ModelConfig:
             their probabilities and shows the attention maps of the first.
         seed: seed of random draws by hard attention and decoding=sample.
         device: cpu, cuda, cuda:1, ..., or auto for the GPU if there is one.
+        language: the language of the captions, as a code such as de, for a model that was trained on several; by
+            default its first one, and for evaluate all, one after the other.
     """
 
     checkpoint: Texts
     seed: NonNegativeInt
     device: Text
+    language: Text | None
 
 
 CaptionMetric = Literal["bleu", "meteor", "rouge_l", "cider", "spice"]
@@ -134,14 +137,13 @@ class EvaluateConfig(ModelConfig):
 
     Attributes:
         split: the images to caption.
-        tokenizer: how captions are split into words: plain, as for training; whitespace, cased and with punctuation as
-            they were written; or ptb, Stanford's.
         metrics: which of bleu, meteor, rouge_l, cider, spice and attention are computed; one that fails is reported as
             missing. attention, the pointing game and attention correctness, needs ground-truth boxes; if there are
             boxes it is always computed. metrics=[attention] generates no captions. faithfulness, whether attention maps
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
             probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
             not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
+            The import path of a class adds a metric of your own.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
@@ -151,8 +153,7 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    tokenizer: Literal["plain", "whitespace", "ptb"]
-    metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
+    metrics: Sequence[Literal[CaptionMetric, OtherMetric] | ImportPath]
     clip: Text | None
     output: Text | None
     cache: Text | None
@@ -220,18 +221,34 @@ class ExportConfig:
     Attributes:
         checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
             on the hub, as owner/name.
-        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; and
-            aoti, machine code by AOTInductor, which needs a C++ compiler and takes minutes.
+        compare: checkpoints that formats=[web] shows side by side with this one.
+        names: of the models on that page; by default the ends of their paths.
+        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; aoti,
+            machine code by AOTInductor, which needs a C++ compiler and takes minutes; web, a page that captions
+            photographs in the browser, for any server of static files; and wheel, a package for pip that needs numpy,
+            Pillow and onnxruntime only.
+        package: name of that package and of its command.
+        precision: type of the weights of ONNX graphs. float16 halves the files. int8 quarters them, and the activations
+            of the encoder are quantised in the ranges that they have on photographs: those of images=, or 100 of the
+            validation split of dataset.root=.
+        split: a split of the checkpoint's data set on which the ONNX graphs are scored, next to the model itself.
         images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
         output: a new folder; export next to the checkpoint by default.
+        onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
         pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
         max_length: the longest caption in words, <eos> included.
     """
 
     checkpoint: Text
-    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti"]], Field(min_length=1)]
+    compare: Text | Sequence[Text]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti", "web", "wheel"]], Field(min_length=1)]
+    package: Text | None
+    precision: Literal["float32", "float16", "int8"]
+    split: Split | None
     images: Texts | None
     output: Text | None
+    onnxruntime_web: Text | None
     pixels: Literal["uint8", "float32"]
     max_length: PositiveInt
 
@@ -278,9 +295,9 @@ class ScoreConfig:
         references: a file with reference captions, or several that are combined, as [ref0,ref1] or a quoted pattern; by
             default the references in the result files of evaluate.
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
-        tokenizer: how sentences are split into words: plain, lower case without punctuation; whitespace, as written; or
-            ptb, Stanford's tokenizer as the COCO server has it.
+        language: the language of the captions, as a code such as de; METEOR is for English, and missing for others.
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
+            The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
         training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
@@ -295,8 +312,10 @@ class ScoreConfig:
     hypotheses: Texts | None
     references: Texts | None
     split: Text | None
-    tokenizer: Literal["plain", "whitespace", "ptb"]
-    metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
+    language: Text
+    metrics: Annotated[
+        Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
+    ]
     partial: bool
     training: Texts | None
     resamples: PositiveInt

@@ -10,7 +10,7 @@ from torch import Tensor
 from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.runtime.vision import InterpolationMode, transforms
 from showattendtell.settings import Fraction, Probability, Share
-from showattendtell.types import Box, Example
+from showattendtell.types import Box, Caption, Example
 
 ASPECTS = (3 / 4, 4 / 3)
 """Range of the aspect ratio (width / height) of random crops (Szegedy et al. 2015), if the photograph allows it."""
@@ -108,6 +108,20 @@ class AugmentedFiles:
         return np.random.default_rng([self.augmentation.seed, *draw, position])
 
 
+SIDES = {"de": ("links", "linke", "rechts", "rechte"), "zh": ("左", "右")}
+"""Beginnings of words for left and right in other languages than English; in Chinese they may be anywhere."""
+
+
 def mentions_sides(example: Example) -> bool:
-    """Return whether a caption distinguishes left from right, so that it is wrong for the mirrored photograph."""
-    return any(word.startswith(("left", "right")) for caption in example.captions for word in caption.words)
+    """Return whether a caption distinguishes left from right, so that it is wrong for the mirrored photograph.
+
+    Known in English, German and Chinese.
+    """
+    return any(map(_names_side, example.captions))
+
+
+def _names_side(caption: Caption) -> bool:
+    sides = SIDES.get(caption.language, ("left", "right"))
+    if caption.language == "zh":
+        return any(side in caption.written for side in sides)
+    return any(word.startswith(sides) for word in caption.plain_words)

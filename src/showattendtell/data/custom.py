@@ -27,6 +27,7 @@ from showattendtell.data.formats import (
     read_list,
     without_garbage_collection,
 )
+from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.errors import UserError, listed
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
@@ -37,7 +38,7 @@ Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 @without_garbage_collection()
 def read_custom(
     root: Text,
-    captions: Text | None = None,
+    captions: CaptionFiles | None = None,
     images: Text | None = None,
     splits: Text | None = None,
     val: Fraction = 0.1,
@@ -53,7 +54,7 @@ def read_custom(
         root: folder of the data set.
         captions: CSV, JSON lines, COCO's or Karpathy's JSON or Flickr's token file, searched in `root` first; by
             default the file `captions.csv` (.tsv, .jsonl, .json, .token, .txt) there, or else a text file next to each
-            image, one caption per line.
+            image, one caption per line. Or the file of each language by its code, as {de: german.csv}.
         images: folder of the images, searched in `root` first; by default `images` there, or else `root`.
         splits: folder with the lists train.txt, val.txt and test.txt, one image name per line, searched in `root`
             first; by default the splits of the caption file.
@@ -72,25 +73,30 @@ def read_custom(
             raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
     elif (folder / "images").is_dir():
         place = folder / "images"
-    texts = _find_captions(folder, captions)
-    lists = look_in([folder], splits) if splits else None
-    file = read_captions(texts) if texts else read_caption_folder(place, lists, skip_missing)
-    if file.form == PLAIN:
-        raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
-    if file.references:
-        raise UserError(f"{texts} holds a model's captions; give a file of reference captions")
-    notes: tuple[str, ...] = ()
-    if lists:
-        file, notes = _listed(file, lists, skip_missing)
-    elif not file.splits:
-        file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
-        counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
-        notes = (f"no splits are given, so a hash of the images' names chooses {counts}",)
-    if name is None:  # different folders of one name do not share stored grids
-        name = f"{folder.resolve().name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]}"
-    dataset = assemble(name, join_restval(file), place, captions_per_image, skip_missing)
-    notes = (*notes, *_unused_images(place, file), *dataset.notes)
-    return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
+    # different folders of one name do not share stored grids
+    path = folder.resolve()
+    own_name = name or f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+
+    def read(file_name: str | None) -> Dataset:
+        texts = _find_captions(folder, file_name)
+        lists = look_in([folder], splits) if splits else None
+        file = read_captions(texts) if texts else read_caption_folder(place, lists, skip_missing)
+        if file.form == PLAIN:
+            raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
+        if file.references:
+            raise UserError(f"{texts} holds a model's captions; give a file of reference captions")
+        notes: tuple[str, ...] = ()
+        if lists:
+            file, notes = _listed(file, lists, skip_missing)
+        elif not file.splits:
+            file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
+            counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
+            notes = (f"no splits are given, so a hash of the images' names chooses {counts}",)
+        dataset = assemble(own_name, join_restval(file), place, captions_per_image, skip_missing)
+        notes = (*notes, *_unused_images(place, file), *dataset.notes)
+        return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
+
+    return read(None) if captions is None else read_languages(captions, read)
 
 
 def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:

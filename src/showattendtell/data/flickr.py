@@ -16,6 +16,7 @@ from showattendtell.data.formats import (
     read_token_file,
     without_garbage_collection,
 )
+from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
 from showattendtell.settings import PositiveInt
@@ -28,38 +29,47 @@ SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 @without_garbage_collection()
 def read_flickr8k(
     root: str,
-    captions: str = "Flickr8k.token.txt",
+    captions: CaptionFiles = "Flickr8k.token.txt",
     absent: Sequence[str] = (),
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
+    skip_missing: bool = False,
 ) -> Dataset:
     """Read Flickr8k (Hodosh et al. 2013).
 
     Args:
         root: folder of the distribution: images in `images` (or a name they were published under), texts in the same
             folder or in `Flickr8k_text`.
-        captions: `Flickr8k.token.txt` with the three official split lists, or Karpathy's `dataset_flickr8k.json`.
+        captions: `Flickr8k.token.txt` with the three official split lists, or Karpathy's `dataset_flickr8k.json`; or
+            the file of each language by its code, as {zh: flickr8k-zh.token.txt}, such as Flickr8k-CN (Li et al. 2016).
+            With several languages the model learns all of them. Files are searched in `root` first.
         absent: images in the lists that the distribution lacks; they are skipped with a note.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
+        skip_missing: skip images without captions.
     """
     folder = open_folder(root, "Flickr8k", "flickr8k")
     images = find(folder, ["images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"], "the image folder")
-    texts = find(folder, [f"./{captions}", f"Flickr8k_text/{captions}"], "the caption file")
-    file = _read_texts(texts, SPLIT_LISTS)
-    dataset = check_images(assemble("flickr8k", file, images, captions_per_image), skip_unreadable, absent)
+
+    def read(captions: str) -> Dataset:
+        file = _read_texts([folder, folder / "Flickr8k_text"], captions, SPLIT_LISTS)
+        dataset = assemble("flickr8k", file, images, captions_per_image, skip_missing)
+        return check_images(dataset, skip_unreadable, absent)
+
+    dataset = read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
 @without_garbage_collection()
 def read_flickr30k(
     root: str,
-    captions: str = "results_20130124.token",
+    captions: CaptionFiles = "results_20130124.token",
     captions_per_image: PositiveInt = 5,
     skip_unreadable: bool = False,
     entities: str | None = None,
+    skip_missing: bool = False,
 ) -> Dataset:
     """Read Flickr30k (Young et al. 2014).
 
@@ -67,30 +77,42 @@ def read_flickr30k(
         root: folder of the distribution: images in `flickr30k-images` (or `images`), texts in the same folder or in
             `flickr30k`.
         captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities, or
-            Karpathy's `dataset_flickr30k.json`.
+            Karpathy's `dataset_flickr30k.json`; or the file of each language by its code, as for Flickr8k.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
+        skip_missing: skip images without captions.
     """
     folder = open_folder(root, "Flickr30k", "flickr30k")
     images = find(folder, ["images", "flickr30k-images", "flickr30k_images", "Images"], "the image folder")
-    texts = find(folder, [captions, f"flickr30k/{captions}"], "the caption file")
-    file = _read_texts(texts, SPLIT_LISTS_30K)
-    dataset = check_images(assemble("flickr30k", file, images, captions_per_image), skip_unreadable)
+
+    def read(captions: str) -> Dataset:
+        file = _read_texts([folder, folder / "flickr30k"], captions, SPLIT_LISTS_30K)
+        dataset = assemble("flickr30k", file, images, captions_per_image, skip_missing)
+        return check_images(dataset, skip_unreadable)
+
+    dataset = read_languages(captions, read)
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-def _read_texts(path: Path, lists: Mapping[str, str]) -> CaptionFile:
-    """Read Karpathy's JSON, or a token file with the split lists in the same folder."""
+def _read_texts(folders: Sequence[Path], captions: str, lists: Mapping[str, str]) -> CaptionFile:
+    """Read Karpathy's JSON, or a token file with the split lists in the same folder or in one of these."""
+    path = look_in(folders, captions)
+    if not path.exists():
+        find(folders[0], [captions, f"{folders[1].name}/{captions}"], "the caption file")
     if path.suffix == ".json":
         return read_karpathy(path)
-    missing = next((place for file in lists.values() if not (place := path.with_name(file)).exists()), None)
+    places = {split: look_in([path.parent, *folders], file) for split, file in lists.items()}
+    missing = next((place for place in places.values() if not place.exists()), None)
     if missing:
         raise UserError(f"{missing} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=...")
-    listed = {split: read_list(path.with_name(file)) for split, file in lists.items()}
+    listed = {split: read_list(place) for split, place in places.items()}
     # the lists of Flickr30k omit `.jpg`
     named = {split: [image if "." in image else f"{image}.jpg" for image in images] for split, images in listed.items()}
-    return read_token_file(path)._replace(splits=named)
+    file = read_token_file(path)
+    # Flickr8k-CN as distributed omits it in its keys
+    suffixed = {image if "." in image else f"{image}.jpg": said for image, said in file.captions.items()}
+    return file._replace(captions=suffixed, splits=named)
 
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")

@@ -19,7 +19,9 @@ from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
+from showattendtell.data.languages import CaptionFiles, in_language, tokenized, train_tokenizer
 from showattendtell.data.shapes import read_shapes
+from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
@@ -166,7 +168,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
         self.train_captions = CaptionDataset(train, vocabulary, source(train, "drawn"))
         self.val_captions = CaptionDataset(val, vocabulary, source(val))
-        self.val_images = ImageDataset(val, source(val), self._generation_batch_size)
+        self.val_images = self._images_of("val")
 
     def add_targets(self, grid: tuple[int, int]) -> None:
         """Have training batches contain attention maps from the ground-truth boxes of their words.
@@ -179,7 +181,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         """
         assert self.dataset is not None
         train = self.dataset.split("train")
-        boxes = PackedBoxes(caption for example in train for caption in example.captions)
+        boxes = PackedBoxes((one for example in train for one in example.captions), self.vocabulary.offset)
         if not len(boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
@@ -212,8 +214,16 @@ class CaptionDataModule(lightning.LightningDataModule):
         """Return the loader of captions and that of images."""
         assert self.dataset is not None
         test = self.dataset.split("test")
-        images = ImageDataset(test, self._source(test), self._generation_batch_size)
-        return self._evaluation_loaders(CaptionDataset(test, self.vocabulary, self._source(test)), images)
+        captions = CaptionDataset(test, self.vocabulary, self._source(test))
+        return self._evaluation_loaders(captions, self._images_of("test"))
+
+    def _images_of(self, split: str) -> ImageDataset:
+        """Return the images of a split to caption; with several languages, those with captions in the first one, and
+        these captions."""
+        assert self.dataset is not None
+        languages = self.vocabulary.languages
+        examples = (in_language(self.dataset, languages[0]) if languages else self.dataset).split(split)
+        return ImageDataset(examples, self._source(examples), self._generation_batch_size)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
         """Return the loader of the images of the test split."""
@@ -275,6 +285,7 @@ class DataOptions(TypedDict, total=False):
 
     Args:
         vocabulary: vocabulary of a trained model, `model.vocabulary`; by default built from the training captions.
+        tokenizer: splits captions into tokens, if no vocabulary is given; by default plain words.
         vocabulary_size: number of words kept, the most frequent ones, `<pad>` and other special tokens included.
         cache: folder of the feature cache; by default `$SHOWATTENDTELL_CACHE` or `~/.cache/showattendtell`.
         extraction: how grids are computed and stored.
@@ -285,6 +296,7 @@ class DataOptions(TypedDict, total=False):
     """
 
     vocabulary: Vocabulary | None
+    tokenizer: Tokenizer | None
     vocabulary_size: int
     cache: str | Path | None
     extraction: Extraction
@@ -327,6 +339,7 @@ class ReaderDataModule(CaptionDataModule):
     ):
         others: dict[str, Any] = {"seed": 0, **options}
         self._given_vocabulary: Vocabulary | None = others.pop("vocabulary", None)
+        self._tokenizer: Tokenizer | None = others.pop("tokenizer", None)
         self._vocabulary_size: int = others.pop("vocabulary_size", 10000)
         self._cache = cache_folder(others.pop("cache", None))
         self._extraction: Extraction = others.pop("extraction", Extraction())
@@ -352,9 +365,13 @@ class ReaderDataModule(CaptionDataModule):
         """Read the data set and build the vocabulary; every stage loads all splits."""
         if self.dataset is None:
             source, dataset = self._images
-            captions = (caption.words for example in dataset.split("train") for caption in example.captions)
-            vocabulary = self._given_vocabulary or Vocabulary.build(captions, self._vocabulary_size)
-            self._open(dataset, vocabulary, source)
+            vocabulary = self._given_vocabulary or self._build_vocabulary(dataset)
+            self._open(tokenized(dataset, vocabulary.tokenizer), vocabulary, source)
+
+    def _build_vocabulary(self, dataset: Dataset) -> Vocabulary:
+        tokenizer = self._tokenizer or PlainTokenizer()
+        captions, languages = train_tokenizer(tokenizer, dataset, self._vocabulary_size)
+        return Vocabulary.build(captions, self._vocabulary_size, tokenizer, languages)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings with which `evaluate` opens the same images; `dataset` is None if the reader cannot be
@@ -403,14 +420,17 @@ class Flickr8kDataModule(ReaderDataModule):
         root: str = "data/flickr8k",
         encoder: str | Encoder | None = None,
         batch_size: int = 64,
-        captions: str = "Flickr8k.token.txt",
+        captions: CaptionFiles = "Flickr8k.token.txt",
         absent: Sequence[str] = ("3050606344_af711c726c.jpg",),
         captions_per_image: int = 5,
         skip_unreadable: bool = False,
         entities: str | None = None,
+        skip_missing: bool = False,
         **options: Unpack[DataOptions],
     ):
-        read = partial(read_flickr8k, root, captions, absent, captions_per_image, skip_unreadable, entities)
+        read = partial(
+            read_flickr8k, root, captions, absent, captions_per_image, skip_unreadable, entities, skip_missing
+        )
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
 
 
@@ -425,13 +445,14 @@ class Flickr30kDataModule(ReaderDataModule):
         root: str = "data/flickr30k",
         encoder: str | Encoder | None = None,
         batch_size: int = 64,
-        captions: str = "results_20130124.token",
+        captions: CaptionFiles = "results_20130124.token",
         captions_per_image: int = 5,
         skip_unreadable: bool = False,
         entities: str | None = None,
+        skip_missing: bool = False,
         **options: Unpack[DataOptions],
     ):
-        read = partial(read_flickr30k, root, captions, captions_per_image, skip_unreadable, entities)
+        read = partial(read_flickr30k, root, captions, captions_per_image, skip_unreadable, entities, skip_missing)
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
 
 
@@ -468,7 +489,7 @@ class CustomDataModule(ReaderDataModule):
         root: str,
         encoder: str | Encoder | None = None,
         batch_size: int = 64,
-        captions: str | None = None,
+        captions: CaptionFiles | None = None,
         images: str | None = None,
         splits: str | None = None,
         val: float = 0.1,

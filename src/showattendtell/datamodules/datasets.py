@@ -206,13 +206,16 @@ class PackedBoxes:
     """Ground-truth boxes of the words of N captions, in a few arrays.
 
     They take 16 bytes per box, 12 per word with boxes and 8 per caption, and worker processes share them.
+
+    Args:
+        offset: the number of tokens before the words of a caption.
     """
 
-    def __init__(self, captions: Iterable[Caption]):
+    def __init__(self, captions: Iterable[Caption], offset: int = 0):
         words, flat, box_ends, word_ends = array("i"), array("f"), array("q", [0]), array("q", [0])
         for caption in captions:
             for phrase in caption.phrases:
-                words.append(phrase.noun)
+                words.append(phrase.noun + offset)
                 for box in phrase.boxes:
                     flat.extend(box)
                 box_ends.append(len(flat) // 4)
@@ -272,7 +275,7 @@ class CaptionDataset(TorchDataset[Batch]):
 
     def __init__(self, examples: Sequence[Example], vocabulary: Vocabulary, images: ImageReader):
         self.tokens = PackedTokens(
-            vocabulary.encode(caption.words) for example in examples for caption in example.captions
+            vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
         )
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
         self.images, self._held = images, False

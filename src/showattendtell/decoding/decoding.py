@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.data.tokenizers import tokenize
 from showattendtell.data.vocabulary import EOS, PAD, START, UNK, Vocabulary
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner
@@ -173,6 +172,7 @@ class Decoding(ABC):
     prefix: the first words of every caption.
     required: words that every caption contains.
     forbidden: words that no caption contains.
+    language: the language of the captions, for a model of several; by default the first that it was trained on.
     mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
         weights are those of the original image.
     precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
@@ -187,6 +187,7 @@ class Decoding(ABC):
     prefix: str = ""
     required: Sequence[Text] = ()
     forbidden: Sequence[Text] = ()
+    language: str | None = None
     mirrored: bool = False
     precision: Precision = "float32"
 
@@ -202,12 +203,18 @@ class Decoding(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as they are stored in result files."""
-        return {"method": type(self).__name__, **asdict(self)}
+        """Return all settings as they are stored in result files, which earlier versions wrote without a language."""
+        settings = {"method": type(self).__name__, **asdict(self)}
+        return {name: value for name, value in settings.items() if name != "language" or value is not None}
 
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:
-        """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does."""
-        prefix = [_token(word, "prefix", vocabulary) for word in tokenize(self.prefix)]
+        """Return the constraints as token ids of the vocabulary. Raise `UserError` as `generate` does.
+
+        The token of the language is the first one of the prefix. Without a language the model chooses it.
+        """
+        language = [] if self.language is None else [vocabulary.language_token(self.language)]
+        words = vocabulary.tokenizer.tokenize(self.prefix)
+        prefix = [*language, *(_known_token(word, "prefix", vocabulary) for word in words)]
         required = dict.fromkeys(_token(word, "required", vocabulary) for word in self.required)
         forbidden = [_token(word, "forbidden", vocabulary) for word in self.forbidden]
         for token in {*prefix, *required} & {*forbidden}:
@@ -222,17 +229,27 @@ class Decoding(ABC):
         if self.block_ngrams and len(set(ngrams)) < len(ngrams):
             raise UserError(f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words; raise block_ngrams")
         never = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
-        return Constraints(tuple(prefix), tuple(remaining), never, self.min_length, self.max_length, self.block_ngrams)
+        if language:
+            never = (*never, *map(vocabulary.language_token, vocabulary.languages))
+        least = self.min_length + len(language)
+        return Constraints(tuple(prefix), tuple(remaining), never, least, self.max_length, self.block_ngrams)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
     """Return the token id of a word of a setting. Raise `UserError` if it is not one word of the vocabulary."""
-    split = tokenize(word)
+    split = vocabulary.tokenizer.tokenize(word)
+    if len(split) != 1 and len(word.split()) == 1 and split:
+        raise UserError(f"{setting}: '{word}' is {len(split)} tokens of the model, and only one can be {setting}")
     if len(split) != 1:
         raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")
-    [token, _] = vocabulary.encode(split)
+    return _known_token(split[0], setting, vocabulary)
+
+
+def _known_token(word: str, setting: str, vocabulary: Vocabulary) -> int:
+    """Return the id of a token. Raise `UserError` if the vocabulary does not have it."""
+    token = vocabulary.ids.get(word, UNK)
     if token == UNK:
-        hint = did_you_mean(split[0], vocabulary.words)
+        hint = did_you_mean(word, vocabulary.words)
         known = hint if "did you mean" in hint else f"; it knows {len(vocabulary):,} words"
-        raise UserError(f"{setting}: the model does not know the word '{split[0]}'{known}")
+        raise UserError(f"{setting}: the model does not know the word '{word}'{known}")
     return token

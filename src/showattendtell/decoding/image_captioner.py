@@ -1,6 +1,7 @@
 """The complete model: encoder, captioner, vocabulary and decoding."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,11 @@ class ImageCaptioner(nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.captioner.parameters()).device
+
+    @property
+    def language(self) -> str | None:
+        """The language of generated captions, for a model of several: that of the decoding, or the first one."""
+        return self.decoding.language or next(iter(self.vocabulary.languages), None)
 
     def grids(self, images: Tensor) -> Tensor:
         """Return float32 grids (I, L, D) of pixels (I, 3, H, W); grids of the cache are converted only."""
@@ -54,18 +60,25 @@ class CaptionerEnsemble:
 
     def __init__(self, models: Sequence[ImageCaptioner], calibration: Calibration | None = None):
         self._decoding, self._calibration = models[0].decoding, calibration
+        self._language = models[0].language
+        if self._language is not None:
+            # one more token, of the language, which is removed from the captions
+            longest = self._decoding.max_length + 1
+            self._decoding = replace(self._decoding, language=self._language, max_length=longest)
         self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
         self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
 
     @torch.no_grad()
     def generate(self, images: Sequence[Tensor]) -> Captions:
-        """Generate captions, best first for each image.
+        """Generate captions, best first for each image. They lack the token of the language.
 
         Args:
             images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
         """
         regions = [model.regions(of_model) for model, of_model in zip(self._models, images, strict=True)]
         captions = self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
-        if self._calibration is None:
+        if self._calibration is not None:
+            captions = assess(self._models[0].captioner, self._calibration, regions[0], captions)
+        if self._language is None:
             return captions
-        return assess(self._models[0].captioner, self._calibration, regions[0], captions)
+        return [[caption.without_first() for caption in of_image] for of_image in captions]

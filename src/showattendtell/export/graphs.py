@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
-from showattendtell.data.vocabulary import EOS, PAD, START, UNK
+from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.models.attention import AttentionCache, StepAttention
@@ -20,6 +20,8 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, RecurrentDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.attention import AdditiveKeys
+from showattendtell.models.kernels.mixture import log_of
+from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Pixels = Literal["uint8", "float32"]
@@ -44,6 +46,9 @@ class EncodeGraph(nn.Module):
 class InitGraph(nn.Module):
     """Initial state: from regions (I, L, D) to attention keys (I, ...), h_0 and c_0 (I, n).
 
+    With marginal attention the last dimension of the keys continues with the scores that each region adds to those of
+    the V words, see `kernels.mixture`.
+
     A transformer has room for the keys and values of `max_length` words in place of h, and their number (I,) of c.
     """
 
@@ -56,7 +61,20 @@ class InitGraph(nn.Module):
         if isinstance(self.captioner.decoder, TransformerDecoder):
             state = self.captioner.decoder.start_buffer(regions, self.max_length)
         keys = memory.keys.values if isinstance(memory.keys, AdditiveKeys) else memory.keys
+        parts = _region_features(self.captioner, regions)
+        if parts is not None:
+            keys = torch.cat([keys, parts @ self.captioner.decoder.word_scores.weight.T], dim=2)
         return keys.contiguous(), state.hidden, state.cell
+
+
+def _region_features(captioner: Captioner, regions: Tensor) -> Tensor | None:
+    """Return what each region adds to the input of the output layer (I, L, w), of marginal attention whose deep output
+    is such a sum; otherwise None."""
+    attention, decoder = captioner.attention, captioner.decoder
+    if not isinstance(attention, MarginalAttention) or attention.latent == "step":
+        return None
+    assert isinstance(decoder, RecurrentDecoder)
+    return decoder.region_features(regions)
 
 
 class GraphStepOutput(NamedTuple):
@@ -104,11 +122,24 @@ class StepGraph(nn.Module):
         assert isinstance(attention, StepAttention)
         assert isinstance(decoder, RecurrentDecoder)
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
+        added = None
+        if _region_features(self.captioner, regions) is not None:
+            keys, added = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
         memory = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
         glimpse = attention(memory, state)
         embedded = decoder.embed(words)
-        hidden, cell = decoder.step(decoder.word_gates(embedded), glimpse.context, state)
-        log_probs = decoder.score_words(embedded, hidden, glimpse.context).log_softmax(dim=1)
+        word_gates, context = decoder.word_gates(embedded), glimpse.context
+        hidden, cell = decoder.step(word_gates, context, state)
+        if added is not None:  # log sum_i alpha_i p(v | a_i) from the scores s_v + r_iv
+            scores = decoder.word_scores(decoder.features_without_region(embedded, hidden, context))
+            by_region = (scores.unsqueeze(1) + added).log_softmax(dim=2)  # (B, L, V)
+            log_probs = (by_region + log_of(glimpse.weights).unsqueeze(2)).logsumexp(dim=1)
+        elif isinstance(attention, MarginalAttention):
+            rows = torch.arange(len(words), device=words.device)
+            inputs = (embedded, word_gates, state, hidden, context, glimpse.weights)
+            log_probs = attention.mixture(decoder, memory, rows, *inputs).every_region(rows)
+        else:
+            log_probs = decoder.score_words(embedded, hidden, context).log_softmax(dim=1)
         return GraphStepOutput(log_probs, glimpse.weights, glimpse.gate, hidden, cell)
 
 
@@ -138,19 +169,31 @@ class GreedyGraph(nn.Module):
 
     Args:
         max_length: T.
+        num_languages: number of tokens of languages after the special ones, which are not generated.
     """
 
     never: Tensor
 
-    def __init__(self, encode: EncodeGraph, begin: InitGraph, step: StepGraph, max_length: int):
+    def __init__(self, encode: EncodeGraph, begin: InitGraph, step: StepGraph, max_length: int, num_languages: int = 0):
         super().__init__()
         self.encode, self.begin, self.step, self.max_length = encode, begin, step, max_length
         never = torch.zeros(step.captioner.decoder.word_scores.out_features, dtype=torch.bool)
-        self.register_buffer("never", never.index_fill(0, torch.tensor(NEVER), True))
+        languages = range(len(SPECIAL), len(SPECIAL) + num_languages)
+        self.register_buffer("never", never.index_fill(0, torch.tensor([*NEVER, *languages]), True))
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, pixels: Tensor, language: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the captions.
+
+        Args:
+            language: (I,) the token of each caption's language, for a model of several. It is read first, and is not
+                among the tokens that are returned.
+        """
         regions = self.encode(pixels)
         keys, hidden, cell = self.begin(regions)
+        words = torch.full((regions.shape[0],), START)
+        if language is not None:
+            read = self.step.look(regions, keys, DecoderState(hidden, cell), words)
+            words, hidden, cell = language, read.hidden, read.cell
 
         def is_unfinished(*course: Tensor) -> Tensor:
             now = GreedyState(*course)
@@ -162,13 +205,12 @@ class GreedyGraph(nn.Module):
                 self._append(now, self.step.look(regions, keys, DecoderState(now.hidden, now.cell), now.words))
             )
 
-        done = GreedyState(*while_loop(is_unfinished, step, tuple(self._first(regions, hidden, cell))))
+        done = GreedyState(*while_loop(is_unfinished, step, tuple(self._first(regions, words, hidden, cell))))
         return done.tokens, done.log_prob, done.attention, done.gates
 
-    def _first(self, regions: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
+    def _first(self, regions: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
         images, num_regions = regions.shape[:2]
         shape = (images, self.max_length)
-        words = torch.full((images,), START)
         number, log_prob = torch.zeros((), dtype=torch.long), regions.new_zeros(images)
         attention, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
         return GreedyState(number, words, torch.full(shape, PAD), log_prob, attention, gates, hidden, cell)
@@ -242,12 +284,15 @@ def graphs_of(
     images = dict.fromkeys(("regions", "keys"), "images")
     rows = images | dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
     captions = ("tokens", "log_prob", "attention", "gates")
-    greedy = GreedyGraph(encode, begin, step, max_length)
+    num_languages = len(model.vocabulary.languages)
+    greedy = GreedyGraph(encode, begin, step, max_length, num_languages)
+    read = (seen, torch.full((2,), len(SPECIAL))) if num_languages else (seen,)
+    given = dict.fromkeys(("pixels", "language") if num_languages else ("pixels",), "images")
     graphs = {
         "encode": Graph(encode, (seen,), {"pixels": "images"}, ("regions",), "images"),
         "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
         "step": Graph(step, written, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"),
-        "greedy": Graph(greedy, (seen,), {"pixels": "images"}, captions, "images"),
+        "greedy": Graph(greedy, read, given, captions, "images"),
     }
     if calibration is not None:
         graphs["unlikeness"] = Graph(calibration, (regions,), {"regions": "images"}, ("unlikeness",), "images")

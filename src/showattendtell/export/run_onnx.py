@@ -2,13 +2,18 @@
 
     python run_onnx.py photo.jpg other.jpg              beam 3
     python run_onnx.py photo.jpg --beam 1 --where       greedy, with the region of each word
+    python run_onnx.py photo.jpg --language de          for a model of several languages
 
 Sizes: I images, B captions, T steps, L regions, V words, S the side of what the encoder sees.
 """
 
 import argparse
 import json
+import re
+import sys
+import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +22,8 @@ from numpy import ndarray
 from PIL import Image, ImageOps
 
 Graphs = Mapping[str, Callable[..., list[ndarray]]]
-"""`encode`, `begin`, `step`, `greedy` and, of a calibrated model, `unlikeness`: functions from arrays to arrays, in the
-order of captioner.json."""
+"""`encode`, `begin`, `step`, `greedy` for weights in float32, and `unlikeness` of a calibrated model: functions from
+arrays to arrays, in the order of captioner.json."""
 
 Card = Mapping[str, Any]
 """Content of captioner.json."""
@@ -33,6 +38,44 @@ class OnnxCaption(NamedTuple):
     gates: ndarray
 
 
+class CaptionedPhotograph(NamedTuple):
+    """A caption as text and in words, its confidence, 0 to 1, whether the model is unsure of the photograph, and the
+    attention map (rows, columns) and beta of each word."""
+
+    text: str
+    words: list[str]
+    confidence: float
+    unsure: bool
+    attention: ndarray
+    gates: ndarray
+
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+MEGAPIXELS = 64
+
+
+def read(path: str | Path) -> Image.Image:
+    """Read a photograph.
+
+    Raises:
+        ValueError: it is no photograph, is damaged, or has more than `MEGAPIXELS` million pixels.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as photograph:
+            if photograph.width * photograph.height > MEGAPIXELS * 1_000_000:
+                pixels = f"{photograph.width} x {photograph.height} pixels"
+                raise ValueError(f"{path} has {pixels}; give a copy of at most {MEGAPIXELS} million pixels")
+            photograph.load()
+            return photograph
+    except Image.UnidentifiedImageError:
+        raise ValueError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or is damaged") from None
+    except OSError as fault:
+        raise ValueError(f"{path} cannot be read ({fault.strerror or fault})") from None
+    except (SyntaxError, ArithmeticError, LookupError, Image.DecompressionBombError) as fault:  # of Pillow's decoders
+        raise ValueError(f"{path} is damaged ({fault})") from None
+
+
+@cache
 def load(folder: Path) -> tuple[Card, Graphs]:
     """Load captioner.json and the graphs of an export folder."""
     import onnxruntime
@@ -95,28 +138,51 @@ def _typed(pixels: ndarray, card: Card) -> ndarray:
     return pixels if card["preprocessing"]["pixels"] == "uint8" else pixels.astype(np.float32) / 255
 
 
-def greedy_search(graphs: Graphs, card: Card, pixels: ndarray) -> list[OnnxCaption]:
+def language_token(card: Card, language: str | None) -> int | None:
+    """Return the token of a language, by default the first; None for a model of one language."""
+    languages = card.get("languages", {})
+    if language and language not in languages:
+        raise ValueError(
+            f"the model does not write the language '{language}'; known are {', '.join(languages) or 'none'}"
+        )
+    return languages[language or next(iter(languages))] if languages else None
+
+
+def greedy_search(graphs: Graphs, card: Card, pixels: ndarray, language: str | None = None) -> list[OnnxCaption]:
     """Greedy search for images (I, 3, S, S) at once; the loop is part of the graph."""
-    captions = []
-    for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card)), strict=True):
+    captions, token = [], language_token(card, language)
+    languages = [] if token is None else [np.full(len(pixels), token, np.int64)]
+    for tokens, log_prob, attention, gates in zip(*graphs["greedy"](_typed(pixels, card), *languages), strict=True):
         words = tokens.tolist()
         length = words.index(card["special"]["eos"]) + 1 if card["special"]["eos"] in words else len(words)
         captions.append(OnnxCaption(words[:length], float(log_prob), attention[:length], gates[:length]))
     return captions
 
 
-def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxCaption:
-    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
-    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
+def start(graphs: Graphs, card: Card, pixels: ndarray, language: str | None) -> list[Any]:
+    """Return the regions and keys of one image, the state before the first word, and the token to read first."""
     [regions] = graphs["encode"](_typed(pixels, card))
     keys, hidden, cell = graphs["begin"](regions)
+    first, token = card["special"]["start"], language_token(card, language)
+    if token is not None:  # the language is the first word
+        last = (np.zeros(1, np.int64), hidden, cell, np.array([first], np.int64))
+        *_, hidden, cell = graphs["step"](regions, keys, *last)
+        first = token
+    return [regions, keys, hidden, cell, first]
+
+
+def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language: str | None = None) -> OnnxCaption:
+    """Beam search for the likeliest caption of one image (1, 3, S, S) with `beam` open captions. A caption that ends is
+    replaced by the next best; the search ends when no open caption is likelier than the best that ended."""
+    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
-    words, parents, ended = [card["special"]["start"]], [0], None
+    words, parents, ended = [first], [0], None
+    never = [*card["never_said"], *card.get("languages", {}).values()]
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
-        continued = _continue(open_captions, log_probs, card["never_said"], 2 * beam)
+        continued = _continue(open_captions, log_probs, never, 2 * beam)
         least = -np.inf if ended is None else ended.log_prob
         for score, parent, word in continued[:beam]:
             if word == card["special"]["eos"] and score > least:
@@ -130,15 +196,16 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int) -> OnnxC
     return ended or open_captions[0]
 
 
-def assess(graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption) -> tuple[float, bool]:
+def assess(
+    graphs: Graphs, card: Card, pixels: ndarray, caption: OnnxCaption, language: str | None = None
+) -> tuple[float, bool]:
     """Return the confidence of a caption of one image, 0 to 1, and whether the model is unsure of the image.
 
     The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
     """
-    [regions] = graphs["encode"](_typed(pixels, card))
-    keys, hidden, cell = graphs["begin"](regions)
+    regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     image_index, total = np.zeros(1, np.int64), 0.0
-    for last, word in zip([card["special"]["start"], *caption.tokens], caption.tokens, strict=False):
+    for last, word in zip([first, *caption.tokens], caption.tokens, strict=False):
         read = np.array([last], np.int64)
         log_probs, _, _, hidden, cell = graphs["step"](regions, keys, image_index, hidden, cell, read)
         total += float(_calibrate(log_probs[0], card)[word])
@@ -181,33 +248,65 @@ def words_of(caption: OnnxCaption, card: Card) -> list[str]:
     return [card["vocabulary"][token] for token in caption.tokens if token != card["special"]["eos"]]
 
 
-def print_places(caption: OnnxCaption, card: Card) -> None:
-    rows, columns = card["grid"]
-    for word, attention, gate in zip(words_of(caption, card), caption.attention, caption.gates, strict=False):
+def sentence_of(caption: OnnxCaption, card: Card) -> str:
+    """Return the caption as a sentence."""
+    joining = card.get("detokenizer", {"separator": " ", "replacements": []})
+    text = joining["separator"].join(words_of(caption, card))
+    for pattern, replacement in joining["replacements"]:
+        text = re.sub(pattern, replacement, text)
+    return str(text)
+
+
+def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str | None = None) -> CaptionedPhotograph:
+    """Caption a photograph with the graphs in the folder of this file.
+
+    Args:
+        photograph: a file or an image.
+        beam: open captions of beam search; 1 is greedy.
+        language: of the caption, for a model of several; its first one by default.
+
+    Raises:
+        ValueError: the photograph cannot be read, or the model does not have the language.
+    """
+    card, graphs = load(Path(__file__).parent)
+    pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
+    found = beam_search(graphs, card, pixels, beam, language)
+    confidence, unsure = assess(graphs, card, pixels, found, language)
+    words = words_of(found, card)
+    maps = found.attention[: len(words)].reshape(-1, *card["grid"])
+    return CaptionedPhotograph(sentence_of(found, card), words, confidence, unsure, maps, found.gates[: len(words)])
+
+
+def print_places(found: CaptionedPhotograph) -> None:
+    rows, columns = found.attention.shape[1:]
+    for word, attention, gate in zip(found.words, found.attention, found.gates, strict=True):
         row, column = divmod(int(attention.argmax()), columns)
         print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Captions photographs with the exported graphs next to this file.")
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Captions photographs with an exported model.")
     parser.add_argument("photographs", nargs="+", type=Path)
     parser.add_argument("--beam", type=int, default=3, help="open captions of an image; 1 is greedy (default: 3)")
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
+    parser.add_argument("--language", help="language of the caption, for a model of several (default: its first)")
     given = parser.parse_args()
-    card, graphs = load(Path(__file__).parent)
+    if given.beam < 1:
+        parser.error(f"--beam must be 1 or more, got {given.beam}")
+    failed = 0
     for path in given.photographs:
-        with Image.open(path) as photograph:
-            pixels = preprocess(photograph, card)
-        if given.beam > 1:
-            caption = beam_search(graphs, card, pixels, given.beam)
-        else:
-            [caption] = greedy_search(graphs, card, pixels)
-        confidence, unsure = assess(graphs, card, pixels, caption)
-        print(f"{path}: {' '.join(words_of(caption, card))}{' (not sure)' if unsure else ''}")
-        print(f"  confidence {confidence:.2f}")
+        try:
+            found = caption(path, given.beam, given.language)
+        except ValueError as fault:
+            print(fault, file=sys.stderr)
+            failed = 1
+            continue
+        print(f"{path}: {found.text}{' (not sure)' if found.unsure else ''}")
+        print(f"  confidence {found.confidence:.2f}")
         if given.where:
-            print_places(caption, card)
+            print_places(found)
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -39,7 +39,7 @@ def score_baselines(
         references: reference captions of each image.
         config: of the command, with `metrics` and `tokenizer`.
     """
-    from showattendtell.metrics.modular import CLASSES, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.modular import CLASSES, ENGLISH, measure  # torchmetrics takes seconds to import
 
     names = [name for name in config.metrics if name in CLASSES]
     train = run.dataset.split("train")
@@ -47,20 +47,21 @@ def score_baselines(
     learned = WeightedReferences([_words(each) for each in train])
     nearest = [learned.consensus(number) for number in find_nearest(run, train)]
     captions = {
-        CONSTANT: [" ".join(constant)] * len(written),
-        NEAREST: [" ".join(words) for words in nearest],
-        "model": [" ".join(captions[0]) for captions in written.values()],
+        CONSTANT: [run.sentence(constant)] * len(written),
+        NEAREST: list(map(run.sentence, nearest)),
+        "model": [run.sentence(captions[0]) for captions in written.values()],
     }
     sentences = {Path(name): said for name, said in captions.items()}
-    corpus = in_words(MatchedCaptions(list(written), list(references), sentences), config.tokenizer)
+    matched, language = MatchedCaptions(list(written), list(references), sentences), run.language or ENGLISH
+    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     scores: dict[str, dict[str, Any]] = {}
     for name in (CONSTANT, NEAREST):
-        panel = measure(corpus.hypotheses[Path(name)], corpus.references, names)
+        panel = measure(corpus.hypotheses[Path(name)], corpus.references, names, language)
         scores[name] = corpus_figures(panel.measured.values())
-    scores[CONSTANT]["caption"] = " ".join(constant)
+    scores[CONSTANT]["caption"] = run.sentence(constant)
 
     def mean_figures(hypotheses: Sequence[list[Words]]) -> dict[str, float]:
-        panels = [measure(said, one.references, names) for one, said in zip(rounds, hypotheses, strict=True)]
+        panels = [measure(said, one.references, names, language) for one, said in zip(rounds, hypotheses, strict=True)]
         figures = [corpus_figures(panel.measured.values()) for panel in panels]
         return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
 

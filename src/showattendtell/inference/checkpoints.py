@@ -23,6 +23,7 @@ from showattendtell.config.entry_point import Choices
 from showattendtell.config.renames import rename_argument, rename_choices, rename_settings, rename_states
 from showattendtell.config.trust import check_content
 from showattendtell.data.formats import check_layout
+from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.errors import UserError, printable
 from showattendtell.models.encoder import Encoder
@@ -36,6 +37,9 @@ UPGRADED = 2
 
 CARD = "showattendtell"
 """Key of the metadata in a checkpoint."""
+
+PLAIN_CHOICE = ("tokenizer", "plain")
+"""The default option, which metadata omit: earlier versions have no other."""
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -64,6 +68,8 @@ class _Card(TypedDict):
     vocabulary: list[str]
     encoder: _EncoderCard
     splits: dict[str, str]
+    tokenizer: NotRequired[dict[str, Any]]
+    languages: NotRequired[list[str]]
 
 
 def write_card(
@@ -71,21 +77,43 @@ def write_card(
 ) -> dict[str, Any]:
     """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts.
 
-    `load_model` reads the settings `encoder`, `attention` and `decoder`; `evaluate` also `dataset`, `cache`, `features`
-    and `seed`.
+    `load_model` reads the settings `encoder`, `attention`, `decoder` and `tokenizer`; `evaluate` also `dataset`,
+    `cache`, `features` and `seed`.
     """
     return {
         CARD: {
             "format": FORMAT,
             "version": __version__,
             "config": plain_settings(config),
-            "choices": chosen.choices,
+            "choices": {group: option for group, option in chosen.choices.items() if (group, option) != PLAIN_CHOICE},
             "arguments": chosen.arguments,
             "vocabulary": list(vocabulary.words),
+            **({"tokenizer": state} if (state := vocabulary.tokenizer.state()) else {}),
+            **({"languages": list(vocabulary.languages)} if vocabulary.languages else {}),
             "encoder": encoder.describe(),
             "splits": {name: fingerprint(split) for name, split in dataset.splits.items()},
         }
     }
+
+
+def read_vocabulary(card: Mapping[str, Any], tokenizer: Tokenizer, path: str | Path) -> Vocabulary:
+    """Return the vocabulary in a checkpoint's metadata.
+
+    Args:
+        tokenizer: the tokenizer of its configuration, whose state is restored.
+
+    Raises:
+        UserError: vocabulary or tokenizer were altered.
+    """
+    try:
+        if state := card.get("tokenizer", {}):
+            tokenizer.load_state(state)
+        vocabulary = Vocabulary(card["vocabulary"], tokenizer, card.get("languages", ()))
+        if tokenizer.tokens is not None and not {*tokenizer.tokens} <= {*vocabulary.words}:
+            raise UserError("it has tokens that are not in the vocabulary")
+    except (UserError, ValueError) as fault:
+        raise UserError(f"the tokenizer in {path} was altered ({fault}); use another copy of it") from None
+    return vocabulary
 
 
 def has_encoder(state: Mapping[str, Tensor]) -> bool:

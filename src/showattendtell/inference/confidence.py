@@ -14,6 +14,7 @@ from torch import Tensor
 
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import raise_errors, validate
+from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.decoding.confidence import assess
@@ -61,7 +62,8 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     raise_errors(validate(settings))
     if config.dataset.root is None:
         draw_into_own_cache(settings, config.cache)
-    dataset, predictors, examples = build(settings.dataset), list[Predictor](), list[list[Example]]()
+    dataset = tokenized(build(settings.dataset), model.module.vocabulary.tokenizer)
+    predictors, examples = list[Predictor](), list[list[Example]]()
     for split, most in (("train", TRAINING_IMAGES), ("val", None)):
         source, dataset = find_source(settings, dataset, model.module.encoder, split)
         examples.append(evenly_spaced(dataset.split(split), most))
@@ -176,7 +178,7 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
     print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
     nothing, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
     batches = read_regions(predictor, run.examples)
-    captions = [predictor.module.vocabulary.encode(said[0]) for said in written.values()]
+    captions = [predictor.module.vocabulary.encode(said[0], run.language) for said in written.values()]
     for regions in batches:
         own = [
             [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]

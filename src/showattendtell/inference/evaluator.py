@@ -9,6 +9,9 @@ import torch
 from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.config.validation import TARGET, raise_errors, validate
+from showattendtell.data.languages import in_language, language_of, tokenized
+from showattendtell.data.tokenizers import PlainTokenizer
+from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import Source
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.errors import UserError
@@ -25,6 +28,7 @@ from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
 from showattendtell.metrics.bootstrap import corpus_figures, image_scores
 from showattendtell.metrics.clip_score import Clip
+from showattendtell.metrics.tokenizers import scoring_name
 from showattendtell.runtime.files import sha256
 from showattendtell.types import Dataset, Example, fingerprint
 from showattendtell.visualization.result_files import versions
@@ -62,13 +66,35 @@ class EvaluationRun(NamedTuple):
     source: Source
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that all models share."""
+        return self.models[0].module.vocabulary
+
+    @property
+    def language(self) -> str:
+        """The language of the captions; empty if the data set does not say it."""
+        return language_of(self.examples)
+
+    def scoring_tokenizer(self, chosen: Config | None) -> str:
+        """Return the name of the tokenizer that captions are scored with; by default `plain`, or `words` for a model
+        with another tokenizer than the plain one."""
+        if chosen is not None:
+            return scoring_name(chosen)
+        return "plain" if isinstance(self.vocabulary.tokenizer, PlainTokenizer) else "words"
+
+    def sentence(self, words: Sequence[str]) -> str:
+        """Return a generated caption as a sentence."""
+        return self.vocabulary.tokenizer.detokenize(words)
+
+    @property
     def examples(self) -> tuple[Example, ...]:
         """The examples of the split."""
         return self.dataset.split(self.split)
 
     def title(self) -> str:
         """Return the name of the data set and the split, with the number of images."""
-        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}"
+        written = f", captions in {self.language}" if self.language else ""
+        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}{written}"
 
     def origin(self) -> dict[str, Any]:
         """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
@@ -77,6 +103,7 @@ class EvaluationRun(NamedTuple):
             "split": self.split,
             "split_sha256": fingerprint(self.examples),
             "images": len(self.examples),
+            **({"language": self.language} if self.language else {}),
             "checkpoint": self._each(self.checkpoints),
             "checkpoint_sha256": self._each(self.hashes),
             "seed": self._each([model.config.seed for model in self.models]),
@@ -90,9 +117,10 @@ class EvaluationRun(NamedTuple):
 
     def result_file(self, kind: str) -> Path:
         """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, for an ensemble
-        `KIND-SPLIT-ensemble.json`."""
+        `KIND-SPLIT-ensemble.json`, and for a model of several languages `KIND-SPLIT-LANGUAGE.json`."""
+        written = f"-{self.language}" if self.vocabulary.languages else ""
         together = "" if len(self.checkpoints) == 1 else "-ensemble"
-        return next_to(self.checkpoints[0], f"{kind}-{self.split}{together}.json")
+        return next_to(self.checkpoints[0], f"{kind}-{self.split}{written}{together}.json")
 
 
 def draw_into_own_cache(settings: Config, cache: str | None) -> None:
@@ -107,7 +135,7 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     """Load the checkpoints and the split that the configuration of a command names.
 
     Settings of `dataset`, `attention` and `cache` that are not null override those of training. The data set is that of
-    the first checkpoint.
+    the first checkpoint, with captions in its tokens, and in the chosen language for a model of several.
 
     Raises:
         UserError: a checkpoint, a setting or the data set is wrong.
@@ -126,6 +154,10 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     for model, settings in zip(models, [first, *others], strict=True):
         source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
         sources.append(source)
+    module = models[0].module
+    if module.language is not None:
+        dataset = in_language(dataset, module.language)
+    dataset = tokenized(dataset, module.vocabulary.tokenizer)
     examples = dataset.split(config.split)
     pairs = [(model.module, source) for model, source in zip(models, sources, strict=True)]
     writers = [Predictor(module, source(examples)) for module, source in pairs]
@@ -160,19 +192,22 @@ def score(
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
-        CLASSES,
+        ENGLISH,
         CLIPScore,
         Diversity,
+        is_caption_metric,
         measure,
     )
 
     said = [captions[0] for captions in written.values()]
     learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
-    sentences = {Path(run.checkpoints[0]): [" ".join(words) for words in said]}
-    corpus = in_words(MatchedCaptions(list(written), list(references.values()), sentences), config.tokenizer)
+    sentences = list(map(run.sentence, said))
+    matched = MatchedCaptions(list(written), list(references.values()), {Path(run.checkpoints[0]): sentences})
+    corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
-    panel = measure(hypotheses, corpus.references, [name for name in config.metrics if name in CLASSES])
+    named = list(filter(is_caption_metric, config.metrics))
+    panel = measure(hypotheses, corpus.references, named, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)
@@ -181,7 +216,7 @@ def score(
     if clip:
         clip_score = CLIPScore(clip).to(run.writers[0].module.device)
         try:
-            clip_score.update([" ".join(words) for words in said], [example.path for example in run.examples])
+            clip_score.update(sentences, [example.path for example in run.examples])
             figures["clip_score"] = clip_score.compute().item()
         except UserError as fault:
             panel.missing["clip_score"] = str(fault)

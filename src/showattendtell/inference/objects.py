@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from showattendtell.data.coco import Name
+from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import maps_of_captions
 from showattendtell.metrics.grounding import GroundedCaption, GroundedObject, attended_box
@@ -31,6 +32,9 @@ def score_objects(
         metrics: `chair` and `grounding`, or one of them; other names are ignored.
     """
     scores = ObjectScores({}, {})
+    if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
+        reason = "objects are found by their English names, among the words of a model with tokenizer=plain"
+        return ObjectScores({}, {name: reason for name in (CHAIR, GROUNDING) if name in metrics})
     captions = [said[0] for said in written.values()]
     for name, measure in ((CHAIR, _hallucination), (GROUNDING, _grounding)):
         if name in metrics:

@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from showattendtell.config.instantiate import Config, build
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
+from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.urls import fetch_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
@@ -29,6 +30,9 @@ from showattendtell.visualization.rendering import model_card
 
 TOGETHER = 8
 """Default batch size in photographs."""
+
+BLANK = "␣"
+"""The word of a token that adds only a space to the caption."""
 
 PIXELS_TOGETHER = 100_000_000
 """A batch of files ends after the photograph that exceeds this number of pixels, which take 300 MB."""
@@ -123,20 +127,24 @@ class CaptioningPipeline(ModelHubMixin):
                 torch.manual_seed(self.seed)
             written = self._ensemble.generate([*seen, *mirrors])
         first, vocabulary = self._first.encoder, self._first.vocabulary
+        is_plain = isinstance(vocabulary.tokenizer, PlainTokenizer)
         for (name, image), captions in zip(pictures, written, strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
-            decoded = (
-                CaptionOutput(
+            decoded = []
+            for caption in captions:
+                words = tuple(vocabulary.decode(caption.tokens))
+                parts = () if is_plain else vocabulary.tokenizer.parts(words)
+                shown = CaptionOutput(
                     caption.tokens,
                     caption.log_probs.numpy(),
                     caption.attention.unflatten(1, first.grid).numpy(),
                     caption.gates.numpy(),
-                    tuple(vocabulary.decode(caption.tokens)),
+                    tuple(each.strip() or BLANK for each in parts) or words,
                     None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
                     caption.unsure,
+                    parts,
                 )
-                for caption in captions
-            )
+                decoded.append(shown)
             yield ImageCaptions(name, image, part, tuple(decoded))
 
     def __repr__(self) -> str:

@@ -118,12 +118,14 @@ def maps_at_nouns(
     caption. With several processes each one yields a part."""
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
-    selected = shard([number for number, nouns in enumerate(phrases) if nouns])
+    selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), module.vocabulary.offset
     for together, trace in _trace(module, captions, selected, "looking", silent):
         for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
             seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
             for phrase in phrases[number]:
-                yield GroundedWord(alpha[phrase.noun].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind)
+                yield GroundedWord(
+                    alpha[phrase.noun + before].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind
+                )
 
 
 def maps_of_captions(
@@ -135,12 +137,13 @@ def maps_of_captions(
     Args:
         written: a caption in words for each example.
     """
-    own = [each._replace(captions=(Caption(tuple(words)),)) for each, words in zip(examples, written, strict=True)]
-    captions = CaptionDataset(own, module.vocabulary, images)
-    for together, trace in _trace(module, captions, list(range(len(captions))), "grounding"):
+    captions = (Caption(tuple(words), language=module.language or "") for words in written)
+    own = [each._replace(captions=(caption,)) for each, caption in zip(examples, captions, strict=True)]
+    dataset, first = CaptionDataset(own, module.vocabulary, images), module.vocabulary.offset
+    for together, trace in _trace(module, dataset, list(range(len(dataset))), "grounding"):
         for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
             seen = module.encoder.preprocessing.frame(examples[number].path).seen
-            yield alpha[: len(written[number])].reshape(-1, *module.encoder.grid), seen
+            yield alpha[first : first + len(written[number])].reshape(-1, *module.encoder.grid), seen
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:

@@ -3,13 +3,13 @@
 Compare only scores of captions from the same tokenizer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.data.tokenizers import tokenize
+from showattendtell.data.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, tokenize
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import MetricError, run_java
 
@@ -17,7 +17,7 @@ Words = Sequence[str]
 Caption = str | Words
 """A caption: words with spaces between, or a list of them."""
 
-TokenizerName = Literal["plain", "whitespace", "ptb"]
+TokenizerName = Literal["plain", "words", "characters", "whitespace", "ptb"]
 TOKENIZERS: tuple[str, ...] = get_args(TokenizerName)
 
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
@@ -25,12 +25,42 @@ TIME_LIMIT = 600.0
 """Seconds; 30,000 sentences take about 1."""
 
 
+class PTBTokenizer(Tokenizer):
+    """Stanford's Penn Treebank tokenizer, lower case without punctuation. It starts a program at every call."""
+
+    def tokenize(self, sentence: str) -> tuple[str, ...]:
+        return tuple(split_sentences([sentence], "ptb")[0])
+
+    def train(self, sentences: Iterable[str], size: int) -> None:
+        raise UserError("tokenizer=ptb is for scores; train with another one, such as plain or words")
+
+
+TARGETS = {
+    "showattendtell.data.tokenizers.PlainTokenizer": "plain",
+    "showattendtell.data.tokenizers.WordTokenizer": "words",
+    "showattendtell.data.tokenizers.CharacterTokenizer": "characters",
+    "showattendtell.data.tokenizers.WhitespaceTokenizer": "whitespace",
+    "showattendtell.metrics.tokenizers.PTBTokenizer": "ptb",
+}
+"""Names of the tokenizers for scores by their classes in the config group `tokenizer`."""
+
+
+def scoring_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of a tokenizer for scores, given its settings. Raise `UserError` for one of training only."""
+    target = settings["_target_"]
+    if target not in TARGETS or len(settings) > 1:
+        option = target.rpartition(".")[2]
+        raise UserError(f"{option} is for training; score with tokenizer={', '.join(TOKENIZERS)}, without settings")
+    return TARGETS[target]
+
+
 def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
     """Split sentences into words.
 
     Args:
-        tokenizer: `plain`: lower case without punctuation, as for training; `whitespace`: unchanged; `ptb`: Stanford's
-            Penn Treebank tokenizer, lower case without punctuation, as used by the COCO evaluation.
+        tokenizer: `plain`: lower case without punctuation, split at white space; `words`: Unicode words in lower case,
+            of Chinese its characters; `characters`: letters and digits in lower case; `whitespace`: unchanged; `ptb`:
+            Stanford's Penn Treebank tokenizer, lower case without punctuation, as used by the COCO evaluation.
 
     Raises:
         MetricError: Stanford's tokenizer cannot be run.
@@ -40,6 +70,11 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, TOKENIZERS)}")
     if tokenizer == "plain":
         return [list(tokenize(sentence)) for sentence in sentences]
+    if tokenizer == "words":
+        return [list(WordTokenizer().tokenize(sentence)) for sentence in sentences]
+    if tokenizer == "characters":
+        split = CharacterTokenizer(lowercase=True).tokenize
+        return [[one for one in split(sentence) if one[0].isalnum()] for sentence in sentences]
     if tokenizer == "whitespace":
         return [sentence.split() for sentence in sentences]
     # ptb: one run of the program for all sentences, one per line

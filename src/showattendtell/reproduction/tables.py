@@ -215,9 +215,11 @@ class ScoringPlan(NamedTuple):
 def _settings_of(decoding: int | str) -> tuple[str, dict[str, Any]]:
     """Return the present tokenizer and decoding settings of evaluate, in the form of a result file."""
     from showattendtell.config.instantiate import build
+    from showattendtell.metrics.tokenizers import scoring_name
 
     config, _ = compose("evaluate", ["checkpoint=best.ckpt", setting_of(decoding)])
-    return config.tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
+    tokenizer = scoring_name(config.tokenizer) if config.get("tokenizer") else "plain"
+    return tokenizer, json.loads(json.dumps(build(config.decoding).describe()))
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from showattendtell.serving.schemas import RETRY, AttentionMode, CaptionRequest,
 from showattendtell.visualization.pages import ImageCaptions
 
 VARIANTS = 8
-"""Number of beam sizes for which the pipeline of a model is kept."""
+"""Number of beam sizes and languages for which the pipeline of a model is kept."""
 
 Result = TypeVar("Result")
 
@@ -35,7 +35,7 @@ class RegisteredModel:
 
     def __init__(self, name: str, captioner: CaptioningPipeline):
         self.name, self._captioner = name, captioner
-        self._pipeline = lru_cache(VARIANTS)(self._with_beam_size)
+        self._pipeline = lru_cache(VARIANTS)(self._with_options)
 
     @property
     def hard(self) -> list[Attention]:
@@ -44,19 +44,31 @@ class RegisteredModel:
         return [attention for attention in attentions if attention.stochastic]
 
     @property
+    def languages(self) -> list[str]:
+        """The languages that a request can choose from; that of the server's setting comes first."""
+        module = self._captioner.models[0].module
+        first = [] if module.language is None else [module.language]
+        return [*dict.fromkeys([*first, *module.vocabulary.languages])]
+
+    @property
     def decoding(self) -> Decoding:
         return self._captioner.models[0].module.decoding
 
     def describe(self, photographs: list[Image.Image], options: CaptionRequest) -> list[ImageCaptions]:
         """Return the captions of each photograph; called by one thread at a time."""
-        pipeline = self._pipeline(options.beam_size)
+        pipeline = self._pipeline(options.beam_size, options.language)
         pipeline.seed = self._captioner.seed if options.seed is None else options.seed
         with self._attention_mode(options.attention):
             return pipeline(photographs)
 
-    def _with_beam_size(self, beam_size: int | None) -> CaptioningPipeline:
-        """Return a pipeline of the same models with another beam size; their weights are shared."""
+    def _with_options(self, beam_size: int | None, language: str | None) -> CaptioningPipeline:
+        """Return a pipeline of the same models with another beam size and language; their weights are shared."""
         decoding = self.decoding
+        if language:
+            if language not in self.languages:
+                known = did_you_mean(clean(language), self.languages) if self.languages else "; leave language out"
+                raise RequestError(422, f"{self.name} does not write the language '{clean(language)}'{known}")
+            decoding = dataclasses.replace(decoding, language=language)
         if beam_size:
             if not isinstance(decoding, BeamSearch):
                 raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")

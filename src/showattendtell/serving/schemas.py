@@ -83,6 +83,9 @@ class CaptionRequest(BaseModel):
         Field(description="where hard attention looks; as in training by default. Ignored by other models."),
     ] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63, description="random seed")] = None
+    language: Annotated[
+        str | None, Field(max_length=20, description="language of the captions, for a model of several; see models")
+    ] = None
 
 
 class WordResponse(BaseModel):
@@ -175,6 +178,7 @@ class CaptionsResponse(BaseModel):
 class ModelInfo(BaseModel):
     name: str
     hard_attention: Annotated[bool, Field(description="whether the field attention has an effect")]
+    languages: Annotated[list[str], Field(description="values of the field language; empty for a model of one")]
 
 
 class ModelsResponse(BaseModel):

@@ -178,10 +178,11 @@ class EpochReport(Callback):
             best = f" (best {self._best:.{digits}f})" if metric == monitor else ""
             return f"{values[metric]:.{digits}f}{best}"
 
+        distinct = round(values["val/distinct_captions"])
         get_console().print(  # that of the progress bar, which is drawn again below the line
             f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
             f"{shown(NLL, 3)} in validation; BLEU-4 {shown(self._bleu4, 1)}, CIDEr {shown(CIDER, 1)}, "
-            f"{values['val/distinct_captions']:.0f} distinct captions; {time.monotonic() - self._started:.0f} s",
+            f"{distinct} distinct caption{'s' if distinct != 1 else ''}; {time.monotonic() - self._started:.0f} s",
             soft_wrap=True,
             highlight=False,
         )
@@ -330,7 +331,7 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
             maps = best.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
             seen = module.encoder.preprocessing.crop_box(*photograph.size)
             picture = draw_panel(photograph, words, maps, best.gates.float().cpu().numpy(), seen)
-        panels.append(ImagePanel(example.image, " ".join(words), references, picture))
+        panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
     return panels
 
 

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytorch_lightning as lightning
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from showattendtell.config.compose import PLAIN
 from showattendtell.config.entry_point import Choices
+from showattendtell.config.instantiate import build
+from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule, ReaderDataModule
 from showattendtell.datamodules.datasets import ImageBatch
@@ -20,10 +24,11 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.checkpoints import CARD, write_card
+from showattendtell.inference.checkpoints import CARD, read_vocabulary, write_card
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
+from showattendtell.losses.variational import VariationalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_figures
 from showattendtell.metrics.means import RunningMeans
@@ -34,6 +39,7 @@ from showattendtell.models.decoder import Decoder, LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
@@ -50,6 +56,8 @@ LOGGED_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty")
 ATTENTIONS: dict[str, Callable[[int, int], Attention]] = {
     "soft": SoftAttention,
     "hard": HardAttention,
+    "marginal": MarginalAttention,
+    "variational": VariationalAttention,
     "adaptive": AdaptiveAttention,
     "none": MeanAttention,
     "additive": partial(SoftAttention, gate="none"),
@@ -151,7 +159,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 attention = attention(region_dim, decoder.hidden_dim)
             self.captioner = Captioner(attention, decoder)
         if self.loss is None:
-            self.loss = HardLoss() if self.captioner.attention.stochastic else SoftLoss()
+            attention = self.captioner.attention
+            self.loss = (
+                VariationalLoss() if attention.variational else HardLoss() if attention.stochastic else SoftLoss()
+            )
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:
@@ -276,7 +287,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def predict_step(self, batch: ImageBatch, index: int, dataloader_idx: int = 0) -> dict[str, str]:
         """Return each image's caption by image name."""
         best = [captions[0].tokens for captions in self.generate(batch.images)]
-        return {name: " ".join(self.vocabulary.decode(tokens)) for name, tokens in zip(batch.names, best, strict=True)}
+        return {name: self.vocabulary.text(tokens) for name, tokens in zip(batch.names, best, strict=True)}
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")
@@ -330,6 +341,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         }
         names = {name: self.hparams[name] for name in ("attention", "decoder")}
         config = {"dataset": None, **reading, **{name: describe_call(part) for name, part in parts.items()}}
+        if not isinstance(self.vocabulary.tokenizer, PlainTokenizer):
+            config["tokenizer"] = self.vocabulary.tokenizer.settings()
         chosen = Choices({**names, "dataset": dataset.name}, [])
         return write_card(config, chosen, self.vocabulary, self.encoder, dataset)
 
@@ -339,7 +352,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             settings = {**checkpoint[CARD]["config"]["encoder"], "weights": "random"}
             settings.pop("_target_")
-            self.vocabulary = self.vocabulary or Vocabulary(checkpoint[CARD]["vocabulary"])
+            if self.vocabulary is None:
+                tokenizer = build(DictConfig(checkpoint[CARD]["config"].get("tokenizer", PLAIN)))
+                self.vocabulary = read_vocabulary(checkpoint[CARD], tokenizer, "the checkpoint")
             self.encoder = self.encoder or Encoder(**settings)
             self._build()
         elif rank() == 0:  # its sums cover all processes

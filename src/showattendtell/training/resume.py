@@ -17,19 +17,23 @@ from torch import Tensor
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import (
     MODEL,
+    PLAIN,
     compose,
     find_differences,
     model_differences,
     plain_settings,
+    to_plain,
     trained_with,
 )
 from showattendtell.config.entry_point import quoted
+from showattendtell.config.instantiate import build, build_vocabulary
 from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import LIMIT, check_recalled_command, check_targets, recalled, stored_arguments
 from showattendtell.config.validation import find_targets, sentence
+from showattendtell.data.languages import languages_of
 from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, load, read_checkpoint
+from showattendtell.inference.checkpoints import CARD, ENCODER, find_damage, load, read_checkpoint, read_vocabulary
 from showattendtell.inference.loading import find_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -38,6 +42,7 @@ from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED,
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
+from showattendtell.types import Dataset
 
 READING_FAULTS = (AttributeError, KeyError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
@@ -300,9 +305,26 @@ class InitialCheckpoint(NamedTuple):
     weights: Mapping[str, Tensor]
     differences: list[str]
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.card["vocabulary"])
+    def vocabulary(self, config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
+        """Return the vocabulary of the training that starts: the checkpoint's, with the words of the training captions
+        if `init_vocabulary` says so.
+
+        Raises:
+            UserError: tokenizer or languages differ.
+        """
+        theirs = {**PLAIN, **self.card["config"].get("tokenizer", {})}
+        if theirs != to_plain(config["tokenizer"]):
+            given = ", ".join(f"tokenizer.{name}={value}" for name, value in theirs.items())
+            raise UserError(f"{self.file} was trained with another tokenizer; give the same: {given}")
+        vocabulary = read_vocabulary(self.card, build(config["tokenizer"]), self.file)
+        if languages_of(dataset) != vocabulary.languages:
+            ours, before = (", ".join(each) or "one" for each in (languages_of(dataset), vocabulary.languages))
+            raise UserError(f"{self.file} was trained in other languages: {before}, and not {ours}; give the same")
+        if config["init_vocabulary"] == "checkpoint":
+            return vocabulary
+        if vocabulary.tokenizer.tokens is not None:
+            raise UserError("init_vocabulary=extended adds words, and this tokenizer has parts of words; leave it out")
+        return vocabulary.extended(build_vocabulary(config, dataset).words)
 
     def load_encoder(self, encoder: Encoder) -> None:
         """Load the checkpoint's encoder weights.

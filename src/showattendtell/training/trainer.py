@@ -64,10 +64,11 @@ def build_module(
     document frequencies of the reward."""
     captioner = build_captioner(settings, encoder.region_dim, len(vocabulary))
     loss = build(settings["loss"])
-    if captioner.attention.stochastic != loss.stochastic:
+    if any(getattr(captioner.attention, kind) != getattr(loss, kind) for kind in ("stochastic", "variational")):
         raise UserError(
             f"{type(captioner.attention).__name__} cannot be trained with {type(loss).__name__}: attention that "
-            "samples locations needs HardLoss, other attention SoftLoss; leave loss._target_ out"
+            "samples locations needs HardLoss, variational attention VariationalLoss, other attention SoftLoss; leave "
+            "loss._target_ out"
         )
     words_dropped = getattr(captioner.decoder, "word_dropout", None)
     if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
@@ -82,7 +83,7 @@ def build_module(
                 "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
                 "expectation"
             )
-        references = [[caption.words for caption in example.captions] for example in examples]
+        references = [[vocabulary.with_language(one) for one in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
         card[CARD]["rewards"] = self_critical.describe()
     return CaptioningModule(

@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 from showattendtell.types import Box
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.fonts import families, pillow_font, right_to_left
-from showattendtell.visualization.rendering import DARKEST, UNGATED
+from showattendtell.visualization.rendering import DARKEST, UNGATED, spaces_before
 from showattendtell.visualization.result_files import write_bytes
 
 MOST_COLUMNS = 6
@@ -53,15 +53,26 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
 
 
 def draw_heatmaps(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
+    photograph: Image.Image,
+    words: Sequence[str],
+    weights: np.ndarray,
+    gates: np.ndarray,
+    seen: Box,
+    path: Path,
+    caption: str = "",
 ) -> None:
     """Write the figure of `heatmap_figure` to a file."""
-    figure = heatmap_figure(photograph, words, weights, gates, seen)
+    figure = heatmap_figure(photograph, words, weights, gates, seen, caption)
     write_bytes(encode(figure, path.suffix), path, "output to another folder")
 
 
 def heatmap_figure(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
+    photograph: Image.Image,
+    words: Sequence[str],
+    weights: np.ndarray,
+    gates: np.ndarray,
+    seen: Box,
+    caption: str = "",
 ) -> Figure:
     """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
 
@@ -69,6 +80,7 @@ def heatmap_figure(
         weights: (T, rows, columns), T at least the number of words.
         gates: (T,) beta.
         seen: the part of the photograph that the encoder saw, in its pixels.
+        caption: the words as a sentence; by default they are joined by spaces.
     """
     small, seen = _shrink(photograph, seen, LONGEST_SIDE)
     rows = math.ceil((len(words) + 1) / MOST_COLUMNS)
@@ -77,7 +89,7 @@ def heatmap_figure(
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure = Figure(figsize=(panel[0] * columns, panel[1] * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
-    caption = " ".join(words)
+    caption = caption or " ".join(words)
     family = families(caption)
     figure.suptitle(caption, fontsize=13, fontfamily=family, parse_math=False)
     for axis in axes.flat:
@@ -116,7 +128,13 @@ def draw_panel(
 
 
 def draw_animation(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box, path: Path
+    photograph: Image.Image,
+    words: Sequence[str],
+    weights: np.ndarray,
+    gates: np.ndarray,
+    seen: Box,
+    path: Path,
+    caption: str = "",
 ) -> None:
     """Write a GIF or WebP, by the path's suffix, in an endless loop: the photograph, then each word with its map.
 
@@ -124,7 +142,7 @@ def draw_animation(
     """
     small, seen = _shrink(photograph, seen, ANIMATED_SIDE)
     font, frames = pillow_font(" ".join(words), LETTERS), []
-    placed, height = place_words(words, font, small.width)
+    placed, height = place_words(words, font, small.width, spaces_before(words, caption))
     if right_to_left(words):
         placed = [(word, small.width - x - font.getlength(word), y) for word, x, y in placed]
     for current in range(-1, len(words)):  # the photograph alone, then a frame for each word: later words are dimmed
@@ -146,16 +164,21 @@ def draw_animation(
 
 
 def place_words(
-    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int
+    words: Sequence[str], font: ImageFont.FreeTypeFont, width: int, spaced: Sequence[bool] = ()
 ) -> tuple[list[tuple[str, float, float]], int]:
     """Break the words into lines of at most `width` pixels, unless one word is wider.
+
+    Args:
+        spaced: whether there is a space before each word; by default before all.
 
     Returns:
         Each word with its upper left corner (x, y), and the total height.
     """
     x, y = float(MARGIN), float(MARGIN)
     placed: list[tuple[str, float, float]] = []
-    for word in words:
+    for number, word in enumerate(words):
+        if number and spaced and not spaced[number]:
+            x -= GAP
         if placed and x + font.getlength(word) > width - MARGIN:
             x, y = float(MARGIN), y + LINE
         placed.append((word, x, y))

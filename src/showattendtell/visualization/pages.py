@@ -4,6 +4,7 @@ process draws, and as an HTML page; without waiting for matplotlib."""
 import base64
 import math
 import signal
+import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -21,7 +22,7 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
+from showattendtell.visualization.rendering import DARKEST, UNGATED, fill, spaces_before
 from showattendtell.visualization.result_files import write_text
 
 AHEAD = 2
@@ -123,7 +124,7 @@ class ImageCaptions:
 
     def save(self, path: str | Path) -> None:
         """Draw the caption: a panel for each word as `.png`, or an animation as `.gif` or `.webp`."""
-        draw_picture(*self.as_drawn(), Path(path))
+        draw_picture(*self.as_drawn(), Path(path), self.caption)
 
     def as_drawn(self) -> tuple[Image.Image, tuple[str, ...], np.ndarray, np.ndarray, Box]:
         """Return the arguments of `heatmap_figure`: photograph, words, attention, gates, and `seen` in pixels."""
@@ -134,7 +135,7 @@ class ImageCaptions:
         from showattendtell.visualization.figures import encode
         from showattendtell.visualization.heatmaps import heatmap_figure
 
-        return encode(heatmap_figure(*self.as_drawn()))
+        return encode(heatmap_figure(*self.as_drawn(), self.caption))
 
     def __str__(self) -> str:
         return self.caption
@@ -176,11 +177,15 @@ def drawing() -> Iterator[Callable[..., None]]:
         process.shutdown(cancel_futures=True)
 
 
+PATH = 5
+"""Index of the path among the arguments of `draw_heatmaps`."""
+
+
 def draw_picture(*arguments: Any) -> None:
     """Call `draw_heatmaps` or, for a GIF or WebP, `draw_animation` with the same arguments."""
     from showattendtell.visualization.heatmaps import draw_animation, draw_heatmaps
 
-    draw = draw_heatmaps if arguments[-1].suffix == ".png" else draw_animation
+    draw = draw_heatmaps if arguments[PATH].suffix == ".png" else draw_animation
     draw(*arguments)
 
 
@@ -272,7 +277,14 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    helpers = {"encode_map": encode_map, "describe_word": describe_word, "zip": zip, "exp": math.exp, "unsure": UNSURE}
+    helpers = {
+        "encode_map": encode_map,
+        "describe_word": describe_word,
+        "spaces_before": spaces_before,
+        "zip": zip,
+        "exp": math.exp,
+        "unsure": UNSURE,
+    }
     captions = [
         [caption for entry in page.entries for caption in entry.outputs[model].captions]
         for model in range(len(page.models))
@@ -280,7 +292,7 @@ def render(page: Page, template: str = "page.html") -> str:
     common = [name for name in ORDERS if all(name in entry.measures for entry in page.entries)]
     orders = {name: ORDERS[name] for name in common} if template == "page.html" and len(page.entries) > 1 else {}
     gated = [any((one.gates[: len(one.words)] < UNGATED).any() for one in own) for own in captions]
-    return fill(template, page=page, orders=orders, gated=gated, darkest=DARKEST, **helpers)
+    return fill(template, page=page, note=page.note, orders=orders, gated=gated, darkest=DARKEST, **helpers)
 
 
 def encode_map(grid: np.ndarray) -> str:
@@ -289,9 +301,15 @@ def encode_map(grid: np.ndarray) -> str:
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
 
 
+ISOLATE, END_ISOLATE = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+"""Characters around a word from right to left, which leave the order of the words around it as it is."""
+
+
 def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box, log_prob: float) -> str:
     """Return where the model looked at a word, beta and p of the word as text, for readers who do not see the map."""
     beta = "" if gate is None else f", beta {gate:.2f}"
+    if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in word):
+        word = f"{ISOLATE}{word}{END_ISOLATE}"
     return f"{word}: {find_place(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
 
 

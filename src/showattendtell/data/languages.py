@@ -1,0 +1,128 @@
+"""Captions in other languages than English, in several of them, and of other tokenizers than the plain one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from showattendtell.data.assembly import map_captions
+from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer, tokenize
+from showattendtell.data.vocabulary import SPECIAL
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.settings import Text
+from showattendtell.types import Caption, Dataset, Example, Phrase
+
+Language = Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
+"""The code of a language, such as `en`, `zh` or `pt-BR`."""
+
+CaptionFiles = Text | Annotated[Mapping[Language, Text], Field(min_length=1)]
+"""A caption file, or the caption file of each language by its code."""
+
+
+def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Dataset:
+    """Read a data set with captions in one or several languages.
+
+    Args:
+        captions: a caption file, or one per language.
+        read: returns the data set with the captions of a file.
+
+    Returns:
+        The data set. Each image has the captions of all languages, and a note counts the images that lack one.
+    """
+    if isinstance(captions, str):
+        return read(captions)
+    read_sets = {language: _marked(read(file), language) for language, file in captions.items()}
+    first, *others = read_sets.values()
+    splits: dict[str, dict[str, Example]] = {name: {e.image: e for e in split} for name, split in first.splits.items()}
+    for other in others:
+        for name, split in other.splits.items():
+            known = splits.setdefault(name, {})
+            for example in split:
+                before = known.get(example.image)
+                both = example if before is None else before._replace(captions=before.captions + example.captions)
+                known[example.image] = both
+    merged = Dataset(first.name, {name: tuple(split.values()) for name, split in splits.items()})
+    notes = [note for language, one in read_sets.items() for note in _notes(language, one, merged)]
+    return merged._replace(notes=tuple(notes))
+
+
+def _marked(dataset: Dataset, language: str) -> Dataset:
+    return map_captions(dataset, lambda _, caption: caption._replace(language=language))
+
+
+def _notes(language: str, dataset: Dataset, merged: Dataset) -> list[str]:
+    """Return the notes of a language's data set, and one that counts the images without a caption in it."""
+    lacking = len(merged.examples()) - len(dataset.examples())
+    notes = [f"{language}: {note}" for note in dataset.notes]
+    return [*notes, f"{language}: images with captions in other languages only: {lacking:,}"] if lacking else notes
+
+
+def languages_of(dataset: Dataset) -> tuple[str, ...]:
+    """Return the languages of the training captions if there are several; empty for captions in one language."""
+    found = dict.fromkeys(caption.language for example in dataset.split("train") for caption in example.captions)
+    return tuple(found) if len(found) > 1 else ()
+
+
+def language_of(examples: Sequence[Example]) -> str:
+    """Return the language of captions; empty if they are in several, or if the data set does not say it."""
+    found = {caption.language for example in examples for caption in example.captions}
+    return found.pop() if len(found) == 1 else ""
+
+
+def in_language(dataset: Dataset, language: str) -> Dataset:
+    """Return the data set with the captions of one language, and without the images that have none.
+
+    Raises:
+        UserError: no image has captions in the language.
+    """
+    known = dict.fromkeys(caption.language for example in dataset.examples() for caption in example.captions)
+    if language not in known:
+        hint = did_you_mean(language, filter(None, known)) if any(known) else "; it does not name the language"
+        raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")
+    splits = {
+        name: tuple(example for each in split if (example := _only(each, language)).captions)
+        for name, split in dataset.splits.items()
+    }
+    return dataset._replace(splits=splits)
+
+
+def _only(example: Example, language: str) -> Example:
+    return example._replace(captions=tuple(one for one in example.captions if one.language == language))
+
+
+def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
+    """Return the data set with captions in the tokens of a tokenizer. A phrase is at the first token of its noun."""
+    if isinstance(tokenizer, PlainTokenizer):  # as all readers do
+        return dataset
+
+    def change(_: Example, caption: Caption) -> Caption:
+        plain = caption.plain or caption.words
+        words = tokenizer.tokenize(caption.written or " ".join(plain))
+        phrases = _moved(caption.phrases, words, tokenizer) if caption.phrases else ()
+        return caption._replace(words=words, plain=plain, phrases=phrases)
+
+    return map_captions(dataset, change)
+
+
+def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """Train a tokenizer on the training captions. Return their tokens and their languages, for `Vocabulary.build`.
+
+    Args:
+        size: V, special words included.
+    """
+    languages = languages_of(dataset)
+    train = dataset._replace(splits={"train": dataset.split("train")})
+    sentences = (caption.written for example in train.examples() for caption in example.captions)
+    tokenizer.train(sentences, size - len(SPECIAL) - len(languages))
+    captions = [caption.words for example in tokenized(train, tokenizer).examples() for caption in example.captions]
+    return captions, languages
+
+
+def _moved(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:
+    """Return phrases whose nouns are indices of plain words, with indices of these tokens."""
+    num_plain = [len(tokenize(tokenizer.detokenize(words[: number + 1]))) for number in range(len(words))]
+    places = {
+        phrase.noun: next((n for n, num in enumerate(num_plain) if num > phrase.noun), None) for phrase in phrases
+    }
+    moved = ((phrase, places[phrase.noun]) for phrase in phrases)
+    return tuple(phrase._replace(noun=place) for phrase, place in moved if place is not None)

@@ -1,0 +1,67 @@
+"""The language of generated captions, and constraints in the tokens of other tokenizers."""
+
+import pytest
+
+from showattendtell.data.tokenizers import SubwordTokenizer, WordTokenizer
+from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK, Vocabulary
+from showattendtell.datamodules.datasets import PackedBoxes
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.errors import UserError
+from showattendtell.types import Box, Caption, Phrase
+
+JOINT = Vocabulary([*SPECIAL, "<en>", "<zh>", "dog", "狗", "跑"], WordTokenizer(), ["en", "zh"])
+
+
+def subwords() -> Vocabulary:
+    tokenizer = SubwordTokenizer()
+    tokenizer.train(["Ein Hund", "Ein Hund", "Ein Mann"], 20)
+    return Vocabulary.build([], 30, tokenizer)
+
+
+def test_the_first_token_is_the_language_and_no_other_one_is():
+    constraints = BeamSearch(language="zh", prefix="狗", min_length=2, allow_unk=False).in_tokens(JOINT)
+    assert constraints.prefix == (5, JOINT.ids["狗"])
+    assert set(constraints.never) == {PAD, START, UNK, 4, 5}
+    assert constraints.min_length == 3
+
+
+def test_without_a_language_the_model_chooses():
+    constraints = BeamSearch().in_tokens(JOINT)
+    assert (constraints.prefix, constraints.never) == ((), (PAD, START))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [(JOINT, "does not write 'de'; known are en, zh"), (Vocabulary([*SPECIAL, "dog"]), "it has one language")],
+)
+def test_an_unknown_language_is_reported(vocabulary: Vocabulary, message: str):
+    with pytest.raises(UserError, match=message):
+        BeamSearch(language="de").in_tokens(vocabulary)
+
+
+def test_a_result_names_the_language_only_if_one_is_chosen():
+    assert "language" not in BeamSearch().describe()
+    assert BeamSearch(language="zh").describe()["language"] == "zh"
+
+
+def test_a_prefix_may_have_several_tokens_a_word():
+    vocabulary = subwords()
+    tokens = BeamSearch(prefix="Ein Mund").in_tokens(vocabulary).prefix
+    assert vocabulary.text(tokens) == "Ein Mund"
+    assert len(tokens) > 2
+
+
+def test_a_required_word_is_one_token():
+    vocabulary = subwords()
+    assert BeamSearch(required=["Hund"]).in_tokens(vocabulary).required == (vocabulary.ids["▁Hund"],)
+    with pytest.raises(UserError, match="required: 'Hand' is . tokens of the model, and only one can be required"):
+        BeamSearch(required=["Hand"]).in_tokens(vocabulary)
+    with pytest.raises(UserError, match="prefix: the model does not know the word '<unk>'"):
+        BeamSearch(prefix="Ein Tor").in_tokens(vocabulary)
+
+
+def test_boxes_are_at_the_tokens_of_their_words():
+    caption = Caption(("a", "dog"), (Phrase(1, (Box(0, 0, 1, 1),)),), language="en")
+    [(place, boxes)] = PackedBoxes([caption], JOINT.offset).of_caption(0)
+    assert JOINT.encode(caption.words, "en")[place] == JOINT.ids["dog"]
+    assert boxes.tolist() == [[0, 0, 1, 1]]
