@@ -45,6 +45,7 @@ PARTS = [
     "attention.sharpness=3",
     "decoder._target_=mylab.decoder.GRUDecoder",
     "encoder._target_=mylab.encoder.UnitEncoder",
+    "tokenizer._target_=mylab.tokenizer.HyphenTokenizer",
     "data._target_=mylab.data.FewCaptions",
     "data.captions_per_image=2",
     "cache=own",  # regions of another encoder
