@@ -20,6 +20,7 @@ BUDGETS = {
     "training_step": 145,
     "growth": 100,
     "output_layer": 15,
+    "latent_attention": 60,
     "gpu_step": 5,
     "generation": 60,
     "extraction": 45,

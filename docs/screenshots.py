@@ -1,9 +1,9 @@
-"""Make the screenshots of the pages that pages.md and serve.md show; takes about 10 minutes on two cores.
+"""Make the screenshots of all pages, and the heatmap of the README; takes about 10 minutes on two cores.
 
 python docs/screenshots.py [FOLDER]       FOLDER keeps the runs, and is reused; by default a temporary one
 
-Needs a Chromium: that of the system, or that of `playwright install chromium`. Each picture has a page at widths of
-1280 and 390 pixels, in light or in dark colours.
+Needs a Chromium: that of the system, or that of `playwright install chromium`. Each screenshot shows a page at widths
+of 1280 and 390 pixels, in light or in dark colours.
 """
 
 import re
@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/figures"
-EXAMPLES = ROOT / "src/showattendtell/serving/examples"
+EXAMPLES = ROOT / "src/showattendtell/visualization/examples"
 PHOTOGRAPHS = [*(EXAMPLES / name for name in ("skater.jpg", "riders.jpg", "dog.jpg")), FIGURES / "bird.jpg"]
 """All are licensed CC BY 2.0; serve.md names their sources."""
 
@@ -33,20 +33,27 @@ COMMANDS = [
     ["evaluate", "checkpoint=runs/hard/best.ckpt"],
     ["report", "runs=runs", "output=table.html"],
     ["caption", f"images=[{','.join(map(str, PHOTOGRAPHS))}]", "formats=[html]", "output=photographs"],
+    ["caption", f"images={FIGURES}/skater.jpg", "formats=[html,png]", "output=photograph"],
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
     ["train", "-m", "sweep=shapes", *SEARCH],
+    ["report", "study=studies/flickr8k_soft"],
 ]
 PAGES = {
     "caption": "photographs/index.html",
+    "single": "photograph/index.html",
     "compare": "compare.html",
     "table": "table.html",
     "search": "runs/shapes-study/report.html",
+    "study": "studies/flickr8k_soft/report.html",
 }
 """Names of the screenshots, and the pages that the commands write. The server's page is `serve`."""
 
+STUDY = ROOT / "docs/studies/flickr8k_soft"
+HEATMAP = "photograph/skater.png"
+
 WIDTHS = (1280, 390)
 HEIGHT = 900
-HEIGHTS = {"search": 1700, "table": 420}
+HEIGHTS = {"search": 1900, "study": 1900, "table": 460}
 GAP = 20
 QUALITY = 78
 
@@ -71,6 +78,8 @@ def take(browser: Browser, address: str, name: str) -> None:
             viewport = {"width": width, "height": height}
             page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
             page.goto(address)
+            if name == "caption" and page.locator("[name=order]").is_visible():
+                page.locator("[name=order]").select_option("confidence")
             show_a_word(page)
             both.paste(Image.open(BytesIO(page.screenshot())), (left, 0))
             page.close()
@@ -78,20 +87,27 @@ def take(browser: Browser, address: str, name: str) -> None:
 
 
 def show_a_word(page: Page) -> None:
-    """Caption an example on the server's page; then show the map of the second word of the first photograph."""
+    """Caption an example on the server's page; then show the map of a word of the first photograph: the second word
+    of a caption, or the longest that all models have."""
     if page.locator("[data-example]").count():
         page.locator("[data-example]").first.click()
         page.locator(".word").first.wait_for(timeout=60_000)
     if page.locator(".word").count():
-        page.locator(".word").nth(1).focus()
+        captions = page.locator(".card").first.locator(".caption").all()
+        first, *others = [caption.locator(".word").all_inner_texts() for caption in captions]
+        common = set(first).intersection(*others)
+        number = first.index(max(sorted(common), key=len)) if others and common else 1
+        page.locator(".word").nth(number).focus()
         page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(500)
 
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(STUDY, folder / "studies" / STUDY.name, dirs_exist_ok=True)
     for command in COMMANDS:
         run(command, folder)
+    Image.open(folder / HEATMAP).convert("RGB").save(FIGURES / "skater-heatmap.webp", quality=QUALITY, method=6)
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
     serving = [sys.executable, "-m", "showattendtell.serve", "port=0"]
     with (

@@ -92,8 +92,8 @@ def test_the_wheel_holds_every_module_template_and_yaml_and_nothing_else(wheel: 
     assert "showattendtell/visualization/templates/page.html" in templates
     models = {f"showattendtell/shipped/{file.parent.name}/{file.name}" for file in sources("shipped/*/*")}
     assert "showattendtell/shipped/flickr8k_soft/model.safetensors" in models
-    examples = {f"showattendtell/serving/examples/{file.name}" for file in sources("serving/examples/*")}
-    assert "showattendtell/serving/examples/dog.jpg" in examples
+    examples = {f"showattendtell/visualization/examples/{file.name}" for file in sources("visualization/examples/*")}
+    assert "showattendtell/visualization/examples/dog.jpg" in examples
     assert inside == modules | templates | conf | models | examples
 
 

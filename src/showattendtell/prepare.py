@@ -13,11 +13,13 @@ def main(config: DictConfig) -> None:
     from showattendtell.data.assembly import check_up
     from showattendtell.data.languages import tokenized
     from showattendtell.runtime.files import LOCK, file_lock
+    from showattendtell.training.resume import find_initial_checkpoint
     from showattendtell.visualization.figures import draw_data_sheet
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)
-    vocabulary = build_vocabulary(config, dataset)
+    origin = find_initial_checkpoint(config)
+    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     print_notes(check_up(dataset))

@@ -32,9 +32,10 @@ def main(config: DictConfig) -> None:
     paths = [writable(Path(file), EARLIER[Path(file).suffix]) for file in files]
     results = find_results([config.runs] if isinstance(config.runs, str) else config.runs, config.split)
     overview = compare(results, config.columns, with_paper=config.paper)
+    for path in paths:  # before standard output, which a pipe may close
+        write_table(overview, path)
     print_overview(overview)
     for path in paths:
-        write_table(overview, path)
         print(f"written to {path}")
     return None
 

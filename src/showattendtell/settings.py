@@ -14,6 +14,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 ImageLength = Annotated[int, Field(gt=0, le=2048)]
 Text = Annotated[str, Field(min_length=1)]
+ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
 MAY_DIFFER = {
     *("cache", "dataset.root", "data.num_workers", "features.workers", "logger", "checkpoint_interval_minutes"),

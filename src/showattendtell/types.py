@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from showattendtell.errors import UserError, did_you_mean
 
@@ -209,27 +209,43 @@ class OutputFeatures(NamedTuple):
     matrix: Tensor
     bias: Tensor
 
+    def select(self, words: Tensor) -> OutputFeatures:
+        """Return the inputs of some words, from their indices or a mask."""
+        return self._replace(values=self.values[words])
+
+    def without(self, tokens: tuple[int, ...]) -> OutputFeatures:
+        """Return the inputs with p = 0 for these tokens."""
+        bias = self.bias.clone()
+        bias[list(tokens)] = -math.inf
+        return self._replace(bias=bias)
+
+    def logits(self) -> Tensor:
+        """Return the logits of the words, (N, V)."""
+        return self.values @ self.matrix.T + self.bias
+
 
 class CaptionerOutput(NamedTuple):
     """Output of the captioner for given captions (teacher forcing).
 
-    output_features  output-layer inputs of the captions' N words
+    output_features  output-layer inputs of the captions' N words: `OutputFeatures`, or those of a mixture over regions
     places           (N,) indices of these words among the B * T steps; the others are padding, with weights and gates 0
     weights          (B, T, L) alpha, which sums to 1 at every step
     gates            (B, T) beta, between 0 and 1
     sample           the locations sampled by hard attention
+    log_q            (N, L) log q of variational attention's inference network
     """
 
-    output_features: OutputFeatures
+    output_features: Any
     places: Tensor
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
+    log_q: Tensor | None = None
 
     @property
     def logits(self) -> Tensor:
         """Logits of the words (N, V), computed at every access."""
-        return self.output_features.values @ self.output_features.matrix.T + self.output_features.bias
+        return self.output_features.logits()
 
     def at_steps(self, values: Tensor) -> Tensor:
         """Return values of the words (N, ...) at their steps (B, T, ...), 0 elsewhere."""

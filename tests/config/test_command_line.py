@@ -111,6 +111,7 @@ def test_a_wrong_word_on_the_command_line_is_reported_in_a_sentence(line: str, s
                 "decoding.beam_size=0 should be greater than 0",
             ),
             ("evaluate", ["checkpoint=best.ckpt", "dataset.rot=x"], "dataset.rot; did you mean 'root'"),
+            ("evaluate", ["checkpoint=best.ckpt", "dataset=custom"], "that of the checkpoint; .* use caption and then"),
             ("evaluate", ["checkpoint=best.ckpt", "dataset.skip_unreadable=maybe"], "dataset.skip_unreadable=maybe"),
             ("average", ["checkpoint=[a.ckpt,b.ckpt]", "output=null"], "output=null should be a text$"),
             (

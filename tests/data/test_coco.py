@@ -86,7 +86,7 @@ def test_the_texts_may_stand_in_the_folder_of_the_annotations(root: Path):
 
 def test_an_image_that_is_not_in_its_folder_is_reported(root: Path):
     (root / "val2014" / name(3)).rename(root / "train2014" / name(3))
-    with pytest.raises(UserError, match=rf"1 image is in the splits but not on disk, .* {root}/val2014/{name(3)}; add"):
+    with pytest.raises(UserError, match=rf"1 image is captioned but not on disk, .* {root}/val2014/{name(3)}; add"):
         read_coco(str(root))
     assert read_coco(str(root), skip_unreadable=True).splits["val"] == ()
 

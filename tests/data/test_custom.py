@@ -221,11 +221,11 @@ def test_broken_images_of_a_folder_with_texts_are_still_named(root: Path):
 def test_a_missing_image_is_passed_over_where_that_is_allowed(root: Path):
     write_csv(root, SAID, SPLITS)
     (root / "images" / "b.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 image is in the splits but not on disk, the first is .*images/b.jpg"):
+    with pytest.raises(UserError, match=r"1 image is captioned but not on disk, .*images/b.jpg; "):
         read_custom(str(root))
     dataset = read_custom(str(root), skip_unreadable=True)
     assert names(dataset)["train"] == ["sub/a.jpg"]
-    assert dataset.notes == ("1 image is in the splits but not on disk and skipped: b.jpg",)
+    assert dataset.notes == ("1 image is captioned but not on disk and skipped: b.jpg",)
 
 
 def documented() -> dict[str, str]:

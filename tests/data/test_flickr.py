@@ -125,7 +125,7 @@ def test_a_missing_split_list_is_reported(root: Path):
 
 def test_a_listed_image_that_is_not_on_disk_is_reported(root: Path):
     (root / "images" / "2_b.jpg").unlink()
-    with pytest.raises(UserError, match=r"1 image is in the splits but not on disk, the first is .*2_b.jpg"):
+    with pytest.raises(UserError, match=r"1 image is captioned but not on disk, the first is .*2_b.jpg"):
         read_flickr8k(str(root))
 
 
@@ -144,7 +144,7 @@ def test_an_absent_image_is_passed_over_with_a_note_where_that_is_allowed(root: 
     dataset = read_flickr8k(str(root), **allowed)
     assert names(dataset) == {**SPLITS, "train": ["1_a.jpg", "3_c.jpg"]}
     [note] = dataset.notes
-    assert note == "1 image is in the splits but not on disk and skipped: 2_b.jpg"
+    assert note == "1 image is captioned but not on disk and skipped: 2_b.jpg"
 
 
 def test_an_absent_image_that_is_on_disk_after_all_is_used(root: Path):
@@ -221,6 +221,7 @@ def test_flickr30k_without_its_lists_is_reported_of_karpathy_s_splits(tmp_path: 
 SHARED_30K = FOLDER.with_name("flickr30k")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED_30K.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
 def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path):
     """Of its images only those are here that are Flickr8k's, which are `NUMBER_HASH.jpg` there."""
@@ -233,7 +234,7 @@ def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path
     counts = {split: len(examples) for split, examples in dataset.splits.items()}
     assert counts == {"train": 7559, "val": 247, "test": 284}
     [missing] = dataset.notes  # none of captions that Entities lacks
-    assert missing.startswith("23,693 images are in the splits but not on disk and skipped: ")
+    assert missing.startswith("23,693 images are captioned but not on disk and skipped: ")
     assert {len(example.captions) for example in dataset.examples()} == {5}
     flickr8k = {
         image_number(example.image): example for example in read_flickr8k(str(FOLDER), absent=ABSENT).examples()
@@ -241,5 +242,5 @@ def test_the_real_flickr30k_has_its_splits_and_five_captions_each(tmp_path: Path
     shared = [(e, flickr8k[image_number(e.image)]) for e in dataset.examples() if image_number(e.image) in flickr8k]
     alike = [{c.words for c in ours.captions} & {c.words for c in theirs.captions} for ours, theirs in shared]
     assert len(list(filter(None, alike))) > 0.95 * 7999
-    with pytest.raises(UserError, match=r"23,693 images are in the splits but not on disk"):
+    with pytest.raises(UserError, match=r"23,693 images are captioned but not on disk"):
         read_flickr30k(str(tmp_path))

@@ -133,6 +133,7 @@ def test_the_end_of_the_last_plain_line_is_no_image(tmp_path: Path, text: str):
         'image,caption\na.jpg,A dog .\na.jpg,"A dog , and a cat ."\nb.jpg,\n',
         "number\timage\tcaption\n1\ta.jpg\tA dog .\n2\ta.jpg\tA dog , and a cat .\n3\tb.jpg\t\n",
         'caption;image\n"A dog .";a.jpg\n"A dog , and a cat .";a.jpg\n;b.jpg\n',
+        'file,caption,log_prob\na.jpg,A dog .,-1\na.jpg,"A dog , and a cat .",-2\nb.jpg,,-3\n',
         '"image", "caption"\r\n"a.jpg", "A dog ."\r\n\r\n"a.jpg", "A dog , and a cat ."\r\n"b.jpg", ""\r\n',
     ],
 )
@@ -146,7 +147,7 @@ def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path):
     assert read_table(path).captions == {"a.jpg": ['A "stop"\nsign .']}
 
 
-@pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,text", "file,caption", "image caption", ""])
+@pytest.mark.parametrize("header", ["a.jpg,A dog .", "image,text", "photo,caption", "image caption", ""])
 def test_a_table_without_its_columns_is_reported(tmp_path: Path, header: str):
     path = write(tmp_path / "captions.csv", f"{header}\nb.jpg,Two cats .\n")
     with pytest.raises(UserError, match=rf"captions.csv, line 1: expected .* image and caption, got '{header}'"):
@@ -171,6 +172,11 @@ def test_json_lines_have_a_caption_or_several(tmp_path: Path):
     lines = ['{"image": "a.jpg", "caption": "A dog ."}', "", '{"image_id": 7, "captions": ["Two cats .", "Cats ."]}']
     path = write(tmp_path / "captions.jsonl", "\n".join([*lines, '{"image": "a.jpg", "caption": "It barks !"}']))
     assert read_json_lines(path).captions == {"a.jpg": ["A dog .", "It barks !"], "7": ["Two cats .", "Cats ."]}
+
+
+def test_json_lines_of_the_caption_command_name_files(tmp_path: Path):
+    path = write(tmp_path / "captions.jsonl", '{"file": "holiday/a.jpg", "caption": "a dog", "confidence": 0.5}\n')
+    assert read_json_lines(path).captions == {"holiday/a.jpg": ["a dog"]}
 
 
 @pytest.mark.parametrize(

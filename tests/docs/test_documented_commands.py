@@ -8,6 +8,7 @@ import pytest
 from documentation import PAGES, ROOT, Documented, as_settings, mentioned, read, typed
 from example_folder import write_module
 from not_run import REASONS, reason
+from slow_cases import slow_after
 
 from showattendtell.config.command_line import check_command
 
@@ -19,7 +20,12 @@ def lines(commands: Iterable[Documented]) -> list[str]:
     return sorted({command.line for command in commands})
 
 
-@pytest.mark.parametrize("line", lines(command for command in [*TYPED, *MENTIONED] if read(command.line)))
+COMMANDS = lines(command for command in [*TYPED, *MENTIONED] if read(command.line))
+SWEEPS = [line for line in COMMANDS if " -m showattendtell.train -m " in line]
+"""Every value of a sweep is composed, which takes a second."""
+
+
+@pytest.mark.parametrize("line", [*(line for line in COMMANDS if line not in SWEEPS), *slow_after(5, SWEEPS)])
 def test_a_command_of_the_documentation_is_one_and_takes_what_it_is_given(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -63,10 +63,15 @@ def as_run(graph: Graph, program: Any, way: str) -> Any:
 ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
 
 
-WAYS = [pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], KINDS[-2]) else pytest.mark.slow) for kind in KINDS]
+MARGINAL = ("marginal", "lstm")
+
+WAYS = [
+    pytest.param(*kind, "torch", marks=[] if kind in (KINDS[0], MARGINAL, KINDS[-2]) else pytest.mark.slow)
+    for kind in KINDS
+]
 WAYS += [
     pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, pytest.mark.slow])
-    for kind in dict.fromkeys([*KINDS[::3], *KINDS[-2:]])
+    for kind in dict.fromkeys([*KINDS[::3], MARGINAL, *KINDS[-2:]])
 ]
 
 
@@ -91,7 +96,9 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 
 
 @pytest.mark.parametrize(
-    "kind", slow_after(1, [["soft", "lstm", D, 3], ["cross", "transformer", D, 21]]), ids=["soft", "transformer"]
+    "kind",
+    slow_after(1, [["soft", "lstm", D, 3], [*MARGINAL, D, 3], ["cross", "transformer", D, 21]]),
+    ids=["soft", "marginal", "transformer"],
 )
 @pytest.mark.parametrize("way", ["torch", ONNX])
 @torch.no_grad()

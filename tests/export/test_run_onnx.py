@@ -16,8 +16,8 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import assess
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.export.formats import describe_calibration
 from showattendtell.export.graphs import InitGraph, StepGraph
+from showattendtell.export.loading import describe_calibration
 from showattendtell.export.run_onnx import assess as script_assess
 from showattendtell.export.run_onnx import beam_search, preprocess
 from showattendtell.inference.confidence import principal_directions

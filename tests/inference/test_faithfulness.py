@@ -106,8 +106,9 @@ def test_one_word_is_scored_as_in_the_whole_caption():
             torch.testing.assert_close(one[:, 0], whole[:, word], atol=1e-5, rtol=1e-5)
 
 
-def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros():
-    captioner = small_captioner()
+@pytest.mark.parametrize("attention", ["soft", "marginal", "marginal, step"])
+def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros(attention: str):
+    captioner = small_captioner(attention)
     for parameter in captioner.parameters():
         parameter.data *= 0.3  # nearly linear: a few steps are exact enough
     maps = gradient_maps(captioner, REGIONS, TOKENS, 2)
@@ -117,8 +118,9 @@ def test_integrated_gradients_sum_to_the_difference_to_an_image_of_zeros():
     assert maps[INTEGRATED].sum() == pytest.approx(ends[1] - ends[0], abs=1e-3)
 
 
-def test_gradient_times_input_is_that_of_finite_differences():
-    captioner, step = small_captioner(), 1e-2
+@pytest.mark.parametrize("attention", ["soft", "marginal"])
+def test_gradient_times_input_is_that_of_finite_differences(attention: str):
+    captioner, step = small_captioner(attention), 1e-2
     maps, places = gradient_maps(captioner, REGIONS, TOKENS, 1), torch.arange(9).unsqueeze(0)
     for region in (0, 4):
         scaled = []

@@ -61,6 +61,14 @@ def test_an_image_is_one_whether_it_is_called_by_its_name_or_its_number(written:
     assert (corpus.images, corpus.hypotheses[WRITTEN]) == (["a.jpg", "b.jpg"], ["a dog", "cats"])
 
 
+def test_an_image_is_one_whether_it_is_called_by_its_name_or_its_path():
+    people = captions({"a.jpg": ["A dog ."], "rome/a.jpg": ["A cat ."], "b.jpg": ["Two cats ."]})
+    corpus = matched(captions({"photos/rome/a.jpg": "cat", "/photos/a.jpg": "dog", "b.jpg": "cats"}), people)
+    assert corpus.hypotheses[WRITTEN] == ["dog", "cat", "cats"]
+    with pytest.raises(UserError, match=r"captions 1 image \(photos/ra\.jpg\) that the references do not have"):
+        matched(captions({"photos/ra.jpg": "cat"}), people)
+
+
 def test_several_reference_files_are_put_together():
     first, second = captions({"a.jpg": "A dog ."}), captions({"5": "It barks !", "7": "Two cats ."}, aliases=NUMBERED)
     written = captions({"a.jpg": "a dog", "b.jpg": "cats"})

@@ -148,6 +148,7 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
 
 
+@pytest.mark.slow
 def test_an_unknown_word_is_never_in_a_caption(
     run: Run, checkpoint: Path, altered: Callable[..., Path], album: Path, folder: Path
 ):

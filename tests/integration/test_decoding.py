@@ -17,6 +17,7 @@ def evaluated(run: Run, folder: Path, *settings: str) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: Path, folder: Path):
     alone = evaluated(run, folder, f"checkpoint={checkpoint}")
     together = evaluated(run, folder, f"checkpoint=[{checkpoint},{checkpoint}]")
@@ -32,6 +33,7 @@ def pixels(run: Run, checkpoint: Path, folder: Path) -> dict[str, Any]:
     return evaluated(run, folder, f"checkpoint={checkpoint}", "decoding.mirrored=true")
 
 
+@pytest.mark.slow
 def test_mirror_images_are_read(checkpoint: Path, folder: Path, pixels: dict[str, Any]):
     files = {example.image: example.path for example in held_out(folder)}
     captioner = load(checkpoint, device="cpu", mirrored=True, allow_unk=True)
@@ -81,7 +83,8 @@ def test_sampling_draws_the_same_captions_from_the_same_seed(run: Run, checkpoin
     assert (first["decoding"]["method"], first["decoding"]["top_p"]) == ("Sampling", 0.9)
 
 
-@pytest.mark.parametrize("decoding", slow_after(1, ["consensus", "greedy", "beam", "diverse", "sample"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("decoding", ["consensus", "greedy", "beam", "diverse", "sample"])
 def test_every_caption_keeps_the_rules_that_the_user_gives(run: Run, checkpoint: Path, folder: Path, decoding: str):
     rules = ["decoding.prefix='A blue'", "decoding.required=[star]", "decoding.forbidden=[red]"]
     result = evaluated(run, folder, f"checkpoint={checkpoint}", f"decoding={decoding}", *rules)
@@ -106,7 +109,7 @@ def test_all_captions_of_an_image_are_printed_best_first(run: Run, checkpoint: P
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
-        2,
+        1,
         [
             (["decoding.required=[unicorn]"], ["required", "does not know the word 'unicorn'"]),
             (["decoding=diverse", "decoding.beam_size=4"], ["beam_size=4 cannot be divided into groups=3"]),

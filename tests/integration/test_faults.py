@@ -15,7 +15,7 @@ from slow_cases import slow_after
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
-        2,
+        1,
         [
             (["split=tst"], ["tst", "'test'"]),
             (["output=file/result.json"], ["file/result.json", "cannot be written"]),
@@ -35,7 +35,7 @@ def test_a_fault_of_evaluation_is_reported(
 @pytest.mark.parametrize(
     "command",
     slow_after(
-        3,
+        2,
         [
             ["evaluate", "metrics=[bleu]", "output=model.ckpt"],
             ["evaluate", "metrics=[attention]", "output=other.json"],
@@ -121,7 +121,7 @@ def test_a_fault_of_captioning_is_reported(
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
-        3,
+        2,
         [
             (["optimizer.lr=-1"], ["optimizer", "-1"]),
             (["augment=flip"], ["augment", "encoder.trainable=true"]),

@@ -123,6 +123,7 @@ def test_runs_continue_at_once_and_next_to_failing_ones(
         assert said(runs[light_command.BROKEN]).endswith(f"\n{ENDS[light_command.BROKEN]}\n")
 
 
+@pytest.mark.slow
 def test_runs_in_turn_continue_after_one_that_failed_in_another_batch(tmp_path: Path):
     done = sweep(tmp_path, "seed=8,2,9", "hydra.sweeper.max_batch_size=1")
     assert done.returncode == 2

@@ -116,7 +116,7 @@ def test_each_of_several_checkpoints_has_its_own_captions(
 @pytest.mark.parametrize(
     ("command", "settings", "words"),
     slow_after(
-        3,
+        1,
         [
             ("caption", ["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
             ("caption", ["images=blank.png", "names=[a,b]"], ["names=a,b must have a different name for each model"]),

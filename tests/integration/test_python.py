@@ -106,6 +106,7 @@ def test_the_script_of_the_documentation_runs_as_it_stands(
     assert len(FLICKR.splitlines()) < 40
 
 
+@pytest.mark.slow
 def test_training_resumes_in_mid_epoch_with_the_same_weights(tmp_path: Path, cache: Path, encoder: Encoder):
     def keep() -> ModelCheckpoint:
         return ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
@@ -244,6 +245,7 @@ def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):
         CaptioningModule.load_from_checkpoint(tmp_path / "best.ckpt")
 
 
+@pytest.mark.slow
 def test_an_attention_of_your_own_is_trained_and_named_again_for_loading(tmp_path: Path, cache: Path, encoder: Encoder):
     names: dict[str, Any] = {"__name__": "mine"}
     exec(OWN, names)

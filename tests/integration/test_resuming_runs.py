@@ -79,6 +79,7 @@ def test_a_scheduler_that_stops_all_processes_of_a_run_does_not_lose_the_step(
     assert_same_end(uninterrupted, folder / "runs/group")
 
 
+@pytest.mark.slow
 def test_a_run_does_not_continue_with_other_settings(run: Run, killed: Path):
     before = {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()}
     assert_error(run("train", "resume=runs/killed", "optimizer.lr=0.5"), "runs/killed", "optimizer.lr=0.5 instead of")
@@ -86,6 +87,7 @@ def test_a_run_does_not_continue_with_other_settings(run: Run, killed: Path):
     assert {file: file.read_bytes() for file in killed.rglob("*") if file.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_run_does_not_continue_with_other_captions(run: Run, killed: Path, folder: Path):
     """The settings are the same, and what they lead to is not."""
     content = torch.load(killed / "last.ckpt", weights_only=True)

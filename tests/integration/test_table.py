@@ -2,6 +2,8 @@
 
 import json
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,13 @@ def test_runs_of_two_seeds_become_one_row(run: Run, results: Path, folder: Path)
     assert done.err == ""
 
 
+def test_the_table_is_written_though_nobody_reads_standard_output(results: Path, folder: Path):
+    command = f"{sys.executable} -m showattendtell.report tabled output=out/unread.md | true"
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+    assert (folder / "out/unread.md").read_text().startswith("| data ")
+    assert done.stderr == ""
+
+
 def test_a_place_may_be_called_as_it_likes(run: Run, results: Path, folder: Path):
     assert_done(run("report", "tabled/an odd, [name]=2", "output=out/one.json", "columns=[bleu4]"))
     [[row]] = [block["rows"] for block in json.loads((folder / "out/one.json").read_text())["blocks"]]
@@ -64,7 +73,7 @@ def test_the_papers_rows_stand_next_to_a_result_on_its_data(run: Run, results: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     slow_after(
-        3,
+        2,
         [
             ([], ["runs is not set"]),
             (["nowhere"], ["nowhere does not exist"]),

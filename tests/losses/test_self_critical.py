@@ -16,6 +16,7 @@ from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import Batch
 
@@ -31,7 +32,8 @@ BATCH = Batch(REGIONS, torch.tensor([0, 0, 1]), torch.tensor([[4, EOS], [5, EOS]
 def tiny(attention: str, **settings: object) -> Captioner:
     """Random weights, in training, with dropout that would be seen."""
     torch.manual_seed(3)
-    kind = SoftAttention if attention == "soft" else partial(HardAttention, **settings)
+    kinds = {"soft": SoftAttention, "marginal": MarginalAttention, "hard": partial(HardAttention, **settings)}
+    kind = kinds[attention]
     captioner = Captioner(
         kind(D, N, score=partial(AdditiveScore, width=3)),
         LSTMDecoder(len(VOCABULARY), D, embedding_dim=3, hidden_dim=N, dropout=0.5),
@@ -94,6 +96,7 @@ def estimate(captioner: Captioner, owner: SelfCriticalLoss, batches: int) -> Est
 
 CAPTIONERS = {
     "soft": ("soft", {}),
+    "marginal": ("marginal", {}),
     "hard": ("hard", {"inference_mode": "sample"}),
     "hard, expectation": ("hard", {"inference_mode": "expectation"}),
 }

@@ -6,17 +6,14 @@ from itertools import product
 
 import pytest
 from repository import SHARED
+from slow_cases import slow_after
 
 from showattendtell.metrics.bootstrap import corpus_figures
 from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
 GOLDENS = SHARED / "goldens" / "coco-test"
-QUICK = {("a", "whitespace"), ("c", "ptb")}
-CASES = [
-    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
-    for case in product("abc", ("whitespace", "ptb"))
-]
+CASES = slow_after(1, product("cba", ("ptb", "whitespace")))
 
 
 @cache

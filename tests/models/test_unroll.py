@@ -11,12 +11,14 @@ from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import log_prob
+from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import AdaptiveAttention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Parts = tuple[Tensor, ...]
@@ -30,6 +32,9 @@ TOKENS = torch.tensor([[5, EOS, PAD, PAD], [4, 5, 6, EOS], [7, 8, EOS, PAD], [EO
 MODELS = {
     "soft": (SoftAttention, LSTMDecoder, SoftLoss),
     "hard": (partial(HardAttention, expectation_prob=1.0), LSTMDecoder, HardLoss),
+    "marginal": (MarginalAttention, LSTMDecoder, SoftLoss),
+    "marginal, step": (partial(MarginalAttention, latent="step"), LSTMDecoder, SoftLoss),
+    "variational": (partial(VariationalAttention, estimator="exact"), LSTMDecoder, VariationalLoss),
     "adaptive": (AdaptiveAttention, LSTMDecoder, SoftLoss),
     "none": (MeanAttention, LSTMDecoder, SoftLoss),
     "nic": (MeanAttention, NICDecoder, SoftLoss),
@@ -73,7 +78,7 @@ def test_annotators_s_captions(attention, decoder, loss, as_on_a_gpu):
     torch.testing.assert_close(found, work())
 
 
-@pytest.mark.parametrize(("attention", "decoder", "loss"), list(MODELS.values())[:2], ids=list(MODELS)[:2])
+@pytest.mark.parametrize(("attention", "decoder", "loss"), list(MODELS.values())[:4], ids=list(MODELS)[:4])
 def test_captions_that_are_rewarded_and_never_say_padding(attention, decoder, loss, as_on_a_gpu):
     captioner = captioner_of(attention, decoder)
 

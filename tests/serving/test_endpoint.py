@@ -17,8 +17,8 @@ from server_requests import FORM, caption, form, part, send_request
 from small_server import Served
 
 from showattendtell.inference.pipeline import load
-from showattendtell.serving.app import EXAMPLES
 from showattendtell.visualization.heatmaps import draw_heatmaps
+from showattendtell.visualization.rendering import EXAMPLES
 
 Serve = Callable[..., Served]
 

@@ -17,7 +17,7 @@ from server_requests import caption
 from slow_cases import slow_after
 from small_server import WORDS, Served
 
-from showattendtell.serving.app import EXAMPLES
+from showattendtell.visualization.rendering import EXAMPLES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 
@@ -98,6 +98,14 @@ def test_a_photograph_that_is_chosen_is_captioned_and_each_word_shows_its_map(op
     shade = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))[..., 3]
     assert shade.max() > 200
     assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 90
+
+
+def test_a_photograph_and_its_caption_fit_a_screen_together(open_site: Open):
+    tab = open_site(viewport={"width": 1280, "height": 900})
+    give(tab, photograph(width=600, height=400))
+    tab.evaluate("scrollTo(0, 0)")
+    box = tab.locator(".caption").first.bounding_box()
+    assert box["y"] + box["height"] < 900
 
 
 def test_words_and_names_are_shown_as_they_are(open_site: Open):
@@ -286,8 +294,8 @@ def test_a_photograph_that_the_browser_cannot_show_is_shown_by_the_server(open_s
     assert tab.locator(".frame img").evaluate("one => one.naturalWidth") == 64
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", slow_after(1, ["light", "dark"]))
+@pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
 def test_axe_finds_no_fault(open_site: Open, width: int, scheme: str):
     tab = open_site(width, compared=True, color_scheme=scheme, bypass_csp=True)
     assert faults(tab) == []

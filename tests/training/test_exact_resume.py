@@ -92,6 +92,7 @@ VARIANTS = {
     "round robin": ["data.bucketing=round_robin", "schedule=cosine", "schedule.warmup=3"],
     "padded": ["data.bucketing=padded", "data.group_by_image=true", "data.tokens_per_batch=20"],
     "accumulated": ["trainer.accumulate_grad_batches=2", "optimizer=rmsprop"],
+    "variational": ["attention=variational"],
     "transformer": ["decoder=transformer", "decoder.hidden_dim=4", "decoder.heads=2"],
     "hard, all regions": ["attention=hard", "attention.estimator=exact"],
     "early stopping": ["callbacks.early_stopping.patience=1", "trainer.max_epochs=5", "trainer.limit_train_batches=3"],

@@ -128,6 +128,7 @@ def test_gradients_are_clipped_by_their_norm_without_the_scale(tmp_path: Path):
         torch.testing.assert_close(clipped, found * 0.5 / length(found))
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_the_scale_that_it_had(tmp_path: Path):
     """It has been halved and doubled, and is about to be again."""
     config, whole, copies = small_config(), tmp_path / "whole", tmp_path / "copies"

@@ -435,6 +435,16 @@ def test_photographs_have_equal_heights_and_a_single_one_is_large_and_centred(op
     assert frame["width"] > 600
 
 
+@pytest.mark.parametrize("size", [(600, 400), (400, 600)])
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_photograph_and_its_caption_fit_a_screen_together(open_page: Open, models: int, size: tuple[int, int]):
+    names = ["soft", "hard"][:models]
+    page = Page("1 photograph", names, [make_entry("a.jpg", [gated(photograph(*size))] * models)], "a note " * 20)
+    tab = open_page(page, viewport={"width": 1280, "height": 900})
+    box = tab.locator(".caption").first.bounding_box()
+    assert box["y"] + box["height"] < 900
+
+
 def test_a_narrow_screen_shows_the_photograph_first_and_instructions_are_folded(open_page: Open):
     tab = open_page(one_model(), 390)
     assert tab.locator(".frame").first.bounding_box()["y"] < 270

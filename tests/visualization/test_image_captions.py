@@ -1,12 +1,14 @@
 """Heatmaps that another process draws."""
 
+import io
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops
+from sample_pages import gated
 
 from showattendtell.errors import UserError
 from showattendtell.types import Box
@@ -30,6 +32,15 @@ def test_the_pictures_are_those_that_are_drawn_here(tmp_path: Path):
         draw_heatmaps(*what[:-1], tmp_path / "here" / name)
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert multiprocessing.active_children() == []
+
+
+def test_a_notebook_shows_the_picture_that_save_draws(tmp_path: Path):
+    formatters = pytest.importorskip("IPython.core.formatters", reason="needs ipykernel, which make setup installs")
+    output = gated()
+    shown, _ = formatters.DisplayFormatter().format(output)
+    output.save(tmp_path / "saved.png")
+    with Image.open(io.BytesIO(shown["image/png"])) as notebook, Image.open(tmp_path / "saved.png") as saved:
+        assert ImageChops.difference(notebook.convert("RGB"), saved.convert("RGB")).getbbox() is None
 
 
 def test_a_picture_that_cannot_be_written_raises_an_error(tmp_path: Path):

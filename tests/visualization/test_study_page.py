@@ -79,6 +79,7 @@ def test_the_screen_has_the_best_first_what_ended_early_what_failed_and_the_comm
 
 def test_lists_and_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]):
     study = optuna.create_study(study_name="mine [red]")
+    study.set_user_attr("space", {"monitor": "bleu4"})
     choices = optuna.distributions.CategoricalDistribution(["[start,hidden]", "[output]"])
     found = optuna.trial.create_trial(
         value=1.0,
@@ -168,7 +169,9 @@ def test_the_history_has_each_trial_and_the_best_so_far(direction: str):
     chart = history_chart(summarize_study(study, Path("x")), "nll")
     line, *dots = chart.marks
     best = [3.0, 5.0, 5.0, 5.0] if direction == "maximize" else [3.0, 3.0, 2.0, 2.0]
-    assert [y for _, y in line.places] == [chart.y.place(value) for value in best]
+    starts, ends = line.places[::2], line.places[1::2]  # a step for each trial
+    assert starts == [(chart.x.place(number), chart.y.place(value)) for number, value in enumerate(best)]
+    assert ends == [(chart.x.place(min(number + 1, 3)), chart.y.place(value)) for number, value in enumerate(best)]
     assert [dot.places for dot in dots] == [[(chart.x.place(n), chart.y.place(one))] for n, one in enumerate(values)]
     assert [dot.kind for dot in dots].count("best") == 1
     assert dots[values.index(best[-1])].kind == "best"

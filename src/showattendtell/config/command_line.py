@@ -249,6 +249,8 @@ def _misplacement(config: DictConfig, key: str, line: str, groups: Mapping[str, 
         group = key.replace(".", "/")
         if key in FORMER_GROUPS:
             return f"{key} is no group: {FORMER_GROUPS[key]}; leave {key}= out, and give settings as {key}.NAME=value"
+        if key == "dataset" and key not in groups:
+            return "the data set is that of the checkpoint; for other photographs, use caption and then score"
         hint = f" and choose it as {group}=NAME" if group in groups else ""
         return f"{key} has settings of its own; give them as {key}.NAME=value{hint}"
     return ""

@@ -1,6 +1,7 @@
 """Build objects from the nodes of a checked configuration."""
 
 import copy
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,16 @@ def build(node: DictConfig, **objects: Any) -> Any:
 
 
 def _import_error(fault: Exception) -> str:
-    """Return the error of a target's module that could not be imported; Hydra's own sentence only names the target."""
+    """Return the error of a target's module that could not be imported, and its line; Hydra's own sentence only names
+    the target."""
     if not isinstance(fault.__cause__, ImportError):
         return ""
     cause: BaseException = fault.__cause__
     while cause.__cause__ or cause.__context__:
         cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
-    return f" ({type(cause).__name__}: {first_line(cause)})"
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith("<")]
+    place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f" ({type(cause).__name__}: {first_line(cause)}{place})"
 
 
 def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
+from showattendtell.settings import ImportPath, NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 
 Split = Literal["train", "val", "test"]
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
@@ -143,6 +143,7 @@ class EvaluateConfig(ModelConfig):
             show the regions that words depend on, scores captions again with regions left out. calibration, how often
             probabilities and confidence are right, needs a checkpoint of calibrate. chair, the rate of objects that are
             not in the image, and grounding, F1 of objects that are attended to, need the same annotations as attention.
+            The import path of a class adds a metric of your own.
         clip: a CLIP model for CLIPScore, a folder or a name on the hub (needs the package transformers).
         output: the result file; results-SPLIT.json next to the checkpoint by default, attention-SPLIT.json for
             attention alone.
@@ -152,7 +153,7 @@ class EvaluateConfig(ModelConfig):
     """
 
     split: Split
-    metrics: Sequence[Literal[CaptionMetric, OtherMetric]]
+    metrics: Sequence[Literal[CaptionMetric, OtherMetric] | ImportPath]
     clip: Text | None
     output: Text | None
     cache: Text | None
@@ -220,18 +221,34 @@ class ExportConfig:
     Attributes:
         checkpoint: a best.ckpt or last.ckpt of training, a folder written by save_pretrained, a bundled model, or one
             on the hub, as owner/name.
-        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; and
-            aoti, machine code by AOTInductor, which needs a C++ compiler and takes minutes.
+        compare: checkpoints that formats=[web] shows side by side with this one.
+        names: of the models on that page; by default the ends of their paths.
+        formats: output formats: onnx, for onnxruntime and other ONNX runtimes; torch, programs of torch.export; aoti,
+            machine code by AOTInductor, which needs a C++ compiler and takes minutes; web, a page that captions
+            photographs in the browser, for any server of static files; and wheel, a package for pip that needs numpy,
+            Pillow and onnxruntime only.
+        package: name of that package and of its command.
+        precision: type of the weights of ONNX graphs. float16 halves the files. int8 quarters them, and the activations
+            of the encoder are quantised in the ranges that they have on photographs: those of images=, or 100 of the
+            validation split of dataset.root=.
+        split: a split of the checkpoint's data set on which the ONNX graphs are scored, next to the model itself.
         images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
         output: a new folder; export next to the checkpoint by default.
+        onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
         pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
         max_length: the longest caption in words, <eos> included.
     """
 
     checkpoint: Text
-    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti"]], Field(min_length=1)]
+    compare: Text | Sequence[Text]
+    names: Annotated[Sequence[Text], Field(min_length=1)] | None
+    formats: Annotated[Sequence[Literal["onnx", "torch", "aoti", "web", "wheel"]], Field(min_length=1)]
+    package: Text | None
+    precision: Literal["float32", "float16", "int8"]
+    split: Split | None
     images: Texts | None
     output: Text | None
+    onnxruntime_web: Text | None
     pixels: Literal["uint8", "float32"]
     max_length: PositiveInt
 
@@ -280,6 +297,7 @@ class ScoreConfig:
         split: the split to score, if the references name splits (Karpathy's JSON, a column split); by default all.
         language: the language of the captions, as a code such as de; METEOR is for English, and missing for others.
         metrics: which of bleu, meteor, rouge_l, cider and spice are computed; one that fails is reported as missing.
+            The import path of a class adds a metric of your own.
         partial: score the images that have captions, if not all have.
         training: a file or files of training captions, to count the generated captions that are not among them.
         resamples: number of bootstrap samples of the images, for the intervals of differences.
@@ -295,7 +313,9 @@ class ScoreConfig:
     references: Texts | None
     split: Text | None
     language: Text
-    metrics: Annotated[Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"]], Field(min_length=1)]
+    metrics: Annotated[
+        Sequence[Literal["bleu", "meteor", "rouge_l", "cider", "spice"] | ImportPath], Field(min_length=1)
+    ]
     partial: bool
     training: Texts | None
     resamples: PositiveInt

@@ -238,7 +238,7 @@ def report(study: "optuna.Study", folder: Path) -> None:
     from showattendtell.visualization.study_page import PAGE, print_study, summarize_study, write_page
 
     summary = summarize_study(study, folder)
-    print_study(summary)
     with file_lock(folder / LOCK):  # workers end at the same time
         write_page(summary, folder / PAGE)
+    print_study(summary)
     print(f"{folder / PAGE} has more")

@@ -2,10 +2,12 @@
 
 import os
 import re
+import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, first_line, has_control, printable
 
 TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
+TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
 LIMIT = 20_000  # the largest number of characters in a stored command
 VALUES, DEPTH = 1_000_000, 50  # the most values in stored metadata, most of them words, and how deep they are nested
 SETTINGS, REFERENCES = 5_000, 1_000  # the most values in a stored configuration, and `${` in it: OmegaConf is slow
@@ -34,9 +37,23 @@ FORMER_TARGETS = ("pytorch_lightning.callbacks.RichProgressBar",)
 
 
 def trusted_targets() -> list[str]:
-    """Return the patterns of every `_target_` that a file may name: those in conf/, and those that the user trusts."""
+    """Return the patterns of every `_target_` that a file may name: those in conf/, those that the user trusts, and
+    those of installed packages."""
     own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+    own += _installed_targets()
     return [*_targets_in_conf(), *FORMER_TARGETS, *own, *(f"{name}.*" for name in own)]  # all targets of a package
+
+
+@cache
+def _installed_targets() -> list[str]:
+    """Return the packages or targets in the entry points of installed distributions.
+
+    The working directory does not count: a folder from others may have metadata that nobody has installed.
+    """
+    here = Path.cwd()
+    path = [place for place in sys.path if place and Path(place).resolve() != here.resolve()]
+    points = (point for found in distributions(path=path) for point in found.entry_points.select(group=TRUSTED))
+    return sorted({point.value.replace(":", ".") for point in points})
 
 
 @cache

@@ -77,6 +77,7 @@ REASONS = {
     "missing": "should have more values",
     "string_too_short": "should not be empty",
     "string_type": "should be a text",
+    "string_pattern_mismatch": "should be an import path such as mypackage.Brevity",  # the only texts with a pattern
     "none_required": "should be null",
     "is_instance_of": "should be a list",  # Sequence is the only class in an annotation of a setting
     "list_type": "should be a list",

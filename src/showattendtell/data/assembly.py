@@ -276,10 +276,10 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     unknown = [example for example in missing if example.image not in absent]
     if unknown and not skip_unreadable:
         raise UserError(
-            f"{_count(unknown)} in the splits but not on disk, the first is {unknown[0].path}; "
+            f"{_count(unknown)} captioned but not on disk, the first is {unknown[0].path}; "
             "add them, or skip them with dataset.skip_unreadable=true"
         )
-    note = f"{_count(missing)} in the splits but not on disk and skipped: {listed([e.image for e in missing], 5)}"
+    note = f"{_count(missing)} captioned but not on disk and skipped: {listed([e.image for e in missing], 5)}"
     return dataset.without(example.image for example in missing)._replace(notes=(*dataset.notes, note))
 
 

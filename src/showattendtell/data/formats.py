@@ -193,16 +193,21 @@ def read_token_file(path: Path) -> CaptionFile:
     return CaptionFile("Flickr's token file", sentences)
 
 
+IMAGE_COLUMNS = ("image", "file")
+"""Names of the column of images: in data sets, and in what `caption` writes."""
+
+
 def find_delimiter(header: str) -> str | None:
-    """Return the delimiter of a table, given its first line; None if it has no columns `image` and `caption`."""
+    """Return the delimiter of a table, given its first line; None if it has no columns of images and captions."""
     for delimiter in ",\t;":
-        if {"image", "caption"} <= set(*csv.reader([header], delimiter=delimiter, skipinitialspace=True)):
+        columns = next(csv.reader([header], delimiter=delimiter, skipinitialspace=True), [])
+        if "caption" in columns and set(columns) & set(IMAGE_COLUMNS):
             return delimiter
     return None
 
 
 def read_table(path: Path) -> CaptionFile:
-    """Read a table with the columns `image` and `caption`, and optionally `split`, one caption per row.
+    """Read a table with the columns `image` (or `file`) and `caption`, and optionally `split`, one caption per row.
 
     The delimiter is a comma, a tab or a semicolon.
     """
@@ -212,12 +217,13 @@ def read_table(path: Path) -> CaptionFile:
     if not delimiter:
         raise UserError(f"{path}, line 1: expected a header with the columns image and caption, got '{header[:60]}'")
     rows = csv.DictReader(StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
+    column = next(name for name in IMAGE_COLUMNS if name in (rows.fieldnames or ()))
 
     def entries() -> Iterator[CaptionEntry]:
         for row in rows:
-            if None in row or None in row.values() or not row["image"]:
+            if None in row or None in row.values() or not row[column]:
                 raise csv.Error(f"expected a cell for each of the columns {', '.join(rows.fieldnames or ())}")
-            yield f"{path}, line {rows.line_num}", row["image"], [row["caption"]], row.get("split", "").strip()
+            yield f"{path}, line {rows.line_num}", row[column], [row["caption"]], row.get("split", "").strip()
 
     try:
         return collect("CSV", entries(), path)
@@ -233,7 +239,7 @@ ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
 class CaptionRecord(BaseModel):
     """An image with one or several captions, in JSON lines or COCO's results."""
 
-    image: ImageName = Field(validation_alias=AliasChoices("image", "image_id"))
+    image: ImageName = Field(validation_alias=AliasChoices("image", "image_id", "file"))
     captions: Annotated[list[str], BeforeValidator(lambda said: [said] if isinstance(said, str) else said)] = Field(
         validation_alias=AliasChoices("caption", "captions")
     )

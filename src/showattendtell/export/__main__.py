@@ -1,4 +1,4 @@
-"""Export a checkpoint as graphs that run without this package."""
+"""Export a checkpoint as graphs that run without this package, or as a page that runs them in a browser."""
 
 from omegaconf import DictConfig
 
@@ -8,35 +8,49 @@ from showattendtell.config.entry_point import entry_point, exit_process
 @entry_point("export")
 def main(config: DictConfig) -> None:
     from pathlib import Path
+    from tempfile import TemporaryDirectory
 
-    from showattendtell.data.images import find_images, open_image
-    from showattendtell.decoding.beam_search import BeamSearch
-    from showattendtell.export.checking import check_formats, generated_images, print_files, print_rows
-    from showattendtell.export.formats import metadata_of, new_folder, require, write_card, write_formats
-    from showattendtell.export.graphs import graphs_of
-    from showattendtell.inference.loading import find_model, load_model, next_to, weights_file
+    from showattendtell.data.images import find_images
+    from showattendtell.export import checking, web, wheel
+    from showattendtell.export.formats import graph_formats, new_folder, remove_graphs, write_card, write_formats
+    from showattendtell.export.loading import load_models, quantisation_images, read_dataset
+    from showattendtell.inference.loading import CACHE, next_to, note_about
     from showattendtell.models.kernels.parallel import plain_torch
 
-    formats = list(dict.fromkeys(config.formats))
-    require(formats)
-    weights = weights_file(find_model(config.checkpoint))
+    formats = graph_formats(config.formats)
+    package = wheel.check_package(config.package) if "wheel" in config.formats else None
+    runtime = web.find_runtime(config.onnxruntime_web, Path(CACHE)) if "web" in config.formats else None
     output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
-    model, _, _, calibration = load_model(config.checkpoint, "cpu", BeamSearch(), config.attention)
-    preprocessing = model.encoder.preprocessing
-    if config.images is None:
-        images = generated_images(preprocessing.crop, 8)
-    else:
-        found = find_images([config.images] if isinstance(config.images, str) else config.images)
-        images = [preprocessing(open_image(file)).unsqueeze(0).numpy() for file in found.places]
+    found = [] if config.images is None else find_images(config.images).places
+    with plain_torch():
+        model, *others = load_models(config)
+    dataset = read_dataset(config, model)
+    photographs = quantisation_images(config.precision, found, dataset)
     with new_folder(output) as folder:
         with plain_torch():
-            graphs = graphs_of(model, config.pixels, config.max_length, calibration)
-            card = metadata_of(model, weights, config.pixels, config.max_length, calibration)
-            card = write_formats(folder, graphs, formats, card)
-        rows = check_formats(model, folder, formats, card, images)
-        write_card(folder, card)
-    print_files(card["files"])
-    print_rows(rows, len(images), "generated pictures" if config.images is None else "photographs")
+            card = write_formats(folder, model.graphs, formats, model.card, model.see_all(photographs))
+        images = model.see_all(found) or checking.generated_images(model.side, 8)
+        rows = checking.check_formats(model.module, folder, formats, card, images)
+        scores = checking.score_on_split(model, folder, card, dataset, config.split) if config.split and dataset else {}
+        if runtime:
+            shown = [web.read_model(model.name, model.card, folder)]
+            for other in others:
+                with TemporaryDirectory() as place, plain_torch():
+                    write_formats(Path(place), other.graphs, ["onnx"], other.card, other.see_all(photographs))
+                    shown.append(web.read_model(other.name, other.card, Path(place)))
+            page_bytes = web.write_web(folder / "web", shown, runtime, note_about(one.name for one in shown))
+        if package:
+            wheel.write_wheel(folder, package, card)
+        if "onnx" not in config.formats:
+            remove_graphs(folder, "onnx")
+        sizes = write_card(folder, card)
+    checking.print_files(sizes)
+    checking.print_rows(rows, len(images), "photographs" if found else "generated pictures")
+    checking.print_scores(scores, f"{config.split}, beam 3")
+    if runtime:
+        print(
+            f"the page loads {page_bytes / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web"
+        )
     print(f"written to {output}")
 
 

@@ -12,17 +12,24 @@ import numpy as np
 import torch
 from numpy import ndarray
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
-from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of
+from showattendtell.export.loading import ExportModel
+from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of, words_of
+from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.types import Dataset
 from showattendtell.visualization.tables import print_notes
 
 DIFFERENCE = 1e-3
 """Tolerance for log p (relative), alpha and beta; also for different captions to count as equally likely."""
+
+BEAM = 3
+SCORES = ("bleu4", "cider")
 
 TOGETHER = 4
 """Batch size in images of the check that captions several at once."""
@@ -79,10 +86,10 @@ def check_formats(
     """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
     Raises:
-        UserError: a format writes other captions than PyTorch.
+        UserError: a format writes other captions than PyTorch, though its weights are those of the model.
     """
     expected, rows = {}, []
-    for way, size in (("greedy", 1), ("beam 3", 3)):
+    for way, size in (("greedy", 1), (f"beam {BEAM}", BEAM)):
         expected[way], milliseconds = time_captions(by_pytorch(model, size, card["max_length"]), images)
         rows.append(TimingRow("PyTorch", way, milliseconds, None))
     greedy, beam = expected.values()
@@ -90,12 +97,16 @@ def check_formats(
         runner, graphs = FORMATS[name].runner, read_graphs(card["graphs"], name, folder)
         ways: dict[str, tuple[CaptionFunction, list[OnnxCaption]]] = {
             "greedy": (partial(beam_search, graphs, card, beam=1), greedy),
-            "beam 3": (partial(beam_search, graphs, card, beam=3), beam),
-            "in one graph": (partial(_greedy_caption, graphs, card), greedy),
+            f"beam {BEAM}": (partial(beam_search, graphs, card, beam=BEAM), beam),
         }
+        if "greedy" in graphs:
+            ways["in one graph"] = partial(_greedy_caption, graphs, card), greedy
+        exact = name != "onnx" or card["precision"] == "float32"
         for way, (writer, others) in ways.items():
             said, milliseconds = time_captions(writer, images)
-            rows.append(TimingRow(runner, way, milliseconds, compare(said, others, card, runner)))
+            rows.append(TimingRow(runner, way, milliseconds, compare(said, others, card, runner, exact)))
+        if "greedy" not in graphs:
+            continue
         together = greedy_search(graphs, card, np.concatenate(images[:TOGETHER]))
         compare(together, greedy[:TOGETHER], card, f"{runner}, given several pictures at once,")
     return rows
@@ -106,8 +117,10 @@ def _greedy_caption(graphs: Graphs, card: Card, pixels: ndarray) -> OnnxCaption:
     return caption
 
 
-def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], card: Card, name: str) -> Agreement:
-    """Compare captions with those expected; different captions must be equally likely.
+def compare(
+    captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], card: Card, name: str, exact: bool = True
+) -> Agreement:
+    """Compare captions with those expected; if `exact`, different captions must be equally likely.
 
     Raises:
         UserError: they are not, or log p or attention of equal captions differ.
@@ -120,7 +133,7 @@ def compare(captions: Sequence[OnnxCaption], expected: Sequence[OnnxCaption], ca
             pairs = ((caption.attention, other.attention), (caption.gates, other.gates))
             outcome = Agreement(1, off, max(float(np.abs(a - b).max()) for a, b in pairs))
         outcomes.append(outcome)
-        if not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
+        if exact and not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
                 f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of picture "
                 f"{number}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
@@ -159,8 +172,43 @@ def print_rows(rows: Sequence[TimingRow], pictures: int, of: str) -> None:
         f"{row.runner}, {row.way}: {pictures - row.outcome.same} of {pictures} captions are other ones than PyTorch's, "
         "and as likely; the rounding decides between them"
         for row in rows
-        if row.outcome and row.outcome.same < pictures
+        if row.outcome and row.outcome.same < pictures and row.outcome.log_prob <= DIFFERENCE
     )
+
+
+def score_on_split(
+    model: ExportModel, folder: Path, card: Card, dataset: Dataset, split: str
+) -> dict[str, dict[str, float]]:
+    """Caption the images of a split with the model and with its ONNX graphs; return BLEU-4 and CIDEr-D of each."""
+    from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
+
+    graphs = read_graphs(card["graphs"], "onnx", folder)
+    writers: dict[str, CaptionFunction] = {
+        "PyTorch": by_pytorch(model.module, BEAM, card["max_length"]),
+        f"onnxruntime, {card['precision']}": partial(beam_search, graphs, card, beam=BEAM),
+    }
+    examples, captions = dataset.split(split), {name: list[list[str]]() for name in writers}
+    for example in track(examples, f"captioning {split}", console=Console(stderr=True), transient=True):
+        pixels = model.see(example.path)
+        for name, writer in writers.items():
+            captions[name].append(words_of(writer(pixels), card))
+    references = [[list(caption.words) for caption in example.captions] for example in examples]
+    return {
+        name: corpus_figures(measure(written, references, ["bleu", "cider"]).measured.values())
+        for name, written in captions.items()
+    }
+
+
+def print_scores(scores: Mapping[str, Mapping[str, float]], title: str) -> None:
+    """Print BLEU-4 and CIDEr-D of each writer, and the differences to the first one; nothing without scores."""
+    if not scores:
+        return
+    table = Table("", "BLEU-4", "CIDEr-D", title=title, title_justify="left")
+    (_, first), *_ = scores.items()
+    for name, figures in scores.items():
+        changes = [f" ({figures[key] - first[key]:+.1f})" if figures is not first else "" for key in SCORES]
+        table.add_row(name, *(f"{figures[key]:.1f}{change}" for key, change in zip(SCORES, changes, strict=True)))
+    Console(highlight=False).print(table)
 
 
 def print_files(files: Mapping[str, Any]) -> None:

@@ -17,20 +17,19 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
-from showattendtell import __version__
-from showattendtell.data.images import LONGEST
-from showattendtell.data.vocabulary import SPECIAL
-from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
-from showattendtell.export.graphs import NEVER, Graph, Pixels
-from showattendtell.models.calibration import Calibration
+from showattendtell.export.graphs import Graph
+from showattendtell.export.quantization import reduce_precision
 from showattendtell.runtime.files import UNFINISHED, sha256
 from showattendtell.runtime.tracing import lacks_onnx, open_session, quietly, reason_of, to_onnx, traced
 
 CARD = "captioner.json"
 
 FormatName = Literal["onnx", "torch", "aoti"]
+
+PACKAGES = ("web", "wheel")
+"""Formats that contain ONNX graphs."""
 
 Run = Callable[..., list[ndarray]]
 """An opened graph: a function from arrays to arrays."""
@@ -117,11 +116,19 @@ FORMATS: Mapping[FormatName, Format] = {
 }
 
 
-def require(names: Sequence[FormatName]) -> None:
-    """Raise `UserError` for a format that cannot be written here."""
-    for name in names:
-        if missing := FORMATS[name].lacks():
+def graph_formats(names: Sequence[str]) -> list[FormatName]:
+    """Return the formats of graphs to write: those that were asked for, and ONNX for pages and wheels.
+
+    Raises:
+        UserError: one cannot be written here.
+    """
+    packages = [name for name in PACKAGES if name in names]
+    for name, form in FORMATS.items():
+        if name in names and (missing := form.lacks()):
             raise UserError(f"formats=[{name}] needs {missing}")
+    if packages and (missing := FORMATS["onnx"].lacks()):
+        raise UserError(f"formats=[{packages[0]}] needs {missing}")
+    return [name for name in FORMATS if name in names or (name == "onnx" and packages)]
 
 
 def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
@@ -142,38 +149,6 @@ def graph_file(folder: Path, name: FormatName, graph: str) -> Path:
 def read_graphs(graphs: Iterable[str], name: FormatName, folder: Path) -> dict[str, Run]:
     with quietly():
         return {graph: FORMATS[name].read(graph_file(folder, name, graph)) for graph in graphs}
-
-
-def metadata_of(
-    model: ImageCaptioner, weights: Path, pixels: Pixels, max_length: int, calibration: Calibration | None = None
-) -> dict[str, Any]:
-    """Return the description of the model as plain data; graphs and files are added when they are written."""
-    seen = model.encoder.preprocessing
-    return {
-        "format": 1,
-        "version": __version__,
-        "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
-        "vocabulary": list(model.vocabulary.words),
-        "detokenizer": model.vocabulary.tokenizer.joining(),
-        "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
-        "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
-        "never_said": list(NEVER),
-        "max_length": max_length,
-        "grid": list(model.encoder.grid),
-        "preprocessing": {
-            **seen._asdict(),
-            "mean": list(seen.mean),
-            "std": list(seen.std),
-            "longest": LONGEST,
-            "pixels": pixels,
-        },
-        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
-    }
-
-
-def describe_calibration(calibration: Calibration) -> dict[str, Any]:
-    """Return what `run_onnx` needs of a calibration besides the graph `unlikeness`."""
-    return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
 
 
 def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
@@ -212,9 +187,17 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def write_formats(
-    folder: Path, graphs: Mapping[str, Graph], formats: Sequence[FormatName], card: Mapping[str, Any]
+    folder: Path,
+    graphs: Mapping[str, Graph],
+    formats: Sequence[FormatName],
+    card: Mapping[str, Any],
+    pixels: Sequence[ndarray] = (),
 ) -> dict[str, Any]:
-    """Write the graphs in each format, and for ONNX the script that runs them; return the completed card.
+    """Write the graphs in each format, and for ONNX the script that runs them; return the card with the graphs.
+
+    Args:
+        card: has the precision of ONNX graphs.
+        pixels: inputs of `encode` on which int8 graphs are quantised.
 
     Raises:
         UserError: a format does not support a graph.
@@ -222,12 +205,14 @@ def write_formats(
     with Console(stderr=True).status("following the model") as status:
         programs = trace_graphs(graphs)
         for name in formats:
-            (folder / name).mkdir()
+            (folder / name).mkdir(parents=True)
             for part, graph in graphs.items():
                 status.update(f"writing {part} as {name}")
                 try:
                     with quietly():
                         content = FORMATS[name].write(programs[part], graph)
+                        if name == "onnx":
+                            content = reduce_precision(content, part, card["precision"], pixels)
                 except OSError:
                     raise
                 except Exception as fault:
@@ -237,10 +222,19 @@ def write_formats(
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
     described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}
+    return {**card, "graphs": described}
+
+
+def remove_graphs(folder: Path, name: FormatName) -> None:
+    """Remove the files of a format, whose content is in a package."""
+    shutil.rmtree(folder / name)
+    (folder / Path(run_onnx.__file__).name).unlink()
+
+
+def write_card(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
+    """Write captioner.json with the sizes and checksums of all files in the folder; return these by file."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sizes = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
-    return {**card, "graphs": described, "files": sizes}
-
-
-def write_card(folder: Path, card: Mapping[str, Any]) -> None:
-    (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    content = json.dumps({**card, "files": sizes}, indent=1, ensure_ascii=False)
+    (folder / CARD).write_text(content + "\n", encoding="utf-8")
+    return sizes

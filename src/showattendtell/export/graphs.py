@@ -20,6 +20,8 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, RecurrentDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.attention import AdditiveKeys
+from showattendtell.models.kernels.mixture import log_of
+from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 Pixels = Literal["uint8", "float32"]
@@ -44,6 +46,9 @@ class EncodeGraph(nn.Module):
 class InitGraph(nn.Module):
     """Initial state: from regions (I, L, D) to attention keys (I, ...), h_0 and c_0 (I, n).
 
+    With marginal attention the last dimension of the keys continues with the scores that each region adds to those of
+    the V words, see `kernels.mixture`.
+
     A transformer has room for the keys and values of `max_length` words in place of h, and their number (I,) of c.
     """
 
@@ -56,7 +61,20 @@ class InitGraph(nn.Module):
         if isinstance(self.captioner.decoder, TransformerDecoder):
             state = self.captioner.decoder.start_buffer(regions, self.max_length)
         keys = memory.keys.values if isinstance(memory.keys, AdditiveKeys) else memory.keys
+        parts = _region_features(self.captioner, regions)
+        if parts is not None:
+            keys = torch.cat([keys, parts @ self.captioner.decoder.word_scores.weight.T], dim=2)
         return keys.contiguous(), state.hidden, state.cell
+
+
+def _region_features(captioner: Captioner, regions: Tensor) -> Tensor | None:
+    """Return what each region adds to the input of the output layer (I, L, w), of marginal attention whose deep output
+    is such a sum; otherwise None."""
+    attention, decoder = captioner.attention, captioner.decoder
+    if not isinstance(attention, MarginalAttention) or attention.latent == "step":
+        return None
+    assert isinstance(decoder, RecurrentDecoder)
+    return decoder.region_features(regions)
 
 
 class GraphStepOutput(NamedTuple):
@@ -104,11 +122,24 @@ class StepGraph(nn.Module):
         assert isinstance(attention, StepAttention)
         assert isinstance(decoder, RecurrentDecoder)
         expected = torch.ones_like(words, dtype=torch.bool) if self._expected else None
+        added = None
+        if _region_features(self.captioner, regions) is not None:
+            keys, added = keys.tensor_split([keys.shape[2] - decoder.word_scores.out_features], dim=2)
         memory = AttentionCache(regions, AdditiveKeys(keys) if self._additive else keys, expected)
         glimpse = attention(memory, state)
         embedded = decoder.embed(words)
-        hidden, cell = decoder.step(decoder.word_gates(embedded), glimpse.context, state)
-        log_probs = decoder.score_words(embedded, hidden, glimpse.context).log_softmax(dim=1)
+        word_gates, context = decoder.word_gates(embedded), glimpse.context
+        hidden, cell = decoder.step(word_gates, context, state)
+        if added is not None:  # log sum_i alpha_i p(v | a_i) from the scores s_v + r_iv
+            scores = decoder.word_scores(decoder.features_without_region(embedded, hidden, context))
+            by_region = (scores.unsqueeze(1) + added).log_softmax(dim=2)  # (B, L, V)
+            log_probs = (by_region + log_of(glimpse.weights).unsqueeze(2)).logsumexp(dim=1)
+        elif isinstance(attention, MarginalAttention):
+            rows = torch.arange(len(words), device=words.device)
+            inputs = (embedded, word_gates, state, hidden, context, glimpse.weights)
+            log_probs = attention.mixture(decoder, memory, rows, *inputs).every_region(rows)
+        else:
+            log_probs = decoder.score_words(embedded, hidden, context).log_softmax(dim=1)
         return GraphStepOutput(log_probs, glimpse.weights, glimpse.gate, hidden, cell)
 
 

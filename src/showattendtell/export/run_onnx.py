@@ -10,7 +10,10 @@ Sizes: I images, B captions, T steps, L regions, V words, S the side of what the
 import argparse
 import json
 import re
+import sys
+import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +22,8 @@ from numpy import ndarray
 from PIL import Image, ImageOps
 
 Graphs = Mapping[str, Callable[..., list[ndarray]]]
-"""`encode`, `begin`, `step`, `greedy` and, of a calibrated model, `unlikeness`: functions from arrays to arrays, in the
-order of captioner.json."""
+"""`encode`, `begin`, `step`, `greedy` for weights in float32, and `unlikeness` of a calibrated model: functions from
+arrays to arrays, in the order of captioner.json."""
 
 Card = Mapping[str, Any]
 """Content of captioner.json."""
@@ -35,6 +38,44 @@ class OnnxCaption(NamedTuple):
     gates: ndarray
 
 
+class CaptionedPhotograph(NamedTuple):
+    """A caption as text and in words, its confidence, 0 to 1, whether the model is unsure of the photograph, and the
+    attention map (rows, columns) and beta of each word."""
+
+    text: str
+    words: list[str]
+    confidence: float
+    unsure: bool
+    attention: ndarray
+    gates: ndarray
+
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+MEGAPIXELS = 64
+
+
+def read(path: str | Path) -> Image.Image:
+    """Read a photograph.
+
+    Raises:
+        ValueError: it is no photograph, is damaged, or has more than `MEGAPIXELS` million pixels.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as photograph:
+            if photograph.width * photograph.height > MEGAPIXELS * 1_000_000:
+                pixels = f"{photograph.width} x {photograph.height} pixels"
+                raise ValueError(f"{path} has {pixels}; give a copy of at most {MEGAPIXELS} million pixels")
+            photograph.load()
+            return photograph
+    except Image.UnidentifiedImageError:
+        raise ValueError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or is damaged") from None
+    except OSError as fault:
+        raise ValueError(f"{path} cannot be read ({fault.strerror or fault})") from None
+    except (SyntaxError, ArithmeticError, LookupError, Image.DecompressionBombError) as fault:  # of Pillow's decoders
+        raise ValueError(f"{path} is damaged ({fault})") from None
+
+
+@cache
 def load(folder: Path) -> tuple[Card, Graphs]:
     """Load captioner.json and the graphs of an export folder."""
     import onnxruntime
@@ -101,7 +142,7 @@ def language_token(card: Card, language: str | None) -> int | None:
     """Return the token of a language, by default the first; None for a model of one language."""
     languages = card.get("languages", {})
     if language and language not in languages:
-        raise SystemExit(
+        raise ValueError(
             f"the model does not write the language '{language}'; known are {', '.join(languages) or 'none'}"
         )
     return languages[language or next(iter(languages))] if languages else None
@@ -216,34 +257,56 @@ def sentence_of(caption: OnnxCaption, card: Card) -> str:
     return str(text)
 
 
-def print_places(caption: OnnxCaption, card: Card) -> None:
-    rows, columns = card["grid"]
-    for word, attention, gate in zip(words_of(caption, card), caption.attention, caption.gates, strict=False):
+def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str | None = None) -> CaptionedPhotograph:
+    """Caption a photograph with the graphs in the folder of this file.
+
+    Args:
+        photograph: a file or an image.
+        beam: open captions of beam search; 1 is greedy.
+        language: of the caption, for a model of several; its first one by default.
+
+    Raises:
+        ValueError: the photograph cannot be read, or the model does not have the language.
+    """
+    card, graphs = load(Path(__file__).parent)
+    pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
+    found = beam_search(graphs, card, pixels, beam, language)
+    confidence, unsure = assess(graphs, card, pixels, found, language)
+    words = words_of(found, card)
+    maps = found.attention[: len(words)].reshape(-1, *card["grid"])
+    return CaptionedPhotograph(sentence_of(found, card), words, confidence, unsure, maps, found.gates[: len(words)])
+
+
+def print_places(found: CaptionedPhotograph) -> None:
+    rows, columns = found.attention.shape[1:]
+    for word, attention, gate in zip(found.words, found.attention, found.gates, strict=True):
         row, column = divmod(int(attention.argmax()), columns)
         print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Captions photographs with the exported graphs next to this file.")
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Captions photographs with an exported model.")
     parser.add_argument("photographs", nargs="+", type=Path)
     parser.add_argument("--beam", type=int, default=3, help="open captions of an image; 1 is greedy (default: 3)")
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
     parser.add_argument("--language", help="language of the caption, for a model of several (default: its first)")
     given = parser.parse_args()
-    card, graphs = load(Path(__file__).parent)
+    if given.beam < 1:
+        parser.error(f"--beam must be 1 or more, got {given.beam}")
+    failed = 0
     for path in given.photographs:
-        with Image.open(path) as photograph:
-            pixels = preprocess(photograph, card)
-        if given.beam > 1:
-            caption = beam_search(graphs, card, pixels, given.beam, given.language)
-        else:
-            [caption] = greedy_search(graphs, card, pixels, given.language)
-        confidence, unsure = assess(graphs, card, pixels, caption, given.language)
-        print(f"{path}: {sentence_of(caption, card)}{' (not sure)' if unsure else ''}")
-        print(f"  confidence {confidence:.2f}")
+        try:
+            found = caption(path, given.beam, given.language)
+        except ValueError as fault:
+            print(fault, file=sys.stderr)
+            failed = 1
+            continue
+        print(f"{path}: {found.text}{' (not sure)' if found.unsure else ''}")
+        print(f"  confidence {found.confidence:.2f}")
         if given.where:
-            print_places(caption, card)
+            print_places(found)
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -192,10 +192,10 @@ def score(
         clip: the model for CLIPScore, if it is computed.
     """
     from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
-        CLASSES,
         ENGLISH,
         CLIPScore,
         Diversity,
+        is_caption_metric,
         measure,
     )
 
@@ -206,9 +206,8 @@ def score(
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
-    panel = measure(
-        hypotheses, corpus.references, [name for name in config.metrics if name in CLASSES], run.language or ENGLISH
-    )
+    named = list(filter(is_caption_metric, config.metrics))
+    panel = measure(hypotheses, corpus.references, named, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
     diversity = Diversity(learned)

@@ -31,7 +31,7 @@ from showattendtell.metrics.faithfulness import (
     rank_agreement,
 )
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.kernels.cross_entropy import cross_entropy
+from showattendtell.models.kernels.mixture import words_cross_entropy
 from showattendtell.types import Example
 from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
 
@@ -159,8 +159,8 @@ def log_probs_with(
     features, places = output.output_features, output.places
     if word is not None:
         last = places % len(read) == word
-        features, places = features._replace(values=features.values[last]), places[last]
-    log_p = -cross_entropy(features, captions.flatten()[places]).nll
+        features, places = features.select(last), places[last]
+    log_p = -words_cross_entropy(features, captions.flatten()[places]).nll
     by_place = log_p.new_zeros(captions.numel()).index_copy(0, places, log_p).view_as(captions)
     return by_place if word is None else by_place[:, word:]
 
@@ -225,8 +225,8 @@ def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: i
     with torch.enable_grad():
         output = captioner(points, torch.arange(len(ways), device=regions.device), captions)
         last = output.places % (word + 1) == word
-        features = output.output_features._replace(values=output.output_features.values[last])
-        learned = cross_entropy(features, captions.flatten()[output.places[last]]).learned
+        features = output.output_features.select(last)
+        learned = words_cross_entropy(features, captions.flatten()[output.places[last]]).learned
         [gradients] = torch.autograd.grad(-learned.sum(), points)
     mean = gradients[:-1].mean(dim=0)
     maps = ((gradient * regions).sum(dim=1).double().cpu().numpy() for gradient in (gradients[-1], mean))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.data.formats import PLAIN, CaptionFile, Sentences
@@ -49,7 +49,7 @@ class MatchedCaptions(NamedTuple, Generic[Said]):
 def match(hypotheses: Files, references: Files, split: str | None, partial: bool) -> MatchedCaptions[str]:
     """Match the captions of every hypothesis file with the reference captions of the same images.
 
-    Different names of an image, such as its number in COCO, are unified.
+    Different names of an image are unified: its number in COCO, and its path, as `caption` writes it.
 
     Args:
         references: reference files. Without any, the hypotheses are results of `evaluate`, which have the references.
@@ -65,7 +65,7 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
     aliases = aliases_of([*hypotheses.values(), *references.values()])
     known = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
-    written = {path: _named(file.captions.items(), aliases) for path, file in hypotheses.items()}
+    written = {path: _named(_without_folders(file, known), aliases) for path, file in hypotheses.items()}
     faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, known, partial)]
     if faults:
         raise UserError("; ".join(faults))
@@ -127,6 +127,14 @@ def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) ->
     for image, captions in said:
         sentences.setdefault(aliases.get(image, image), []).extend(captions)
     return sentences
+
+
+def _without_folders(file: CaptionFile, known: Sentences) -> Iterator[tuple[str, list[str]]]:
+    """Yield each image with its captions. Of a path, the longest end that is a known image is its name."""
+    for image, captions in file.captions.items():
+        parts = PurePath(image).parts
+        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        yield image if image in known else next((end for end in ends if end in known), image), captions
 
 
 def _find_faults(path: Path, captions: Sentences, known: Sentences, partial: bool) -> Iterator[str]:

@@ -13,7 +13,8 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.errors import UserError
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
-from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
+from showattendtell.models.kernels.cross_entropy import CrossEntropy
+from showattendtell.models.kernels.mixture import words_cross_entropy
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, at_places
 
@@ -58,6 +59,9 @@ class SoftLoss(nn.Module):
 
     stochastic = False
     """Whether the loss is for attention that samples locations."""
+
+    variational = False
+    """Whether the loss is for attention with an inference network."""
 
     def __init__(
         self,
@@ -150,7 +154,7 @@ def negative_log_likelihood(trace: CaptionerOutput, tokens: Tensor) -> Tensor:
 def cost_of_captions(trace: CaptionerOutput, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of each caption (B,), summed over its words; `tokens` (B, T) are the targets."""
     targets = tokens.flatten()[trace.places]
-    words = cross_entropy(trace.output_features, targets, label_smoothing)
+    words = words_cross_entropy(trace.output_features, targets, label_smoothing)
     return CrossEntropy(*(trace.at_steps(part.masked_fill(targets == PAD, 0.0)).sum(dim=1) for part in words))
 
 

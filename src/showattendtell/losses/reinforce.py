@@ -24,7 +24,26 @@ from showattendtell.settings import Fraction, NonNegativeFloat, Probability
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 
 
-class HardLoss(SoftLoss):
+class BaselineLoss(SoftLoss):
+    """Base class of losses with a moving average of rewards as the baseline of REINFORCE.
+
+    After each batch b <- decay * b + (1 - decay) * mean(r), the mean over all processes; at first b = 0.
+    """
+
+    baseline: Tensor
+
+    def __init__(self, decay: float, *settings: Any):
+        super().__init__(*settings)
+        self.decay = decay
+        self.register_buffer("baseline", torch.tensor(0.0))
+
+    def update_baseline(self, mean_reward: Tensor, share: BatchShard) -> None:
+        """Update the baseline in training with the mean reward of a shard of the batch."""
+        if self.training:
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * mean_reward))
+
+
+class HardLoss(BaselineLoss):
     """Maximise the bound L_s = sum_s p(s|a) log p(y|s, a) <= log p(y|a) by sampled paths s (Xu et al. 2015, Eq. 10-12).
 
     The gradient of L_s is an expectation over p(s|a) and is estimated from samples, with the reward r = log p(y|s, a):
@@ -61,7 +80,6 @@ class HardLoss(SoftLoss):
     """
 
     stochastic = True
-    baseline: Tensor
 
     def __init__(
         self,
@@ -77,10 +95,9 @@ class HardLoss(SoftLoss):
         supervision_schedule: Literal["constant", "linear"] = "constant",
     ):
         supervision = (supervision_weight, supervision_schedule)
-        super().__init__(attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
+        super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
         self.penalty_gradient = penalty_gradient
-        self.reward_weight, self.entropy_weight, self.decay = reward_weight, entropy_weight, decay
-        self.register_buffer("baseline", torch.tensor(0.0))
+        self.reward_weight, self.entropy_weight = reward_weight, entropy_weight
 
     def forward(
         self,
@@ -126,8 +143,7 @@ class HardLoss(SoftLoss):
             advantage = (reward - self.baseline) / (10 if released else 1)
         figures = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
         figures["advantage_std"] = advantage.std(correction=0)
-        if self.training:
-            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * reward.mean()))
+        self.update_baseline(reward.mean(), share)
         of = num_samples if released else 1  # turns means over samples into sums over the batch
         reinforce = -of * (advantage * path).mean()
         return self._loss(trace, cost, penalty, of * entropy.mean(), reinforce, figures, supervision)

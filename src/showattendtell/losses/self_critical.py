@@ -148,9 +148,7 @@ def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: T
     image_index = torch.arange(len(regions), device=tokens.device).repeat_interleave(len(tokens) // len(regions))
     trace = captioner(regions, image_index, tokens, locations=locations)
     # words that are never sampled get p = 0, so that p is normalised over those that are
-    never = torch.tensor(NEVER, device=tokens.device)
-    bias = trace.output_features.bias.index_fill(0, never, -torch.inf)
-    log_p = -negative_log_likelihood(trace._replace(output_features=trace.output_features._replace(bias=bias)), tokens)
+    log_p = -negative_log_likelihood(trace._replace(output_features=trace.output_features.without(NEVER)), tokens)
     if trace.sample is None:
         return log_p
     return log_p + (trace.sample.log_prob * (tokens != PAD)).sum(dim=1)

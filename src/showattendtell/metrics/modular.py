@@ -7,6 +7,7 @@ distributed training `compute` returns the score of the captions of all processe
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -207,24 +208,22 @@ def measure(
 
     Args:
         hypotheses, references: as for `CaptionScore.update`.
-        metrics: names from `METRICS`.
+        metrics: names from `METRICS`, or import paths of subclasses of `CaptionScore`.
         language: code of the captions' language. Metrics for English are missing for another one.
 
     Raises:
-        UserError: a metric is unknown.
+        UserError: a metric is unknown, or an import path has no such class.
         ValueError: as `CaptionScore.update`.
     """
-    for name in metrics:
-        if name not in CLASSES:
-            raise UserError(f"there is no metric '{name}'{did_you_mean(name, METRICS)}")
+    classes = {name: _find_metric(name) for name in metrics}
     pair_up(hypotheses, references)
     panel = CaptionMetrics({}, {})
-    for name in metrics:
+    for name, kind in classes.items():
         if language != ENGLISH and name in ENGLISH_ONLY:
             panel.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
             continue
         try:
-            metric = CLASSES[name]()
+            metric = kind()
             metric.update(hypotheses, references)
             measured = metric.statistics()
             corpus_figures([measured])  # may fail, too
@@ -234,6 +233,27 @@ def measure(
         except Exception as fault:  # a failing scorer must not affect the others
             panel.missing[name] = f"{type(fault).__name__}: {fault}"
     return panel
+
+
+def is_caption_metric(name: str) -> bool:
+    """Return whether `measure` takes the name: that of a metric of captions, or an import path."""
+    return name in CLASSES or "." in name
+
+
+def _find_metric(name: str) -> type[CaptionScore]:
+    """Return the class of a metric by its name or its import path."""
+    if name in CLASSES:
+        return CLASSES[name]
+    module, _, attribute = name.rpartition(".")
+    if not module:
+        raise UserError(f"there is no metric '{name}'{did_you_mean(name, METRICS)}")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as fault:
+        raise UserError(f"the metric {name} cannot be imported ({fault}); give the import path of its class") from None
+    if not (isinstance(found, type) and issubclass(found, CaptionScore)):
+        raise UserError(f"{name} is not a metric; derive its class from showattendtell.metrics.CaptionScore")
+    return found
 
 
 class CLIPScore(_Gathered):

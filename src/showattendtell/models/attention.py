@@ -75,6 +75,12 @@ class Attention(nn.Module):
     stochastic = False
     """Whether it samples locations and is therefore trained with `HardLoss`."""
 
+    marginal = False
+    """Whether p of a word is the mean over the regions that the step may read, see `models.latent_attention`."""
+
+    variational = False
+    """Whether it has an inference network and is therefore trained with `VariationalLoss`."""
+
     inference_mode: InferenceMode = "expectation"
     """Context outside training: a sampled region, the region with the largest weight, or the expectation over all."""
 

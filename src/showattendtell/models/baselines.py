@@ -104,3 +104,11 @@ class LogBilinearDecoder(RecurrentDecoder):
 
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         return self.dropout(hidden)
+
+    def region_features(self, regions: Tensor) -> Tensor:
+        """Return C a_i, (I, L, n), after dropout: a dropped channel is dropped in all regions of the image."""
+        parts = self.image(regions)
+        return parts * self.dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
+
+    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        return self.dropout(hidden - self.image(context))

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from showattendtell.data.vocabulary import START
 from showattendtell.models.attention import Attention, AttentionCache, StepAttention
 from showattendtell.models.decoder import Decoder, DecoderState, RecurrentDecoder
+from showattendtell.models.kernels.mixture import MixtureFeatures
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.recurrence import is_fused_supported, unroll, unroll_fused
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.types import CaptionerOutput, OutputFeatures, SampledLocations
 
@@ -28,6 +30,7 @@ class Captioner(nn.Module):
         _check_fit(attention, decoder)
         self.attention = attention
         self.decoder = decoder
+        self.posterior = attention.inference_network(decoder) if isinstance(attention, VariationalAttention) else None
 
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
@@ -75,19 +78,36 @@ class Captioner(nn.Module):
         if isinstance(decoder, TransformerDecoder):
             assert isinstance(attention, CrossAttention)
             output = decoder(read, memory.keys[image_index], state.select(image_index), attention.map)
-            values, weights = decoder.output_features(packing.pack(output.hidden)), packing.pack(output.weights)
-            gates = weights.new_ones(len(weights))
+            values, weights = decoder.output_features(packing.pack(output.hidden)), output.weights
+            weights = packing.pad(packing.pack(weights))
+            gates = packing.pad(weights.new_ones(len(values)))
         else:
             assert isinstance(attention, StepAttention)
             assert isinstance(decoder, RecurrentDecoder)
             embedded, word_gates = decoder.embed_words(packing.pack(read))
             unroll_steps = unroll_fused if is_fused_supported(attention, decoder) else unroll
             steps = unroll_steps(attention, decoder, packing, memory, state, word_gates, image_index, locations)
+            weights, gates = packing.pad(steps.weights), packing.pad(steps.gates)
+            if isinstance(attention, MarginalAttention):
+                of_words = image_index[packing.places // tokens.shape[1]]
+                whole = len(tokens) if len(packing.places) == tokens.numel() else None
+                inputs = (memory, of_words, embedded, word_gates, steps.before, steps.hidden, steps.context)
+                mixture = attention.mixture(decoder, *inputs, steps.weights, whole)
+                log_q = self._log_q(steps.hidden, tokens.flatten()[packing.places], memory.regions, mixture)
+                return CaptionerOutput(mixture, packing.places, weights, gates, log_q=log_q)
             values = decoder.output_features(embedded, steps.hidden, steps.context)
-            weights, gates = steps.weights, steps.gates
             sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
         features = OutputFeatures(values, decoder.word_scores.weight, decoder.word_scores.bias)
-        return CaptionerOutput(features, packing.places, packing.pad(weights), packing.pad(gates), sample)
+        return CaptionerOutput(features, packing.places, weights, gates, sample)
+
+    def _log_q(self, hidden: Tensor, words: Tensor, regions: Tensor, mixture: MixtureFeatures) -> Tensor | None:
+        """Return log q (N, L) of the inference network, if there is one, for the words (N,) after the states (N, n)."""
+        if self.posterior is None:
+            return None
+        # constants, so that only the inference network learns from samples of q
+        rows = mixture.matrix[words]
+        log_q: Tensor = self.posterior(hidden.detach(), rows.detach(), regions.detach(), mixture)
+        return log_q
 
 
 def _check_fit(attention: Attention, decoder: Decoder) -> None:
@@ -110,6 +130,8 @@ def _check_fit(attention: Attention, decoder: Decoder) -> None:
         )
     elif attention.selective and isinstance(decoder, RecurrentDecoder) and not decoder.reads_context:
         raise ValueError(f"{theirs} sees the image once and has no use for {ours}; use attention=none with it")
+    elif isinstance(attention, MarginalAttention) and isinstance(decoder, RecurrentDecoder):
+        attention.check_fit(decoder)
 
 
 @contextmanager

@@ -193,6 +193,15 @@ class RecurrentDecoder(Decoder):
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Return the input of `word_scores` for any number of steps, from E y (..., m), h (..., n) and z (..., D)."""
 
+    def region_features(self, regions: Tensor) -> Tensor | None:
+        """Return what each region (I, L, D) adds to the input of `word_scores`, (I, L, w), if that input is the sum of
+        this and `features_without_region`; None if it is no such sum, as of a decoder with layers after the sum."""
+        return None
+
+    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Return the other term of the sum, see `region_features`; the arguments are those of `output_features`."""
+        raise NotImplementedError(f"{type(self).__name__} has no sum to take the region out of")
+
     def score_words(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Return the logits of the next word (..., V) from the arguments of `output_features`."""
         return self.word_scores(self.output_features(embedded, hidden, context))
@@ -302,9 +311,26 @@ class LSTMDecoder(RecurrentDecoder):
         return lstm(word_gates + self.hidden_gates(state.hidden) + self.context_gates(context), state.cell)
 
     def output_features(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        parts = self._output_parts(embedded, hidden)
+        if self.context_output is not None:
+            parts.append(self.context_output(context))
+        return self.output_dropout(self.activation(torch.stack(torch.broadcast_tensors(*parts)).sum(dim=0)))
+
+    def _output_parts(self, embedded: Tensor, hidden: Tensor) -> list[Tensor]:
+        """Return the terms of the deep output's sum, without that of the context."""
         parts = [embedded] if self.word_output else []
         if self.hidden_output is not None:
             parts.append(self.hidden_output(self.hidden_dropout(hidden)))
-        if self.context_output is not None:
-            parts.append(self.context_output(context))
-        return self.output_dropout(self.activation(torch.stack(parts).sum(dim=0)))
+        return parts
+
+    def region_features(self, regions: Tensor) -> Tensor | None:
+        """Return L_z a_i (I, L, m), after the dropout of the output: a dropped channel is dropped in all regions of the
+        image. None with `output_tanh`, or if the deep output does not read the context."""
+        if self.context_output is None or not isinstance(self.activation, nn.Identity):
+            return None
+        parts = self.context_output(regions)
+        return parts * self.output_dropout(parts.new_ones(len(parts), 1, parts.shape[2]))
+
+    def features_without_region(self, embedded: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        parts = self._output_parts(embedded, hidden)
+        return self.output_dropout(torch.stack(parts).sum(dim=0)) if parts else torch.zeros_like(embedded)

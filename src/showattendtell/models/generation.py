@@ -7,19 +7,21 @@ sizes are those of `showattendtell.types`; G is the number of gates on the conte
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from showattendtell.models.attention import CaptionGrid, SoftAttention, StepAttention
+from showattendtell.models.attention import AttentionCache, CaptionGrid, SoftAttention, StepAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
 from showattendtell.models.kernels.cross_entropy import normalisers
+from showattendtell.models.kernels.mixture import RegionTable, log_of
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
+from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 
@@ -54,8 +56,14 @@ class IncrementalDecoder:
         self.attention, self.decoder = captioner.attention, captioner.decoder
         self.memory, first = captioner.init_state(regions)
         self.first = DecoderState(*(part.to(regions.dtype) for part in first))
-        self._images = torch.arange(len(regions), device=regions.device)
+        self._rows = CacheRows(regions)
         self._words, self._buffer = words, regions.new_empty(0, words.shape[1])  # the scores of every step
+        self._mixture = None
+        if isinstance(self.attention, MarginalAttention):
+            assert isinstance(self.decoder, RecurrentDecoder)
+            parts = self.decoder.region_features(self.memory.regions) if self.attention.latent == "output" else None
+            table = None if parts is None else RegionTable.of(parts, words)
+            self._mixture = MixtureScorer(self.attention, self.decoder, self.memory, table)
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
         """Decode one word. The next call overwrites the returned scores.
@@ -73,10 +81,18 @@ class IncrementalDecoder:
         places = grid.places[stems]
         context = attended.context[places]  # (B, D)
         embedded, word_gates = self.decoder.embed_words(tokens)
-        state = self.decoder.step(word_gates, context, state.select(stems))
-        scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
+        before, weights = state.select(stems), attended.weights[places]
+        state = self.decoder.step(word_gates, context, before)
+        if self._mixture is None:
+            scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
+        elif self._mixture.table is None:
+            words = (embedded, word_gates, before, state.hidden, context, weights)
+            scores = _without_normalisers(self._mixture.score_every_region(images[stems], *words))
+        else:
+            features = self.decoder.features_without_region(embedded, state.hidden, context)
+            scores = self.score_mixture(features, weights, images[stems])
         locations = None if attended.sample is None else attended.sample.locations[places]
-        return StepOutput(*scores, state, attended.weights[places], attended.gate[places], locations)
+        return StepOutput(*scores, state, weights, attended.gate[places], locations)
 
     def grid(self, images: Tensor) -> CaptionGrid:
         """Lay out captions or stems as a grid with a row per image in the attention cache.
@@ -84,20 +100,30 @@ class IncrementalDecoder:
         Args:
             images: the image of each, ascending.
         """
-        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
-        present, counts = images.unique_consecutive(return_counts=True)
-        if 2 * len(present) <= len(self._images):  # copying the cache pays off once half of its images are finished
-            self.memory = self.memory.select(torch.searchsorted(self._images, present))
-            self._images = present
-        cache_rows = torch.searchsorted(self._images, present)
-        columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
-        rows = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
-        rows[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
-        column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
-        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column)
+        grid, kept = self._rows.grid(images)
+        if kept is not None:
+            self.memory = self.memory.select(kept)
+        return grid
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the scores of the next word (B, V) and their normalisers (B,) from the output layer's inputs."""
+        scores = self._multiply(features)
+        return scores, normalisers(scores, self.decoder.word_scores.bias)
+
+    def score_mixture(self, features: Tensor, weights: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `score` does for a mixture over the regions.
+
+        Args:
+            features: the output layer's inputs without the regions, (B, w).
+            weights: alpha, (B, L).
+            images: (B,) the image of each caption, ascending.
+        """
+        assert self._mixture is not None
+        scores = self._multiply(features).add_(self.decoder.word_scores.bias)
+        return _without_normalisers(self._mixture.log_probs(scores, weights, images))
+
+    def _multiply(self, features: Tensor) -> Tensor:
+        """Return the scores without their bias, (B, V), in a buffer."""
         if len(self._buffer) < len(features):
             self._buffer = self._buffer.new_empty(len(features), self._buffer.shape[1])
         scores, features = self._buffer[: len(features)], features.to(self._words.dtype)
@@ -105,7 +131,75 @@ class IncrementalDecoder:
             torch.mm(features, self._words, out=scores)
         else:
             scores.copy_(features @ self._words)
-        return scores, normalisers(scores, self.decoder.word_scores.bias)
+        return scores
+
+
+def _without_normalisers(log_p: Tensor) -> tuple[Tensor, Tensor]:
+    return log_p, log_p.new_zeros(len(log_p))
+
+
+class CacheRows:
+    """The images that have a row in a cache, at first all of the regions (I, L, D)."""
+
+    def __init__(self, regions: Tensor):
+        self._images = torch.arange(len(regions), device=regions.device)
+
+    def grid(self, images: Tensor) -> tuple[CaptionGrid, Tensor | None]:
+        """Lay out captions as a grid with a row per row of the cache.
+
+        Once half of the images are finished, the cache should be copied without them.
+
+        Args:
+            images: the image of each caption, ascending.
+
+        Returns:
+            The grid, and the rows that the cache has to keep, None for all.
+        """
+        #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
+        present, counts = images.unique_consecutive(return_counts=True)
+        kept = None
+        if 2 * len(present) <= len(self._images):  # copying the cache pays off once half of its images are finished
+            kept = torch.searchsorted(self._images, present)
+            self._images = present
+        cache_rows = torch.searchsorted(self._images, present)
+        columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
+        rows = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
+        rows[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
+        column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
+        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept
+
+
+class MixtureScorer:
+    """log p of the next words of marginal attention.
+
+    Args:
+        memory: with a row per image.
+        table: of the regions; None if the output layer's input is no sum with a term of the region.
+    """
+
+    def __init__(
+        self,
+        attention: MarginalAttention,
+        decoder: RecurrentDecoder,
+        memory: AttentionCache,
+        table: RegionTable | None,
+    ):
+        self._attention, self._decoder, self._memory, self.table = attention, decoder, memory, table
+        self._rows = CacheRows(memory.regions)
+
+    def log_probs(self, scores: Tensor, weights: Tensor, images: Tensor) -> Tensor:
+        """Return log p (B, V), from the scores without the regions (B, V), which are overwritten, alpha (B, L), and the
+        image of each caption (B,), ascending."""
+        grid, kept = self._rows.grid(images)
+        assert self.table is not None
+        if kept is not None:
+            self.table = RegionTable(self.table.powers[kept])
+        return self.table.log_probs(scores, log_of(weights), grid)
+
+    def score_every_region(self, images: Tensor, *words: Any) -> Tensor:
+        """Return log p (B, V) from the scores of all regions; `words` are the arguments of `MarginalAttention.mixture`
+        after the image."""
+        return self._attention.mixture(self._decoder, self._memory, images, *words).logits()
 
 
 class TransposedWeights(NamedTuple):
@@ -159,11 +253,14 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             state = lstm_in_place(gates, state.cell.index_select(0, stems))
             # the terms of the deep output
             parts = [embedded.index_select(0, which)] if decoder.word_output else []
-            parts += [] if decoder.context_output is None else [from_context[:, width:].index_select(0, stems)]
+            if decoder.context_output is not None and self._mixture is None:
+                parts.append(from_context[:, width:].index_select(0, stems))
             if decoder.hidden_output is not None:
                 parts.append(decoder.hidden_output(decoder.hidden_dropout(state.hidden)))
             features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
             weights, gate = weights.index_select(0, stems), gate.index_select(0, stems)
+            if self._mixture is not None:
+                return StepOutput(*self.score_mixture(features, weights, images[stems]), state, weights, gate)
             return StepOutput(*self.score(features), state, weights, gate)
 
 
@@ -200,11 +297,16 @@ def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalD
     if isinstance(decoder, TransformerDecoder):
         return partial(TransformerIncrementalDecoder, captioner, words)
     soft = isinstance(attention, SoftAttention) and is_fused_supported(attention, decoder)
+    if isinstance(attention, MarginalAttention) and isinstance(decoder, LSTMDecoder):
+        # the deep output must be a sum, of which something is left without the region
+        has_rest = decoder.word_output or decoder.hidden_output is not None
+        soft = soft and has_rest and isinstance(decoder.activation, nn.Identity)
     if not soft or words.device.type != "cpu":
         return partial(IncrementalDecoder, captioner, words)
     assert isinstance(attention, SoftAttention)
     assert isinstance(decoder, LSTMDecoder)
-    weights, output = weights_of(attention, decoder), decoder.context_output
+    weights = weights_of(attention, decoder)
+    output = None if isinstance(attention, MarginalAttention) else decoder.context_output
     context = weights.context if output is None else torch.cat([weights.context, output.weight.to(weights.context)])
     state, context, word = map(transposed, (weights.state, context, decoder.read_word.weight))
     bias = weights.bias.to(weights.score.dtype)

@@ -4,8 +4,7 @@ read within limits into memory only."""
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from importlib.resources import files
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -36,7 +35,7 @@ from showattendtell.serving.schemas import (
 )
 from showattendtell.serving.server import FormError, InMemoryParser, ReadBody, client_network
 from showattendtell.visualization.pages import ImageCaptions, Page, make_entry, render
-from showattendtell.visualization.rendering import DARKEST, fill
+from showattendtell.visualization.rendering import DARKEST, EXAMPLE_FOLDER, EXAMPLES, fill
 
 Made = TypeVar("Made")
 Outputs = dict[str, list[ImageCaptions]]
@@ -50,23 +49,6 @@ FIELDS = 32
 FIELD_BYTES = 2000
 MEGA = 1_000_000
 
-
-class ExamplePhotograph(NamedTuple):
-    """A photograph of the folder `examples` that the page offers; from COCO 2017, by the id of its source on Flickr."""
-
-    file: str
-    width: int
-    height: int
-    shows: str
-    flickr: str
-
-
-EXAMPLES = (
-    ExamplePhotograph("skater.jpg", 480, 320, "A boy on a skateboard jumps off a ramp", "5438252538"),
-    ExamplePhotograph("riders.jpg", 480, 318, "Two people ride horses on a beach", "8392128987"),
-    ExamplePhotograph("dog.jpg", 280, 420, "A dog is tied to a fire hydrant", "3937557668"),
-)
-"""Licensed CC BY 2.0."""
 
 FAULTS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": description}
@@ -306,7 +288,7 @@ async def site(request: Request) -> HTMLResponse:
 async def example(name: str) -> Response:
     if name not in {one.file for one in EXAMPLES}:
         raise HTTPException(404)
-    return Response((files("showattendtell.serving") / "examples" / name).read_bytes(), media_type="image/jpeg")
+    return Response((EXAMPLE_FOLDER / name).read_bytes(), media_type="image/jpeg")
 
 
 @router.get("/docs", include_in_schema=False)

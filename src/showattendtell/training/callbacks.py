@@ -178,10 +178,11 @@ class EpochReport(Callback):
             best = f" (best {self._best:.{digits}f})" if metric == monitor else ""
             return f"{values[metric]:.{digits}f}{best}"
 
+        distinct = round(values["val/distinct_captions"])
         get_console().print(  # that of the progress bar, which is drawn again below the line
             f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
             f"{shown(NLL, 3)} in validation; BLEU-4 {shown(self._bleu4, 1)}, CIDEr {shown(CIDER, 1)}, "
-            f"{values['val/distinct_captions']:.0f} distinct captions; {time.monotonic() - self._started:.0f} s",
+            f"{distinct} distinct caption{'s' if distinct != 1 else ''}; {time.monotonic() - self._started:.0f} s",
             soft_wrap=True,
             highlight=False,
         )

@@ -28,6 +28,7 @@ from showattendtell.inference.checkpoints import CARD, read_vocabulary, write_ca
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
+from showattendtell.losses.variational import VariationalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
 from showattendtell.metrics.attention import WordClasses, attention_figures
 from showattendtell.metrics.means import RunningMeans
@@ -38,6 +39,7 @@ from showattendtell.models.decoder import Decoder, LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
@@ -54,6 +56,8 @@ LOGGED_BLEU = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty")
 ATTENTIONS: dict[str, Callable[[int, int], Attention]] = {
     "soft": SoftAttention,
     "hard": HardAttention,
+    "marginal": MarginalAttention,
+    "variational": VariationalAttention,
     "adaptive": AdaptiveAttention,
     "none": MeanAttention,
     "additive": partial(SoftAttention, gate="none"),
@@ -155,7 +159,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 attention = attention(region_dim, decoder.hidden_dim)
             self.captioner = Captioner(attention, decoder)
         if self.loss is None:
-            self.loss = HardLoss() if self.captioner.attention.stochastic else SoftLoss()
+            attention = self.captioner.attention
+            self.loss = (
+                VariationalLoss() if attention.variational else HardLoss() if attention.stochastic else SoftLoss()
+            )
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:

@@ -64,10 +64,11 @@ def build_module(
     document frequencies of the reward."""
     captioner = build_captioner(settings, encoder.region_dim, len(vocabulary))
     loss = build(settings["loss"])
-    if captioner.attention.stochastic != loss.stochastic:
+    if any(getattr(captioner.attention, kind) != getattr(loss, kind) for kind in ("stochastic", "variational")):
         raise UserError(
             f"{type(captioner.attention).__name__} cannot be trained with {type(loss).__name__}: attention that "
-            "samples locations needs HardLoss, other attention SoftLoss; leave loss._target_ out"
+            "samples locations needs HardLoss, variational attention VariationalLoss, other attention SoftLoss; leave "
+            "loss._target_ out"
         )
     words_dropped = getattr(captioner.decoder, "word_dropout", None)
     if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:

@@ -12,17 +12,25 @@ MARGIN = 4.0
 
 NUM_TICKS = 5
 
+NEARLY_ZERO = 1e-6
+"""An axis begins at 0 if its lowest value is less than this fraction of the highest."""
+
 Place = tuple[float, float]
 
 
 class Axis(NamedTuple):
-    """An axis from `low` to `high`; with `names`, their positions 0, 1, ... are categories."""
+    """An axis from `low` to `high`; with `names`, their positions 0, 1, ... are categories.
+
+    Ticks are at the values `marked` or else at round numbers, which are integers if `whole`.
+    """
 
     label: str
     low: float
     high: float
     log: bool = False
     names: tuple[str, ...] = ()
+    marked: tuple[float, ...] = ()
+    whole: bool = False
 
     def place(self, value: float) -> float:
         ends = np.array([self.low, self.high])
@@ -35,11 +43,18 @@ class Axis(NamedTuple):
         """The place and the label of each tick."""
         if self.names:
             return [(self.place(number), name) for number, name in enumerate(self.names)]
-        if self.log:
-            values = LogLocator(subs=(1, 2, 5) if self.high < 100 * self.low else (1,)).tick_values(self.low, self.high)
-        else:
-            values = MaxNLocator(NUM_TICKS, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
-        return [(self.place(value), f"{value:.4g}") for value in values if self.low <= value <= self.high]
+        return [(self.place(value), f"{value:.4g}") for value in self.marked or self._round_numbers()]
+
+    def _round_numbers(self) -> list[float]:
+        if not self.log:
+            locator = MaxNLocator(NUM_TICKS, steps=[1, 2, 5, 10], integer=self.whole)
+            return self._within(locator.tick_values(self.low, self.high))
+        steps = ((1, 2, 5), (1, 3), (1,))
+        found = [self._within(LogLocator(subs=subs).tick_values(self.low, self.high)) for subs in steps]
+        return next((values for values in found if len(values) < NUM_TICKS), found[-1])
+
+    def _within(self, values: Sequence[float]) -> list[float]:
+        return [float(value) for value in values if self.low <= value <= self.high]
 
 
 class Mark(NamedTuple):
@@ -60,11 +75,17 @@ class Chart(NamedTuple):
 
 
 def axis_over(label: str, values: Sequence[float], log: bool = False) -> Axis:
-    """Return an axis from the lowest to the highest value, or around the value if all are equal."""
+    """Return an axis from the lowest to the highest value, or around the value if all are equal.
+
+    A few integers have a tick each. Of more integers, ticks are at integers.
+    """
     low, high = min(values), max(values)
     if low == high:
         low, high = (low / 2, high * 2) if log else (low - 1, high + 1)
-    return Axis(label, low, high, log)
+    if not log and 0 < low < NEARLY_ZERO * high:
+        low = 0.0  # BLEU-4 without a single match
+    whole, marked = all(isinstance(value, int) for value in values), sorted(set(values))
+    return Axis(label, low, high, log, marked=tuple(marked) if whole and len(marked) < NUM_TICKS else (), whole=whole)
 
 
 def category_axis(label: str, names: Sequence[str]) -> Axis:

@@ -292,7 +292,7 @@ def render(page: Page, template: str = "page.html") -> str:
     common = [name for name in ORDERS if all(name in entry.measures for entry in page.entries)]
     orders = {name: ORDERS[name] for name in common} if template == "page.html" and len(page.entries) > 1 else {}
     gated = [any((one.gates[: len(one.words)] < UNGATED).any() for one in own) for own in captions]
-    return fill(template, page=page, orders=orders, gated=gated, darkest=DARKEST, **helpers)
+    return fill(template, page=page, note=page.note, orders=orders, gated=gated, darkest=DARKEST, **helpers)
 
 
 def encode_map(grid: np.ndarray) -> str:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -26,6 +27,27 @@ CARD_SCORES = {
     "attention_correctness": "attention correctness",
 }
 """The figures of a result file that a model card shows, and their headings."""
+
+
+EXAMPLE_FOLDER = files("showattendtell.visualization") / "examples"
+
+
+class ExamplePhotograph(NamedTuple):
+    """A photograph in `EXAMPLE_FOLDER`, from COCO 2017, and the id of its source on Flickr."""
+
+    file: str
+    width: int
+    height: int
+    shows: str
+    flickr: str
+
+
+EXAMPLES = (
+    ExamplePhotograph("skater.jpg", 480, 320, "A boy on a skateboard jumps off a ramp", "5438252538"),
+    ExamplePhotograph("riders.jpg", 480, 318, "Two people ride horses on a beach", "8392128987"),
+    ExamplePhotograph("dog.jpg", 280, 420, "A dog is tied to a fire hydrant", "3937557668"),
+)
+"""The photographs that pages offer to try; licensed CC BY 2.0."""
 
 
 def spaces_before(words: Sequence[str], caption: str) -> list[bool]:

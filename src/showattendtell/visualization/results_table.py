@@ -108,7 +108,7 @@ LATEX = str.maketrans(LATEX_ESCAPE_RULES)
 def print_overview(overview: ResultsTable) -> None:
     """Print a section for each data set; deviations are printed below their means to fit a terminal of 80 columns."""
     _, model, *others = _headings(overview.columns)
-    table = Table(model, title=f"results on the split {overview.split}", title_justify="left")
+    table = Table(model, title=f"results on the {overview.split} split", title_justify="left")
     for name in others:
         table.add_column(name, justify="right")
     for block in overview.blocks:
@@ -174,7 +174,9 @@ def html(overview: ResultsTable, folder: Path = Path()) -> str:
         ]
         rows = zip(block.rows, _cells(block, columns), links, strict=True)
         blocks.append((block.title, [*_headings(columns)[1:], "runs"], list(rows)))
-    return fill("table.html", overview=overview, blocks=blocks)
+    figures = [figure for block in overview.blocks for row in block.rows for figure in row.figures.values()]
+    spread = any(isinstance(figure, TableValue) and figure.deviation is not None for figure in figures)
+    return fill("table.html", overview=overview, blocks=blocks, spread=spread)
 
 
 FORMATS: dict[str, Callable[[ResultsTable], str]] = {".md": markdown, ".tex": latex, ".json": as_json, ".html": html}

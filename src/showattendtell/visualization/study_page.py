@@ -92,7 +92,8 @@ def print_study(summary: StudySummary) -> None:
     """Print the best, pruned, failed and running trials, and the command of the best."""
     console = Console(highlight=False)
     title = Text(f"{summary.study.study_name}: {_counts(summary)}")
-    table = Table("trial", "figure", "time", "settings searched", title=title, title_justify="left")
+    metric = FIGURES[summary.study.user_attrs["space"]["monitor"]].removesuffix(" in validation")
+    table = Table("trial", metric, "wall time", "settings searched", title=title, title_justify="left")
     for trial in summary.best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
         table.add_row(str(trial.number), f"{trial.value:.3f}", duration(seconds(trial)), Text(searched))
@@ -167,9 +168,11 @@ def history_chart(summary: StudySummary, metric: str) -> Chart:
     x, y = axis_over("trial", [trial.number for trial in ended]), axis_over(metric, values)
     better = max if summary.study.direction == StudyDirection.MAXIMIZE else min
     completed = sorted(summary.best, key=lambda trial: trial.number)
-    best = accumulate((trial.value or 0.0 for trial in completed), better)
-    line = [(x.place(trial.number), y.place(value)) for trial, value in zip(completed, best, strict=True)]
-    marks = [Mark("best line", line)] if len(line) > 1 else []
+    best = [y.place(value) for value in accumulate((trial.value or 0.0 for trial in completed), better)]
+    places = [x.place(trial.number) for trial in completed]
+    corners = zip([*places, x.place(ended[-1].number)][1:], best, strict=True)  # the value stays until the next trial
+    line = [place for start, end in zip(zip(places, best, strict=True), corners, strict=True) for place in (start, end)]
+    marks = [Mark("best line", line)] if len(line) > 2 else []
     marks += [_dot(trial, summary, x.place(trial.number), y) for trial in ended if trial.value is not None]
     return Chart(x, y, marks, _legend(summary, {"best line": "best value so far"}))
 

@@ -82,7 +82,7 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
-    for group in (*SCORES, OBJECTS, COUNTS):
+    for group in (*SCORES, _own_scores(name for figures in columns for name in figures), OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
@@ -90,12 +90,18 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     _print_titled(table, title, missing)
 
 
+def _own_scores(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return labels and number formats of the scores of a user's own metrics."""
+    known = {name for group in (*SCORES, OBJECTS, COUNTS) for name in group}
+    return {name: (name, ".1f") for name in names if name not in known}
+
+
 def print_comparison(comparison: Comparison, title: str) -> None:
     """Print the differences in score between the second and the first of two sets of captions."""
     table = Table("")
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
-    for group in SCORES:
+    for group in (*SCORES, _own_scores(comparison.differences)):
         for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
@@ -122,7 +128,7 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
     console.print(title, style="italic", markup=False)
     console.print(table)
     for metric, reason in missing.items():
-        label, _ = METRICS.get(metric, (metric.upper(), ""))
+        label, _ = METRICS.get(metric, (metric if "." in metric else metric.upper(), ""))
         console.print(f"{label} is missing: {reason}", markup=False)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
+from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models import captioner
 from showattendtell.models.attention import Attention, AttentionCache, AttentionOutput, SoftAttention
 from showattendtell.models.captioner import Captioner
@@ -18,6 +19,7 @@ from showattendtell.models.decoder import DecoderState, LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import attention as kernels
 from showattendtell.models.kernels.recurrence import is_fused_supported
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 
 D, N, V = 7, 6, 11
 OWNERS = torch.tensor([2, 0, 1, 0, 2])
@@ -28,6 +30,8 @@ KINDS: dict[str, tuple[Make, Callable[[], SoftLoss]]] = {
     "soft": (SoftAttention, SoftLoss),
     "soft, a gate a channel": (partial(SoftAttention, gate="channel"), SoftLoss),
     "soft, no gate": (partial(SoftAttention, gate="none"), partial(SoftLoss, attention_weight=0.3)),
+    "marginal": (MarginalAttention, partial(SoftLoss, label_smoothing=0.1)),
+    "variational": (partial(VariationalAttention, estimator="exact"), VariationalLoss),
     "hard": (partial(HardAttention, expectation_prob=0.5), partial(HardLoss, reward_weight=0.1, attention_weight=0.2)),
     "hard, gated": (
         partial(HardAttention, gate="scalar", temperature=2.0, expectation_prob=0.0),
@@ -113,7 +117,7 @@ def test_in_single_precision_they_are_right_to_a_hundred_thousandth(
         assert (found[name] - gradient).norm() <= 1e-5 * whole, name
 
 
-@pytest.mark.parametrize("kind", slow_after(2, sorted(KINDS, key=lambda name: "gated" not in name)), indirect=True)
+@pytest.mark.parametrize("kind", slow_after(1, sorted(KINDS, key=lambda name: "gated" not in name)), indirect=True)
 def test_losses_of_200_updates_are_those_of_steps_one_by_one(kind, monkeypatch: pytest.MonkeyPatch):
     def losses() -> Tensor:
         learner = Learner(*kind, torch.float32)

@@ -31,18 +31,21 @@ from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import AdditiveKeys, RegionPairs, weighted_sum, weighted_sum_back
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.parallel import CaptionGroups
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import SampledLocations
 
 
 class DecoderOutput(NamedTuple):
-    """All steps of captions, N words: h (N, n), z (N, D), alpha (N, L), beta (N,), and the sampled locations."""
+    """All steps of captions, N words: h (N, n), z (N, D), alpha (N, L), beta (N,), the sampled locations, and, of
+    attention.latent=step, the states before the steps."""
 
     hidden: Tensor
     context: Tensor
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
+    before: DecoderState | None = None
 
 
 def unroll(
@@ -64,8 +67,9 @@ def unroll(
         locations: (B, T, H) region indices for hard attention; negative entries are sampled.
     """
     memory, state = memory.select(image_index), state.select(image_index)  # one row per caption
-    steps = []
+    steps, before = [], []
     for number, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
+        before.append(state)
         attended = attention(memory, state, **({} if locations is None else {"locations": locations[:, number]}))
         state = decoder.step(gates, attended.context, state)
         steps.append((state.hidden, *attended))
@@ -75,17 +79,26 @@ def unroll(
 
     hidden, contexts, weights, betas, samples = zip(*steps, strict=True)
     sample = None if samples[0] is None else SampledLocations(*map(of_words, zip(*samples, strict=True)))
-    return DecoderOutput(of_words(hidden), of_words(contexts), of_words(weights), of_words(betas), sample)
+    output = DecoderOutput(of_words(hidden), of_words(contexts), of_words(weights), of_words(betas), sample)
+    if not _needs_states(attention):
+        return output
+    return output._replace(before=DecoderState(*map(of_words, zip(*before, strict=True))))
+
+
+def _needs_states(attention: Attention) -> bool:
+    """Return whether the loss reads the states before the steps."""
+    return isinstance(attention, MarginalAttention) and attention.latent == "step"
 
 
 def is_fused_supported(attention: Attention, decoder: Decoder) -> bool:
     """Return whether `unroll_fused` computes the result of `unroll`.
 
-    True for soft or hard attention with the additive score and the LSTM, but not for subclasses, which may override any
-    part of a step, or for training with the gumbel_st estimator.
+    True for soft, hard, marginal or variational attention with the additive score and the LSTM, but not for subclasses,
+    which may override any part of a step, or for training with the gumbel_st estimator, or for attention.latent=step.
     """
     return (
-        type(attention) in (SoftAttention, HardAttention)
+        type(attention) in (SoftAttention, HardAttention, MarginalAttention, VariationalAttention)
+        and not _needs_states(attention)
         and type(attention.score) is AdditiveScore
         and type(decoder) is LSTMDecoder
         and not (attention.training and getattr(attention, "estimator", None) == "gumbel_st")

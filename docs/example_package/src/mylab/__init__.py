@@ -1,0 +1,1 @@
+"""Own parts for showattendtell, named by their import path: attention._target_=mylab.attention.SharpAttention."""

@@ -1,0 +1,150 @@
+"""What is exported: checkpoints with their graphs, and the photographs that they are checked and quantised on."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy import ndarray
+
+from showattendtell import __version__
+from showattendtell.config.instantiate import Config, build
+from showattendtell.config.validation import raise_errors, validate
+from showattendtell.data.images import LONGEST, open_image
+from showattendtell.data.vocabulary import SPECIAL
+from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.export.graphs import NEVER, Graph, Pixels, graphs_of
+from showattendtell.export.quantization import Precision
+from showattendtell.inference.loading import find_model, load_model, reading_settings, weights_file
+from showattendtell.inference.pipeline import short_names
+from showattendtell.inference.predictions import evenly_spaced
+from showattendtell.models.calibration import Calibration
+from showattendtell.runtime.files import sha256
+from showattendtell.types import Dataset
+
+QUANTISATION_IMAGES = 100
+"""Number of validation images on which activations are quantised."""
+
+
+class ExportModel(NamedTuple):
+    """A trained model, the configuration of its training, its graphs in plain torch and its captioner.json."""
+
+    name: str
+    module: ImageCaptioner
+    config: Config
+    graphs: dict[str, Graph]
+    card: dict[str, Any]
+
+    @property
+    def side(self) -> int:
+        """Side of what the encoder sees, in pixels."""
+        return self.module.encoder.preprocessing.crop
+
+    def see(self, path: str) -> ndarray:
+        """Return the pixels (1, 3, S, S) of an image file, uint8, as the graph `encode` takes them."""
+        pixels: ndarray = self.module.encoder.preprocessing(open_image(path)).unsqueeze(0).numpy()
+        return pixels
+
+    def see_all(self, paths: Sequence[str]) -> list[ndarray]:
+        return [self.see(path) for path in paths]
+
+
+def load_models(config: Config) -> list[ExportModel]:
+    """Load the checkpoint of the command, and those that it compares; call it within `plain_torch()`.
+
+    Raises:
+        UserError: a checkpoint cannot be exported; models are compared without a page; `names` does not fit.
+    """
+    compared = [config.compare] if isinstance(config.compare, str) else list(config.compare)
+    if compared and "web" not in config.formats:
+        raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
+    checkpoints = [config.checkpoint, *compared]
+    names = list(config.names or short_names(checkpoints))
+    if len(set(names)) != len(names) or len(names) != len(checkpoints):
+        raise UserError(
+            f"names={','.join(names)} must have a different name for each model; models: {len(checkpoints)}"
+        )
+    return [_load(config, *pair) for pair in zip(names, checkpoints, strict=True)]
+
+
+def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
+    module, trained, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
+    graphs = graphs_of(module, config.pixels, config.max_length, calibration)
+    if config.precision != "float32":
+        del graphs["greedy"]  # its loop is a graph of its own, which is not quantised
+    if "web" in config.formats and module.captioner.attention.stochastic:
+        graphs |= _other_step(module, config)
+    weights = weights_file(find_model(checkpoint))
+    card = metadata_of(module, weights, config.pixels, config.max_length, calibration, config.precision)
+    return ExportModel(name, module, trained, graphs, card)
+
+
+def _other_step(module: ImageCaptioner, config: Config) -> dict[str, Graph]:
+    """Return the step of hard attention in its other mode, which a page lets its readers choose."""
+    other = copy.deepcopy(module)
+    attention = other.captioner.attention
+    attention.inference_mode = "expectation" if attention.inference_mode == "argmax" else "argmax"
+    return {f"step_{attention.inference_mode}": graphs_of(other, config.pixels, config.max_length)["step"]}
+
+
+def metadata_of(
+    model: ImageCaptioner,
+    weights: Path,
+    pixels: Pixels,
+    max_length: int,
+    calibration: Calibration | None = None,
+    precision: Precision = "float32",
+) -> dict[str, Any]:
+    """Return the description of the model as plain data; graphs and files are added when they are written."""
+    seen = model.encoder.preprocessing
+    return {
+        "format": 1,
+        "version": __version__,
+        "checkpoint": {"name": weights.name, "sha256": sha256(weights)},
+        "vocabulary": list(model.vocabulary.words),
+        "detokenizer": model.vocabulary.tokenizer.joining(),
+        "languages": {language: model.vocabulary.language_token(language) for language in model.vocabulary.languages},
+        "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
+        "never_said": list(NEVER),
+        "precision": precision,
+        "max_length": max_length,
+        "grid": list(model.encoder.grid),
+        "preprocessing": {
+            **seen._asdict(),
+            "mean": list(seen.mean),
+            "std": list(seen.std),
+            "longest": LONGEST,
+            "pixels": pixels,
+        },
+        **({} if calibration is None else {"calibration": describe_calibration(calibration)}),
+    }
+
+
+def describe_calibration(calibration: Calibration) -> dict[str, Any]:
+    """Return what `run_onnx` needs of a calibration besides the graph `unlikeness`."""
+    return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
+
+
+def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
+    """Read the data set that a model was trained on, from the place that the command gives; None if it needs none."""
+    if not config.split and config.dataset.root is None:
+        return None
+    settings = reading_settings(model.config, dataset=config.dataset)
+    raise_errors(validate(settings))
+    dataset: Dataset = build(settings.dataset)
+    return dataset
+
+
+def quantisation_images(precision: Precision, found: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
+    """Return the photographs on which activations are quantised: those that were found, or validation images.
+
+    Raises:
+        UserError: they are needed, and there are neither.
+    """
+    if precision != "int8" or found:
+        return found
+    if dataset is None:
+        raise UserError("precision=int8 needs photographs; give them as images=, or the data set as dataset.root=")
+    return [example.path for example in evenly_spaced(dataset.split("val"), QUANTISATION_IMAGES)]

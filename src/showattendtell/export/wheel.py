@@ -1,0 +1,59 @@
+"""A pip wheel that captions photographs with numpy, Pillow and onnxruntime only."""
+
+import json
+import keyword
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from showattendtell.errors import UserError
+from showattendtell.export import run_onnx
+from showattendtell.export.formats import CARD
+from showattendtell.runtime.tracing import quietly
+from showattendtell.visualization.rendering import fill
+
+SCRIPT = "captioner.py"
+REQUIRES = ("numpy>=1.26", "onnxruntime>=1.22", "Pillow>=11")
+
+
+def check_package(name: str | None) -> str:
+    """Return the name of a package that can be written.
+
+    Raises:
+        UserError: there is no name, or it cannot be imported; or flit_core is missing.
+    """
+    if name is None:
+        raise UserError("formats=[wheel] needs a name for the package; give it as package=my_captioner")
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UserError(f"package={name} cannot be imported; use letters, digits and underscores, as in my_captioner")
+    if find_spec("flit_core") is None:
+        raise UserError("formats=[wheel] needs the package flit_core; run pip install 'showattendtell[onnx]'")
+    return name
+
+
+def write_wheel(folder: Path, package: str, card: Mapping[str, Any]) -> None:
+    """Write a wheel of the ONNX graphs in an export folder to the same folder.
+
+    Args:
+        package: name of the package, and of its command.
+        card: content of captioner.json.
+    """
+    from flit_core.wheel import make_wheel_in
+
+    with TemporaryDirectory() as place:
+        source = Path(place, package)
+        source.mkdir()
+        shutil.copytree(folder / "onnx", source / "onnx", ignore=lambda _, names: {"greedy.onnx"} & {*names})
+        graphs = {name: graph for name, graph in card["graphs"].items() if name != "greedy"}
+        (source / CARD).write_text(json.dumps({**card, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
+        shutil.copy(run_onnx.__file__, source / SCRIPT)
+        content = {"package": package, "card": card, "requires": REQUIRES}
+        (source / "__init__.py").write_text(fill("wheel_init.jinja", **content), encoding="utf-8")
+        for template, name in (("wheel.toml", "pyproject.toml"), ("wheel.md", "README.md")):
+            Path(place, name).write_text(fill(template, **content), encoding="utf-8")
+        with quietly():
+            make_wheel_in(Path(place, "pyproject.toml"), folder)

@@ -1,0 +1,155 @@
+"""Training loss of variational attention (Deng et al. 2018).
+
+Sizes are those of `showattendtell.types`; N is the number of words of all captions.
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from showattendtell.data.vocabulary import PAD
+from showattendtell.losses.caption import LossOutput, attention_cross_entropy, doubly_stochastic_penalty
+from showattendtell.losses.reinforce import BaselineLoss
+from showattendtell.losses.scheduled_sampling import mix_words
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.kernels.cross_entropy import cross_entropy
+from showattendtell.models.kernels.mixture import MixtureFeatures
+from showattendtell.settings import Fraction, NonNegativeFloat, Probability
+from showattendtell.types import AttentionTargets, BatchShard
+
+
+class VariationalLoss(BaselineLoss):
+    """Maximise the bound sum_t (E_q[log p(y_t | a_z)] - KL(q_t || alpha_t)) <= log p(y) (Deng et al. 2018, Eq. 3).
+
+    KL is an exact sum over the regions. The first term depends on the attention's estimator:
+
+        exact      sum_i q_i log p(y_t | a_i)
+        reinforce  r = log p(y_t | a_z), z ~ q, and (r - b) log q(z) with r and b constant
+        rloo       as reinforce, with b the mean reward of the word's other samples (Kool et al. 2019)
+        gumbel     log p(y_t | sum_i m_i a_i), m a Gumbel-softmax sample of q
+
+    q reads alpha and the decoder's state as constants: the gradient of the sampled terms reaches only the inference
+    network, and alpha learns from the KL. The baseline b is a moving average of the mean reward of a word; see
+    `HardLoss`.
+
+    Args:
+        attention_weight: lambda, the weight of the doubly stochastic penalty on alpha.
+        label_smoothing: the share of a target word's probability that is spread over all words.
+        penalty_mean: captions: sum over regions, mean over captions; locations: mean over regions, sum over captions,
+            as in the released code.
+        scheduled_sampling: the final probability that an input word is sampled from the model instead of taken from
+            the caption (Bengio et al. 2015); it increases linearly from 0 during training.
+        kl_weight: the weight of the KL; 1 is the bound itself.
+        reward_weight: lambda_r; 1 is the gradient of the bound itself, smaller values reduce its variance.
+        decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
+        supervision_weight: mu, the weight of the supervision of alpha by ground-truth boxes.
+        supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
+
+    Raises:
+        ValueError: from `forward`, if the attention has no inference network.
+    """
+
+    variational = True
+
+    def __init__(
+        self,
+        attention_weight: NonNegativeFloat = 0.0,
+        label_smoothing: Fraction = 0.0,
+        penalty_mean: Literal["captions", "locations"] = "captions",
+        scheduled_sampling: Probability = 0.0,
+        kl_weight: NonNegativeFloat = 1.0,
+        reward_weight: NonNegativeFloat = 1.0,
+        decay: Probability = 0.9,
+        supervision_weight: NonNegativeFloat = 0.0,
+        supervision_schedule: Literal["constant", "linear"] = "constant",
+    ):
+        supervision = (supervision_weight, supervision_schedule)
+        super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
+        self.kl_weight, self.reward_weight = kl_weight, reward_weight
+
+    def forward(
+        self,
+        captioner: Captioner,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        share: BatchShard | None = None,
+        targets: AttentionTargets | None = None,
+    ) -> LossOutput:
+        """Compute the loss of a batch; the arguments are those of `SoftLoss.forward`. `nll` is minus the bound."""
+        attention: Any = captioner.attention
+        if not attention.variational:
+            raise ValueError(f"the variational loss needs attention=variational, got {type(attention).__name__}")
+        share = share or BatchShard(1.0, len(tokens))
+        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        trace = captioner(regions, image_index, tokens, read)
+        features, log_q = trace.output_features, trace.log_q
+        maps, words = self.target_maps(targets, tokens), tokens.flatten()[trace.places]
+        is_word = words != PAD
+
+        def of_captions(values: Tensor) -> Tensor:
+            """Return the mean over captions of the sums of values (N,) of their words."""
+            return trace.at_steps(values.masked_fill(~is_word, 0.0)).sum(dim=1).mean()
+
+        def of_words(values: Tensor) -> Tensor:
+            """Return the mean of values (samples, N) over the words."""
+            return (values * is_word).sum() / (len(values) * is_word.sum())
+
+        kl = (log_q.exp() * (log_q - features.log_weights)).sum(dim=1)
+        figures = {}
+        reinforce = None
+        if attention.estimator == "exact":
+            learned, nll = self._all_regions(features, log_q, words)
+        else:
+            drawn = self._draw(features, log_q, words, attention)
+            learned, nll, log_prob = (torch.stack(part) for part in zip(*drawn, strict=True))  # (samples, N)
+            if attention.estimator != "gumbel":
+                reward = -nll
+                baseline = self.baseline
+                if attention.estimator == "rloo":
+                    baseline = (reward.sum(dim=0) - reward) / (attention.samples - 1)
+                advantage = reward - baseline
+                reinforce = -of_captions((advantage * log_prob).mean(dim=0))
+                mean = of_words(advantage)
+                figures = {"baseline": self.baseline.clone(), "advantage": mean}
+                figures["advantage_std"] = of_words((advantage - mean).square()).sqrt()
+                self.update_baseline(of_words(reward), share)
+            learned, nll = learned.mean(dim=0), nll.mean(dim=0)
+        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
+        penalty = self.over_batch(penalties, regions.shape[1], share.whole)
+        terms = {
+            "likelihood": of_captions(learned),
+            "kl": self.kl_weight * of_captions(kl),
+            "attention": self.attention_weight * penalty,
+        }
+        if reinforce is not None:
+            terms["reinforce"] = self.reward_weight * reinforce
+        bound = of_captions(nll + kl.detach())
+        figures |= {"attention_penalty": penalty.detach(), "kl": of_captions(kl.detach())}
+        output = LossOutput(bound, terms, figures, trace)
+        return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
+
+    def _all_regions(self, features: MixtureFeatures, log_q: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy, learned and for logging, of the words (N,), the mean of all regions under q. The
+        smoothed part is that of the mixture."""
+        by_region, mean = features.region_log_probs(targets.unsqueeze(1), with_mean=self.label_smoothing > 0)
+        nll = -(log_q.exp() * by_region.squeeze(2)).sum(dim=1)
+        return torch.lerp(nll, -mean, self.label_smoothing) if self.label_smoothing else nll, nll.detach()
+
+    def _draw(
+        self, features: MixtureFeatures, log_q: Tensor, targets: Tensor, attention: Any
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return for each sample the cross-entropy, learned and for logging, and log q of the sample, (N,) each."""
+        samples = []
+        for _ in range(attention.samples):
+            if attention.estimator == "gumbel":
+                maps, log_prob = F.gumbel_softmax(log_q, tau=attention.gumbel_tau), torch.zeros_like(log_q[:, 0])
+            else:
+                drawn = torch.multinomial(log_q.detach().exp(), 1)  # (N, 1)
+                maps = torch.zeros_like(log_q).scatter(1, drawn, 1.0)
+                log_prob = log_q.gather(1, drawn).squeeze(1)
+            cost = cross_entropy(features.at_maps(maps), targets, self.label_smoothing)
+            samples.append((cost.learned, cost.nll, log_prob))
+        return samples

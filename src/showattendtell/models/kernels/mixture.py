@@ -1,0 +1,367 @@
+"""Words whose probability is a mixture over the regions, and its cross-entropy:
+
+    p(v) = sum_i alpha_i p(v | a_i)     p(v | a_i) = e^(s_v + r_iv) / Z_i     Z_i = sum_v e^(s_v + r_iv)
+
+The scores of the words without a region, s, and what region i adds to them, r_i, are sums of the deep output. So no
+tensor has the L x V scores of every word: e^s is computed per word, e^r_i once per image, and products of these
+matrices give Z (N, L) and p (N, V), for L multiply-adds per score instead of the w of the output layer. Where the deep
+output is no such sum, the L x V scores are computed for a few words at a time, and again in the backward pass.
+
+Sizes are those of `showattendtell.types`; w is the width of the output layer's input, N the number of words, C the
+number of target words of each, and k the number of words that are processed together.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from showattendtell.models.attention import CaptionGrid
+from showattendtell.models.kernels import to_multiply, without_autocast
+from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
+from showattendtell.types import OutputFeatures
+
+TOGETHER = {"cpu": 2**21, "cuda": 2**26}
+"""The largest number of scores of regions that are kept at once, on the CPU 2^21 (8 MB) because of its caches."""
+
+SMALLEST = 1e-30
+"""If a normaliser relative to the largest e^s e^r is below this, e^s or e^r of likely words have vanished."""
+
+
+class MixtureFeatures(NamedTuple):
+    """Inputs of the output layer for N words whose probability is a mixture over the regions.
+
+    The input of word n with region i is values[n] + parts[image_index[n], i], or, with `read`, what it returns.
+
+    values       (N, w) the part of the word; with `read` not used
+    matrix, bias (V, w) and (V,)
+    parts        (I, L, w) what each region adds; with `read` the regions (I, L, D)
+    image_index  (N,) the image of each word
+    captions     the number B of captions if each has T words, in the order of `Packing.with_padding`; else None
+    log_weights  (N, L) log alpha
+    read         from indices of words (k,) and contexts (k, S, D) to inputs of the output layer (k, S, w)
+    never        tokens that have p = 0; the others are normalised without them
+    """
+
+    values: Tensor
+    matrix: Tensor
+    bias: Tensor
+    parts: Tensor
+    image_index: Tensor
+    log_weights: Tensor
+    captions: int | None = None
+    read: Callable[[Tensor, Tensor], Tensor] | None = None
+    never: tuple[int, ...] = ()
+
+    def select(self, words: Tensor) -> "MixtureFeatures":
+        """Return the features of some words, from their indices or a mask."""
+        index = torch.arange(len(self.image_index), device=words.device)[words]
+        read = self.read
+        return self._replace(
+            values=self.values[index],
+            image_index=self.image_index[index],
+            log_weights=self.log_weights[index],
+            captions=None,
+            read=None if read is None else lambda rows, contexts: read(index[rows], contexts),
+        )
+
+    def without(self, tokens: tuple[int, ...]) -> "MixtureFeatures":
+        """Return the features with p = 0 for these tokens."""
+        return self._replace(never=tokens)
+
+    def product_by_image(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """Return x M of every row x (N, p) with the matrix of its image, of (I, p, q)."""
+        order, counts, groups = self._layout()
+        matrices = matrices if groups is None else matrices[groups]
+        pieces = zip(rows[order].split(counts), matrices, strict=True)
+        return torch.cat([x @ matrix for x, matrix in pieces])[order.argsort()]
+
+    def _layout(self) -> tuple[Tensor, list[int], Tensor | None]:
+        """Return an order of the words in which those of a group share an image, the number of words of each group, and
+        the groups' images; None if these are all images in order.
+
+        The groups are the images. With padding they are the captions, so that no shape depends on data, which would
+        synchronise a GPU.
+        """
+        device = self.image_index.device
+        if self.captions is None:
+            counts = self.image_index.bincount(minlength=len(self.parts)).tolist()
+            return self.image_index.argsort(stable=True), counts, None
+        steps = len(self.image_index) // self.captions
+        order = torch.arange(len(self.image_index), device=device).view(steps, self.captions).T.flatten()
+        return order, [steps] * self.captions, self.image_index[: self.captions]
+
+    def at_maps(self, maps: Tensor) -> OutputFeatures:
+        """Return the output-layer inputs of the words if they read sum_i m_i a_i, from maps m (N, L)."""
+        read = self.product_by_image(maps, self.parts)  # (N, w) or (N, D)
+        if self.read is None:
+            return OutputFeatures(self.values + read, self.matrix, self.bias)
+        words = torch.arange(len(read), device=read.device)
+        return OutputFeatures(self.read(words, read.unsqueeze(1)).squeeze(1), self.matrix, self.bias)
+
+    def region_log_probs(self, targets: Tensor, with_mean: bool = False) -> tuple[Tensor, Tensor]:
+        """Return log p(v | a_i) of the words `targets` (N, C) for each region, (N, L, C), and mean_v log p(v), (N,), of
+        the mixture; without `with_mean` zeros."""
+        if self.read is None:
+            order, counts, groups = self._layout()
+            parts = self.parts if groups is None else self.parts[groups]
+            operands = to_multiply(self.values[order], parts, self.matrix, self.bias)
+            with without_autocast(targets.device):
+                by_region, means, normalisers = _Mixture.apply(
+                    *operands, self.log_weights[order], targets[order], counts, with_mean
+                )
+            # on a GPU, which this question would synchronise, log p is then a lower bound
+            if targets.device.type != "cpu" or not (normalisers <= SMALLEST).any():
+                back = order.argsort()
+                return by_region[back], means[back]
+        size = _at_once(self.parts.device, self.parts.shape[1], len(self.matrix))
+        rows = torch.arange(len(targets), device=targets.device).split(size)
+        arguments = ((part, targets[part], with_mean) for part in rows)
+        outputs = [checkpoint(self._score_every_region, *each, use_reentrant=False) for each in arguments]
+        regions, means = zip(*outputs, strict=True)
+        return torch.cat(regions), torch.cat(means)
+
+    def _score_every_region(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
+        """Return what `region_log_probs` does for some words, from their L x V scores."""
+        log_p = self._word_log_probs_by_region(rows)
+        chosen = log_p.gather(2, targets.unsqueeze(1).expand(-1, log_p.shape[1], -1))
+        if not with_mean:
+            return chosen, chosen.new_zeros(len(rows))
+        return chosen, (log_p + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1).mean(dim=1)
+
+    def _word_log_probs_by_region(self, rows: Tensor) -> Tensor:
+        """Return log p(v | a_i) of all words, (k, L, V)."""
+        regions = self.parts[self.image_index[rows]]
+        inputs = self.values[rows].unsqueeze(1) + regions if self.read is None else self.read(rows, regions)
+        scores = F.linear(inputs, self.matrix, self.bias)
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)
+
+    def every_region(self, rows: Tensor) -> Tensor:
+        """Return log p(v) of all words, (k, V), from the L x V scores of some words, which are all kept at once."""
+        return (self._word_log_probs_by_region(rows) + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1)
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """Return log p(v) of all words, (N, V), without a gradient."""
+        if self.read is None:
+            order, counts, groups = self._layout()
+            scores = F.linear(self.values[order], self.matrix, self.bias)
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            weights, words = self.log_weights[order].split(counts), self.matrix.T
+            parts = self.parts if groups is None else self.parts[groups]
+            pieces = [
+                RegionTable.of(regions.unsqueeze(0), words).log_probs(of_image, log_weights)
+                for of_image, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
+            ]
+            log_p = torch.cat(pieces)[order.argsort()]
+        else:
+            size = _at_once(self.parts.device, self.parts.shape[1], len(self.matrix))
+            rows = torch.arange(len(self.image_index), device=self.parts.device).split(size)
+            log_p = torch.cat([self.every_region(part) for part in rows])
+        never = torch.tensor(self.never, dtype=torch.long, device=log_p.device)
+        return log_p.index_fill(1, never, -torch.inf).log_softmax(dim=1) if self.never else log_p
+
+    def cross_entropy(self, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+        """Return the cross-entropy of the words `targets` (N,), like that of `OutputFeatures`."""
+        never = torch.tensor(self.never, dtype=targets.dtype, device=targets.device).expand(len(targets), -1)
+        wanted = torch.cat([targets.unsqueeze(1), never], dim=1)  # (N, C)
+        by_region, mean = self.region_log_probs(wanted, with_mean=label_smoothing > 0)
+        log_p = (by_region + self.log_weights.unsqueeze(2)).logsumexp(dim=1)  # (N, C)
+        nll = -log_p[:, 0]
+        if self.never:  # p(v) / (1 - sum of the excluded)
+            nll = nll + torch.log1p(-log_p[:, 1:].exp().sum(dim=1))
+        learned = torch.lerp(nll, -mean, label_smoothing) if label_smoothing else nll
+        return CrossEntropy(learned, nll.detach())
+
+
+def words_cross_entropy(
+    features: OutputFeatures | MixtureFeatures, targets: Tensor, label_smoothing: float = 0.0
+) -> CrossEntropy:
+    """Return the cross-entropy of the words `targets` (N,), each (N,)."""
+    if isinstance(features, MixtureFeatures):
+        return features.cross_entropy(targets, label_smoothing)
+    return cross_entropy(features, targets, label_smoothing)
+
+
+def log_of(weights: Tensor) -> Tensor:
+    """Return log alpha, finite also where alpha is 0."""
+    return weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
+
+
+class RegionTable(NamedTuple):
+    """What each region adds to the scores of the words, for decoding.
+
+    powers  (I, L, V) e^(r - max r)
+    """
+
+    powers: Tensor
+
+    @classmethod
+    def of(cls, parts: Tensor, words: Tensor) -> "RegionTable":
+        """Return the table of regions that add `parts` (I, L, w) to the input of the output layer W^T (w, V)."""
+        [parts] = to_multiply(parts)
+        scores = parts.to(words.dtype) @ words
+        return cls(scores.sub_(scores.amax(dim=2, keepdim=True)).exp_().clamp_min_(torch.finfo(scores.dtype).tiny))
+
+    def log_probs(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None = None) -> Tensor:
+        """Return log p(v) (B, V) from the scores without a region, s (B, V), which are overwritten, and log alpha
+        (B, L).
+
+        Args:
+            grid: the captions of each image; by default all are of one image.
+        """
+        scores = scores.sub_(scores.amax(dim=1, keepdim=True))
+        weights, powers = log_weights.exp(), scores.exp()
+        if grid is not None:
+            weights, powers = (x[grid.rows].view(len(self.powers), -1, x.shape[1]) for x in (weights, powers))
+        z = (powers.to(self.powers.dtype) @ self.powers.mT).to(scores.dtype)  # (I, K, L), or (1, B, L)
+        if bool((z < SMALLEST).any()):
+            return self._from_scores(scores, log_weights, grid)
+        shares = (weights / z).to(self.powers.dtype)
+        added = _log((shares @ self.powers).to(scores.dtype)).flatten(0, 1)
+        return scores.add_(added if grid is None else added[grid.places])
+
+    def _from_scores(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None) -> Tensor:
+        """Return what `log_probs` does from the scores of one caption after the other."""
+        columns = 1 if grid is None else len(grid.rows) // len(self.powers)
+        images = [0] * len(scores) if grid is None else (grid.places // columns).tolist()
+        for row, image in enumerate(images):
+            log_p = (scores[row] + self.powers[image].to(scores.dtype).log()).log_softmax(dim=1)  # (L, V)
+            scores[row] = (log_p + log_weights[row].unsqueeze(1)).logsumexp(dim=0)
+        return scores
+
+
+class _Mixture(torch.autograd.Function):
+    """log p(v | a_i) of target words, and mean_v log p(v), for words in the order of their images.
+
+    With S = e^(s - max s) (k, V) and R = e^(r - max r) (L, V) of an image, everything is a product of S and R:
+
+        Z = S R^T     log p(v | a_i) = s_v + r_iv - log Z_i     u = (alpha / Z) R     p(v) = S_v u_v
+
+    Of a loss with the gradients g_ic of log p(y_c | a_i) and m of mean_v log p(v), with H = m / (V u) and
+    e = (alpha / Z) (H R^T) (both without m, e are posteriors, averaged over v) and A = sum_c g_c + e:
+
+        ds_v = sum_ic g_ic [v = y_c] + m / V - S_v ((A / Z) R)_v
+        dr_iv = sum_kc g_kic [v = y_kc] + R_iv ((alpha / Z)^T H)_iv - R_iv ((A / Z)^T S)_iv     sums over words k
+        dlog alpha_i = e_i
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        parts: Tensor,
+        matrix: Tensor,
+        bias: Tensor,
+        log_weights: Tensor,
+        targets: Tensor,
+        counts: list[int],
+        with_mean: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log p(v | a_i) (N, L, C), mean_v log p(v) (N,), and the normalisers Z (N, L), at least `SMALLEST`.
+
+        Args:
+            counts: the number of words of each image.
+        """
+        logits = F.linear(values, matrix, bias)  # (N, V)
+        full = torch.promote_types(logits.dtype, torch.float32)
+        largest = logits.amax(dim=1, keepdim=True).to(full)
+        by_region = log_weights.new_empty(*log_weights.shape, targets.shape[1], dtype=full)
+        normalisers, means = torch.empty_like(log_weights, dtype=full), by_region.new_zeros(len(values))
+        for piece in _pieces(parts, matrix, counts):
+            for rows, scores, of_regions, top in piece:
+                shifted = logits[rows].to(full) - largest[rows]  # (k, V)
+                z = (shifted.exp().to(of_regions.dtype) @ of_regions.T).to(full).clamp_min_(SMALLEST)  # (k, L)
+                normalisers[rows] = z
+                words = targets[rows]  # (k, C)
+                added = scores[:, words].to(full).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
+                by_region[rows] = shifted.gather(1, words).unsqueeze(1) + added - z.log().unsqueeze(2)
+                if with_mean:
+                    u = _over_regions(log_weights[rows].exp() / z, of_regions)  # (k, V)
+                    means[rows] = shifted.mean(dim=1) + _log(u).mean(dim=1)
+        ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalisers, targets)
+        ctx.counts, ctx.with_mean = counts, with_mean
+        ctx.mark_non_differentiable(normalisers)
+        return by_region, means, normalisers
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_regions: Tensor, grad_means: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        values, parts, matrix, logits, largest, log_weights, normalisers, targets = ctx.saved_tensors
+        full, num_words = normalisers.dtype, len(matrix)
+        summed = grad_regions.sum(dim=2)  # A, (N, L)
+        grad_log_weights = torch.zeros_like(log_weights)
+        grad_logits, grad_parts = torch.empty_like(logits), torch.empty_like(parts)
+        grad_matrix = torch.zeros_like(matrix)
+        first = 0
+        for piece in _pieces(parts, matrix, ctx.counts):
+            grad_scores = []  # dr of the piece's images, (L, V) each
+            for rows, _, of_regions, _ in piece:
+                powers = torch.exp(logits[rows].to(full) - largest[rows])  # S
+                z, words, total = normalisers[rows], targets[rows], summed[rows]
+                grad_added = torch.zeros(of_regions.shape, dtype=full, device=z.device)
+                if ctx.with_mean:
+                    c = log_weights[rows].exp() / z  # alpha / Z
+                    u = _over_regions(c, of_regions).clamp_min_(torch.finfo(full).tiny)
+                    h = grad_means[rows].unsqueeze(1) / (num_words * u)
+                    e = c * (h.to(of_regions.dtype) @ of_regions.T).to(full)
+                    grad_log_weights[rows] = e
+                    total = total + e
+                    grad_added += (c.T.to(of_regions.dtype) @ h.to(of_regions.dtype)).to(full)
+                share = total / z  # A / Z
+                grad_added -= (share.T.to(of_regions.dtype) @ powers.to(of_regions.dtype)).to(full)
+                grad_added *= of_regions
+                # g_kic to (L, V): words k that share a target are added up
+                grad_added.index_add_(1, words.flatten(), grad_regions[rows].movedim(1, 0).flatten(1))
+                grad_scores.append(grad_added.to(matrix.dtype))
+                grad_s = -powers * _over_regions(share, of_regions)
+                grad_s.scatter_add_(1, words, grad_regions[rows].sum(dim=1))
+                if ctx.with_mean:
+                    grad_s += grad_means[rows].unsqueeze(1) / num_words
+                grad_logits[rows] = grad_s.to(logits.dtype)
+            # r = W P: dP = W^T dr, dW = sum dr P^T
+            grad_r, last = torch.stack(grad_scores), first + len(grad_scores)
+            grad_parts[first:last] = grad_r @ matrix
+            grad_matrix += grad_r.flatten(0, 1).T @ parts[first:last].flatten(0, 1)
+            first = last
+        # s = W x + b
+        grad_values, grad_matrix = grad_logits @ matrix, grad_matrix + grad_logits.T @ values
+        grad_bias = grad_logits.sum(dim=0, dtype=full).to(matrix.dtype)
+        return grad_values, grad_parts, grad_matrix, grad_bias, grad_log_weights, None, None, None
+
+
+def _over_regions(weights: Tensor, of_regions: Tensor) -> Tensor:
+    """Return sum_i w_i R_iv (k, V) of weights (k, L)."""
+    return (weights.to(of_regions.dtype) @ of_regions).to(weights.dtype)
+
+
+def _log(sums: Tensor) -> Tensor:
+    """Return the logarithm, finite also of 0; overwrites the sums."""
+    return sums.clamp_min_(torch.finfo(sums.dtype).tiny).log_()
+
+
+def _at_once(device: torch.device, num_regions: int, num_words: int) -> int:
+    """Return the number of images or words whose L x V scores are kept at once."""
+    return max(1, TOGETHER.get(device.type, 2**26) // (num_regions * num_words))
+
+
+Piece = list[tuple[slice, Tensor, Tensor, Tensor]]
+
+
+def _pieces(parts: Tensor, matrix: Tensor, counts: list[int]) -> Iterator[Piece]:
+    """Yield several images at a time; of each the rows of its words, r (L, V), e^(r - max r) and max r (L, 1)."""
+    size, first = _at_once(parts.device, parts.shape[1], len(matrix)), 0
+    for start in range(0, len(parts), size):
+        scores = parts[start : start + size] @ matrix.T  # (i, L, V)
+        full = torch.promote_types(scores.dtype, torch.float32)
+        top = scores.amax(dim=2, keepdim=True).to(full)
+        powers = torch.exp(scores - top).to(scores.dtype)
+        piece = []
+        for number, each in enumerate(zip(scores, powers, top, strict=True)):
+            last = first + counts[start + number]
+            piece.append((slice(first, last), *each))
+            first = last
+        yield piece

@@ -1,0 +1,113 @@
+"""docs/example_package, installed and used by the commands."""
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from repository import ROOT
+from runs import TINY, Run, assert_done, assert_error
+
+from showattendtell.inference.checkpoints import CARD
+
+INSTALLERS = {"pip": ["-m", "pip", "install"], "uv": ["-m", "uv", "pip", "install", "--python", sys.executable]}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the package is installed."""
+    source, target = tmp_path_factory.mktemp("source") / "mylab", tmp_path_factory.mktemp("site")
+    if not (find_spec("setuptools") and any(map(find_spec, INSTALLERS))):
+        pytest.skip("needs setuptools, and pip or uv")
+    install = next(command for name, command in INSTALLERS.items() if find_spec(name))
+    shutil.copytree(ROOT / "docs/example_package", source)
+    subprocess.run(
+        [sys.executable, *install, "--no-deps", "--no-build-isolation", "--target", str(target), str(source)],
+        check=True,
+        capture_output=True,
+    )
+    return target
+
+
+@pytest.fixture
+def run_with_it(run: Run, installed: Path) -> Run:
+    """Run a command where the package is installed."""
+    return partial(run, first=f"sys.path.append({str(installed)!r})")
+
+
+PARTS = [
+    "attention._target_=mylab.attention.SharpAttention",
+    "attention.sharpness=3",
+    "decoder._target_=mylab.decoder.GRUDecoder",
+    "encoder._target_=mylab.encoder.UnitEncoder",
+    "data._target_=mylab.data.FewCaptions",
+    "data.captions_per_image=2",
+    "cache=own",  # regions of another encoder
+]
+
+
+@pytest.fixture
+def trained_own(run_with_it: Run, folder: Path) -> Path:
+    """A checkpoint of the package's parts."""
+    best = folder / "runs/own/best.ckpt"
+    if not best.exists():
+        short = ["trainer.limit_train_batches=2", "trainer.limit_val_batches=1"]
+        assert_done(run_with_it("train", *TINY, *short, *PARTS, "hydra.run.dir=runs/own"))
+    return best
+
+
+def test_its_parts_are_trained_and_evaluated_without_trust(run_with_it: Run, trained_own: Path, folder: Path):
+    config = torch.load(trained_own, weights_only=True)[CARD]["config"]
+    assert config["attention"]["_target_"] == "mylab.attention.SharpAttention"
+    assert config["decoder"]["_target_"] == "mylab.decoder.GRUDecoder"
+    output = folder / "own.json"
+    settings = [f"checkpoint={trained_own}", f"output={output}", "metrics=[bleu,mylab.metric.Brevity]"]
+    done = assert_done(run_with_it("evaluate", *settings))
+    assert "brevity" in done.out
+    result = json.loads(output.read_text())
+    assert result["brevity"] > 0
+    assert all(scores["brevity"] > 0 for scores in result["per_image"].values())
+    scored = [f"hypotheses={output}", "metrics=[mylab.metric.Brevity]", f"output={folder / 'scored.json'}"]
+    assert_done(run_with_it("score", *scored))
+    [again] = json.loads((folder / "scored.json").read_text())["scores"].values()
+    assert again["brevity"] == pytest.approx(result["brevity"])
+
+
+def test_its_data_module_trains_on_fewer_captions(run_with_it: Run, trained_own: Path):
+    done = run_with_it("train", *TINY, "data._target_=mylab.data.FewCaptions", "data.captions_per_image=0")
+    assert_error(done, "data.captions_per_image=0")
+
+
+def test_where_it_is_not_installed_a_checkpoint_that_names_it_is_refused(run: Run, trained_own: Path):
+    done = run("evaluate", f"checkpoint={trained_own}")
+    assert_error(done, "asks to run mylab.", "give SHOWATTENDTELL_TRUST=mylab")
+
+
+def test_metadata_in_the_working_directory_is_not_trusted(
+    run_forked: Run, trained_own: Path, installed: Path, tmp_path: Path
+):
+    """A folder from others, in which a command is run, may look like an installed package."""
+    shutil.copytree(installed, tmp_path / "here")
+    first = f"sys.path.insert(0, {str(tmp_path / 'here')!r})"
+    done = run_forked("evaluate", f"checkpoint={trained_own}", folder=tmp_path / "here", first=first)
+    assert_error(done, "asks to run mylab.")
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("mylab.metric.Length", ["the metric mylab.metric.Length cannot be imported", "has no attribute 'Length'"]),
+        ("mylab.speed.Speed", ["the metric mylab.speed.Speed cannot be imported", "No module named 'mylab.speed'"]),
+        ("mylab.encoder.UnitEncoder", ["is not a metric", "showattendtell.metrics.CaptionScore"]),
+        ("bluu", ["metrics=[bluu] should be", "or an import path such as mypackage.Brevity"]),
+    ],
+)
+def test_a_metric_that_is_none_is_reported(run_with_it: Run, folder: Path, metric: str, words: list[str]):
+    (folder / "said.json").write_text(json.dumps({"captions": {"a.png": "a dog"}, "references": {"a.png": ["a dog"]}}))
+    done = run_with_it("score", "hypotheses=said.json", f"metrics=[{metric}]", f"output={folder / 'none.json'}")
+    assert_error(done, *words)

@@ -1,0 +1,395 @@
+"""Marginal and variational attention against sums over every sequence of regions, written with plain loops."""
+
+import itertools
+import math
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from showattendtell.data.vocabulary import EOS, PAD, START
+from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
+from showattendtell.losses.self_critical import NEVER
+from showattendtell.losses.variational import VariationalLoss
+from showattendtell.models.attention import SoftAttention
+from showattendtell.models.baselines import LogBilinearDecoder
+from showattendtell.models.captioner import Captioner, shift_right
+from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.models.kernels import mixture
+from showattendtell.models.kernels.mixture import MixtureFeatures, RegionTable
+from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
+from showattendtell.models.scores import AdditiveScore, MultiheadScore
+
+L, T, D, N, V = 3, 3, 4, 3, 6
+REGIONS = torch.randn(2, L, D, generator=torch.Generator().manual_seed(0)).double()
+CAPTION = torch.tensor([[4, 5, EOS]])
+ONE = torch.tensor([0])
+SCORE = partial(AdditiveScore, width=3)
+
+
+def tiny(
+    attention: type[MarginalAttention] = MarginalAttention, bilinear: bool = False, **options: object
+) -> Captioner:
+    """Random weights, large enough for maps and words that are far from uniform."""
+    torch.manual_seed(1)
+    of_decoder = {name: options.pop(name) for name in ("output", "output_tanh") if name in options}
+    sizes = {"embedding_dim": 3, "hidden_dim": N, "dropout": 0.0}
+    decoder = LogBilinearDecoder(V, D, **sizes) if bilinear else LSTMDecoder(V, D, **sizes, **of_decoder)
+    captioner = Captioner(attention(D, N, score=SCORE, **options), decoder)
+    for parameter in captioner.parameters():
+        torch.nn.init.normal_(parameter)
+    return captioner.double().train()
+
+
+def enumerated(captioner: Captioner, sampled_state: bool = False) -> Tensor:
+    """log sum_z p(z) p(y|z) over all L^T sequences of regions, one sequence after the other.
+
+    Args:
+        sampled_state: the state reads the sampled region, as that of hard attention.
+    """
+    attention, decoder = captioner.attention, captioner.decoder
+    sequences = []
+    for path in itertools.product(range(L), repeat=T):
+        memory, state = captioner.init_state(REGIONS[:1])
+        log_p = torch.tensor(0.0).double()
+        for region, read, word in zip(path, [START, *CAPTION[0, :-1].tolist()], CAPTION[0].tolist(), strict=True):
+            attended = attention(memory, state)
+            embedded, gates = decoder.embed_words(torch.tensor([read]))
+            z = REGIONS[:1, region]
+            follows = decoder.step(gates, attended.context, state)
+            if sampled_state or getattr(attention, "latent", "") == "step" or isinstance(decoder, LogBilinearDecoder):
+                read_region = decoder.step(gates, z, state)
+                hidden, follows = read_region.hidden, read_region if sampled_state else follows
+            else:
+                hidden = follows.hidden
+            scores = decoder.word_scores(decoder.output_features(embedded, hidden, z))
+            log_p = log_p + attended.weights[0, region].log() + scores.log_softmax(dim=1)[0, word]
+            state = follows
+        sequences.append(log_p)
+    return torch.stack(sequences).logsumexp(dim=0)
+
+
+EXACT = {
+    "lstm": {},
+    "tanh after the sum": {"output_tanh": True},
+    "context alone": {"output": ["context"]},
+    "the LSTM reads the region too": {"latent": "step"},
+    "no context in the output": {"latent": "step", "output": ["word", "hidden"]},
+    "log-bilinear": {"bilinear": True},
+}
+
+
+@pytest.mark.parametrize("options", EXACT.values(), ids=EXACT)
+def test_log_p_is_the_sum_over_every_sequence_of_regions(options: dict[str, object]):
+    captioner = tiny(**options)
+    trace = captioner(REGIONS, ONE, CAPTION)
+    found, expected = -negative_log_likelihood(trace, CAPTION), enumerated(captioner)
+    torch.testing.assert_close(found, expected.unsqueeze(0), atol=1e-9, rtol=0)
+    parameters = list(captioner.parameters())
+    gradients = [torch.autograd.grad(x, parameters, allow_unused=True) for x in (found.sum(), expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+
+
+def test_a_state_without_memory_makes_hard_attention_exact_too():
+    """In the log-bilinear decoder no later step depends on the region, so that log p is that of hard attention."""
+    captioner = tiny(bilinear=True)
+    # its attention reads r, which has the expected region: with the same alpha at all states both models are the same
+    torch.nn.init.zeros_(captioner.attention.score.query.weight)
+    torch.testing.assert_close(enumerated(captioner), enumerated(captioner, sampled_state=True))
+
+
+def test_the_step_approximates_a_state_that_reads_the_sample():
+    captioner = tiny(latent="step")
+    approximate, exact = enumerated(captioner), enumerated(captioner, sampled_state=True)
+    assert 1e-4 < abs(approximate - exact) < 0.5
+    trace = captioner(REGIONS, ONE, CAPTION[:, :1])
+    memory, state = captioner.init_state(REGIONS[:1])
+    alpha = captioner.attention(memory, state).weights[0]
+    embedded, gates = captioner.decoder.embed_words(torch.tensor([START]))
+    words = []
+    for region in range(L):
+        z = REGIONS[:1, region]
+        hidden = captioner.decoder.step(gates, z, state).hidden
+        words.append(captioner.decoder.score_words(embedded, hidden, z).softmax(dim=1)[0, CAPTION[0, 0]])
+    torch.testing.assert_close(-negative_log_likelihood(trace, CAPTION[:, :1])[0], (alpha @ torch.stack(words)).log())
+
+
+def batch(captioner: Captioner, factored: bool = True) -> tuple[MixtureFeatures, Tensor]:
+    """The words of captions of two images, and their targets; without `factored` from all L x V scores."""
+    tokens = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [1, 1, EOS]])
+    trace = captioner(REGIONS, torch.tensor([1, 0, 1]), tokens)
+    features = trace.output_features
+    assert features.read is None
+    if not factored:
+        parts, image_index, values = features.parts, features.image_index, features.values
+        features = features._replace(read=lambda rows, _: values[rows].unsqueeze(1) + parts[image_index[rows]])
+    return features, tokens.flatten()[trace.places]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("bilinear", [False, True])
+def test_products_of_exponentials_give_the_cross_entropy_of_all_scores(smoothing: float, bilinear: bool):
+    captioner = tiny(bilinear=bilinear)
+    results = []
+    for factored in (True, False):
+        features, targets = batch(captioner, factored)
+        cost = features.without(NEVER).cross_entropy(targets, smoothing)
+        loss = (cost.learned * torch.arange(1.0, len(targets) + 1).double()).sum()
+        gradients = torch.autograd.grad(loss, list(captioner.parameters()), allow_unused=True)
+        given = [torch.zeros(1).double() if part is None else part for part in gradients]
+        results.append([*cost, features.logits(), *given])
+    torch.testing.assert_close(*results)
+
+
+def test_the_cross_entropy_is_that_of_the_words_probabilities():
+    features, targets = batch(tiny())
+    log_p = features.logits()
+    torch.testing.assert_close(log_p.exp().sum(dim=1), torch.ones(len(targets)).double())
+    cost = features.cross_entropy(targets, 0.3)
+    torch.testing.assert_close(cost.nll, -log_p.gather(1, targets.unsqueeze(1)).squeeze(1))
+    expected = torch.nn.functional.cross_entropy(log_p, targets, label_smoothing=0.3, reduction="none")
+    torch.testing.assert_close(cost.learned.detach(), expected)
+
+
+def test_excluded_words_have_no_probability():
+    features, targets = batch(tiny())
+    given = features.without(NEVER)
+    log_p = features.logits().index_fill(1, torch.tensor(NEVER), -math.inf).log_softmax(dim=1)
+    torch.testing.assert_close(given.logits(), log_p)
+    words = targets != START
+    expected = -log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(given.cross_entropy(targets).nll[words], expected[words])
+
+
+def test_words_can_be_selected():
+    for factored in (True, False):
+        features, targets = batch(tiny(), factored)
+        some = torch.arange(len(targets)) % 2 == 1
+        torch.testing.assert_close(
+            features.select(some).cross_entropy(targets[some]).nll, features.cross_entropy(targets).nll[some]
+        )
+
+
+@pytest.mark.parametrize("together", [1, 30])
+def test_images_and_words_in_pieces_are_the_same(together: int, monkeypatch: pytest.MonkeyPatch):
+    expected = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
+    monkeypatch.setattr(mixture, "TOGETHER", {"cpu": together})
+    found = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
+    torch.testing.assert_close(found, expected)
+
+
+def test_scores_too_far_apart_for_exponentials_are_computed_one_by_one():
+    """The likeliest word without the region is the least likely of the region, by e^200."""
+    matrix, bias = torch.tensor([[1.0], [-1.0]]), torch.zeros(2)
+    values, parts, targets = torch.tensor([[100.0]]), torch.tensor([[[-201.0], [-201.5]]]), torch.tensor([0])
+    log_weights = torch.tensor([[0.25, 0.75]]).log()
+    features = MixtureFeatures(values, matrix, bias, parts, ONE, log_weights)
+    scores = torch.tensor([[-101.0, 101.0], [-101.5, 101.5]]).double()
+    expected = (scores.log_softmax(dim=1) + log_weights.double().T).logsumexp(dim=0)
+    assert features.cross_entropy(targets).nll.item() == pytest.approx(-expected[0].item())
+    table = RegionTable.of(parts / 3, matrix.T).log_probs(values / 3 @ matrix.T, log_weights)
+    scores = (scores / 3).log_softmax(dim=1)
+    assert table[0, 1].item() == pytest.approx((scores + log_weights.double().T).logsumexp(dim=0)[1].item(), abs=1e-4)
+
+
+def test_in_float32_nothing_is_lost():
+    features, targets = batch(tiny())
+    single = MixtureFeatures(
+        *(part.float() if part is not None and part.is_floating_point() else part for part in features[:6])
+    )
+    expected = features.cross_entropy(targets).nll
+    torch.testing.assert_close(single.cross_entropy(targets).nll.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_one_region_is_soft_attention():
+    torch.manual_seed(0)
+    captioner = tiny()
+    soft = Captioner(SoftAttention(D, N, score=SCORE, gate="none").double(), captioner.decoder)
+    soft.attention.load_state_dict(captioner.attention.state_dict())
+    one = REGIONS[:1, :1]
+    found, expected = (SoftLoss().double()(model, one, ONE, CAPTION).nll for model in (captioner, soft))
+    torch.testing.assert_close(found, expected)
+
+
+# variational attention
+
+
+def variational(**options: object) -> Captioner:
+    """With small weights of the inference network: a region with q close to 0 is never sampled."""
+    captioner = tiny(VariationalAttention, width=5, **options)
+    for parameter in captioner.posterior.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return captioner
+
+
+def posterior_of(captioner: Captioner) -> Tensor:
+    """log p(z_t | y) of every word, (T, L), by Bayes' rule."""
+    trace = captioner(REGIONS, ONE, CAPTION)
+    targets = CAPTION.flatten()[trace.places]
+    log_p, _ = trace.output_features.region_log_probs(targets.unsqueeze(1))
+    return (trace.output_features.log_weights + log_p.squeeze(2)).log_softmax(dim=1)
+
+
+def with_q(captioner: Captioner, log_q: Tensor) -> Captioner:
+    captioner.posterior.forward = lambda *_: log_q  # type: ignore[union-attr, method-assign]
+    return captioner
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-60, 60), min_size=T * L, max_size=T * L))
+def test_the_bound_is_never_above_log_p(scores: list[int]):
+    captioner = variational(estimator="exact")
+    log_q = (torch.tensor(scores).double() / 10).view(T, L).log_softmax(dim=1)
+    output = VariationalLoss().double()(with_q(captioner, log_q), REGIONS, ONE, CAPTION)
+    assert -output.nll <= enumerated(captioner) + 1e-12
+    assert output.terms["kl"] >= 0
+    # log p - bound = KL(q || posterior)
+    gap = (log_q.exp() * (log_q - posterior_of(captioner))).sum()
+    torch.testing.assert_close(enumerated(captioner) + output.nll, gap)
+
+
+def test_the_bound_is_log_p_if_q_is_the_posterior():
+    captioner = variational(estimator="exact")
+    log_q = posterior_of(captioner).detach()
+    output = VariationalLoss().double()(with_q(captioner, log_q), REGIONS, ONE, CAPTION)
+    torch.testing.assert_close(-output.nll, enumerated(captioner))
+
+
+def test_the_inference_network_learns_the_posterior():
+    captioner = variational(estimator="exact")
+    optimizer = torch.optim.Adam(captioner.posterior.parameters(), lr=0.05)
+    loss, gaps = VariationalLoss().double(), []
+    for _ in range(300):
+        optimizer.zero_grad()
+        output = loss(captioner, REGIONS, ONE, CAPTION)
+        gaps.append((enumerated(captioner) + output.nll).item())
+        total(output.terms).backward()
+        optimizer.step()
+    assert min(gaps) >= 0
+    assert gaps[-1] < 0.03 * gaps[0]
+
+
+def gradient(value: Tensor, captioner: Captioner) -> Tensor:
+    parameters = list(captioner.parameters())
+    parts = torch.autograd.grad(value, parameters, allow_unused=True)
+    pairs = zip(parts, parameters, strict=True)
+    return torch.cat([(torch.zeros_like(p) if part is None else part).flatten() for part, p in pairs])
+
+
+def exact_gradient(**options: object) -> Tensor:
+    """Of minus the bound, with every sequence of regions under q enumerated."""
+    captioner = variational(**options)
+    trace = captioner(REGIONS, ONE, CAPTION)
+    targets, log_q = CAPTION.flatten()[trace.places], trace.log_q
+    log_p, _ = trace.output_features.region_log_probs(targets.unsqueeze(1))
+    value = torch.tensor(0.0).double()
+    for path in itertools.product(range(L), repeat=T):
+        q = torch.stack([log_q[step, region] for step, region in enumerate(path)]).sum().exp()
+        ratio = sum(
+            log_p[step, region, 0] + trace.output_features.log_weights[step, region] - log_q[step, region]
+            for step, region in enumerate(path)
+        )
+        value = value - q * ratio
+    return gradient(value, captioner)
+
+
+UNBIASED = {
+    "exact": {"estimator": "exact"},
+    "reinforce": {"estimator": "reinforce"},
+    "reinforce, three samples": {"estimator": "reinforce", "samples": 3},
+    "rloo": {"estimator": "rloo", "samples": 4},
+}
+
+
+@pytest.mark.parametrize("baseline", [0.0, -2.0])
+@pytest.mark.parametrize("options", UNBIASED.values(), ids=UNBIASED)
+def test_the_mean_of_an_unbiased_estimator_is_the_enumerated_gradient(options: dict[str, object], baseline: float):
+    captioner, copies, batches = variational(**options), 50, 120
+    expected = exact_gradient()
+    loss = VariationalLoss(decay=1.0).double()
+    loss.baseline.fill_(baseline)
+    torch.manual_seed(2)
+    rows, tokens = torch.zeros(copies, dtype=torch.long), CAPTION.repeat(copies, 1)
+    drawn = torch.stack(
+        [gradient(total(loss(captioner, REGIONS, rows, tokens).terms), captioner) for _ in range(batches)]
+    )
+    error = drawn.std(dim=0) / batches**0.5
+    moving = error > 1e-9
+    assert (drawn.mean(dim=0) - expected)[~moving].abs().max() < 1e-6
+    assert ((drawn.mean(dim=0) - expected)[moving].abs() < 4.5 * error[moving]).all()
+    assert error.norm() < 0.2 * expected.norm(), "too few samples"
+
+
+def test_the_relaxed_objective_has_the_gradient_of_its_maps(monkeypatch: pytest.MonkeyPatch):
+    """With given noise m = softmax((log q + g) / tau), and the word is scored at sum_i m_i a_i."""
+    captioner = variational(estimator="gumbel", gumbel_tau=0.7)
+    noise = torch.randn(T, L).double()
+    monkeypatch.setattr("torch.nn.functional.gumbel_softmax", lambda log_q, tau: ((log_q + noise) / tau).softmax(dim=1))
+    loss = VariationalLoss(kl_weight=0.0).double()
+    found = gradient(loss(captioner, REGIONS, ONE, CAPTION).terms["likelihood"], captioner)
+
+    memory, state = captioner.init_state(REGIONS[:1])
+    decoder, value = captioner.decoder, torch.tensor(0.0).double()
+    for step, (read, word) in enumerate(zip(shift_right(CAPTION)[0], CAPTION[0], strict=True)):
+        attended = captioner.attention(memory, state)
+        embedded, gates = decoder.embed_words(read.unsqueeze(0))
+        state = decoder.step(gates, attended.context, state)
+        log_q = captioner.posterior(
+            state.hidden.detach(),
+            decoder.word_scores.weight[word].detach().unsqueeze(0),
+            REGIONS[:1],
+            MixtureFeatures(*[torch.empty(0)] * 3, REGIONS[:1], ONE, attended.weights.log()),
+        )
+        relaxed = ((log_q + noise[step]) / 0.7).softmax(dim=1) @ REGIONS[0]
+        value = value - decoder.score_words(embedded, state.hidden, relaxed).log_softmax(dim=1)[0, word]
+    torch.testing.assert_close(found, gradient(value, captioner))
+
+
+def test_samples_of_q_do_not_move_alpha_or_the_state():
+    captioner = variational()
+    loss = VariationalLoss().double()
+    terms = loss(captioner, REGIONS, ONE, CAPTION).terms
+    own = {id(parameter) for parameter in captioner.posterior.parameters()}
+    others = [parameter for parameter in captioner.parameters() if id(parameter) not in own]
+    assert all(part is None for part in torch.autograd.grad(terms["reinforce"], others, allow_unused=True))
+
+
+def test_the_baseline_follows_the_mean_reward_of_a_word():
+    captioner, loss = variational(), VariationalLoss(decay=0.9).double()
+    expected = 0.0
+    for _ in range(3):
+        output = loss(captioner, REGIONS, ONE, CAPTION)
+        reward = -(output.nll - output.figures["kl"]).item() / T
+        expected = 0.9 * expected + 0.1 * reward
+        assert loss.baseline.item() == pytest.approx(expected)
+    loss.eval()(captioner, REGIONS, ONE, CAPTION)
+    assert loss.baseline.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("estimator", ["exact", "gumbel"])
+@pytest.mark.parametrize("latent", ["output", "step"])
+def test_padding_changes_nothing(estimator: str, latent: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.nn.functional.gumbel_softmax", lambda log_q, tau: log_q.exp())
+    results = []
+    for tokens in (CAPTION, torch.tensor([[4, 5, EOS, PAD]])):
+        captioner = variational(estimator=estimator, latent=latent)
+        terms = VariationalLoss(label_smoothing=0.1).double()(captioner, REGIONS, ONE, tokens).terms
+        results.append(gradient(total(terms), captioner))
+    torch.testing.assert_close(*results)
+
+
+def test_settings_that_do_not_go_together_are_reported():
+    with pytest.raises(ValueError, match="needs one map; got a score with 3"):
+        MarginalAttention(D, N, score=partial(MultiheadScore, width=6, heads=3))
+    with pytest.raises(ValueError, match="samples must be 2 or more, got 1"):
+        VariationalAttention(D, N, estimator="rloo")
+    with pytest.raises(ValueError, match="add context to decoder.output, or set attention.latent=step"):
+        Captioner(MarginalAttention(D, N), LSTMDecoder(V, D, hidden_dim=N, output=["word", "hidden"]))
+    with pytest.raises(ValueError, match="needs attention=variational, got MarginalAttention"):
+        VariationalLoss()(tiny(), REGIONS, ONE, CAPTION)
