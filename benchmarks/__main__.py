@@ -17,10 +17,10 @@ from benchmarks.frame.results import RESULTS, stored
 from benchmarks.frame.script import CANNOT_RUN, console
 
 BUDGETS = {
-    "training_step": 145,
-    "growth": 100,
+    "training_step": 130,
+    "growth": 80,
     "output_layer": 15,
-    "latent_attention": 60,
+    "latent_attention": 30,
     "gpu_step": 5,
     "generation": 60,
     "extraction": 45,

@@ -21,10 +21,10 @@ LAYERS = [
     {"data"},
     {"metrics", "models"},
     {"features", "decoding", "visualization"},
-    {"datamodules", "losses", "export"},
+    {"datamodules", "losses"},
     {"config"},
     {"inference"},
-    {"training", "serving", "reproduction"},
+    {"training", "serving", "reproduction", "export"},
     COMMANDS,
 ]
 """A module imports only its own folder and the rows above it."""

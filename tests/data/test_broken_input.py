@@ -205,7 +205,7 @@ KINDS = {
     ),
     "a list of an unknown image of Flickr30k": Kind(
         text("train.txt", "a\nz\n"),
-        r"images without a caption: 1 of \d \(z.jpg\); .* remove them from the splits",
+        r"images without a caption: 1 of \d \(z.jpg\); add captions, or skip them with dataset.skip_missing=true",
         read_flickr30k,
     ),
     "a list that is missing": Kind(gone("val.txt"), "val.txt does not exist; add the lists", read_flickr30k),

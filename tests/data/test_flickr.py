@@ -132,9 +132,11 @@ def test_a_listed_image_that_is_not_on_disk_is_reported(root: Path):
 def test_several_images_that_are_not_on_disk_are_counted(root: Path):
     (root / "images" / "2_b.jpg").unlink()
     (root / "images" / "5_e.jpg").unlink()
-    with pytest.raises(UserError, match=r"2 images are in the splits .* the first is .*2_b.jpg.*skip_unreadable=true"):
+    with pytest.raises(
+        UserError, match=r"2 images are captioned but not on disk, the first is .*2_b.jpg.*skip_unreadable=true"
+    ):
         read_flickr8k(str(root))
-    with pytest.raises(UserError, match=r"1 image is in the splits .* the first is .*5_e.jpg"):
+    with pytest.raises(UserError, match=r"1 image is captioned but not on disk, the first is .*5_e.jpg"):
         read_flickr8k(str(root), absent=["2_b.jpg"])
 
 

@@ -101,7 +101,10 @@ def test_a_picture_is_of_one_photograph_and_one_model(served: Served, fields: di
         ({"model": "sof/best.ckpt"}, "there is no model 'sof/best.ckpt'; did you mean 'soft/best.ckpt'?"),
         ({"beam_size": "0"}, "beam_size: input should be greater than or equal to 1"),
         ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'"),
-        ({"beams": "3"}, "there is no field 'beams'; known are photograph, model, beam_size, attention, seed"),
+        (
+            {"beams": "3"},
+            "there is no field 'beams'; known are photograph, model, beam_size, attention, seed, language",
+        ),
     ],
 )
 def test_an_invalid_option_is_refused(served: Served, fields: dict[str, str], sentence: str):
@@ -146,7 +149,7 @@ def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Se
     openapi = send_request(served.address, "openapi.json").json
     page = send_request(served.address, "docs").content.decode()
     fields = openapi["paths"]["/api/caption"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed"}
+    assert set(fields["properties"]) == {"photograph", "model", "beam_size", "attention", "seed", "language"}
     names = {name for schema in openapi["components"]["schemas"].values() for name in schema["properties"]}
     for name in (*fields["properties"], *names, *openapi["paths"]):
         assert name in page

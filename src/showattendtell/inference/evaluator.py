@@ -68,7 +68,7 @@ class EvaluationRun(NamedTuple):
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
-        return self.models[0].module.vocabulary
+        return self.writers[0].module.vocabulary
 
     @property
     def language(self) -> str:

@@ -82,7 +82,8 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     table = Table("", show_header=len(columns) > 1)
     for number in range(1, len(columns) + 1):
         table.add_column(f"({number})", justify="right")
-    for group in (*SCORES, _own_scores(name for figures in columns for name in figures), OBJECTS, COUNTS):
+    numbers = (name for figures in columns for name, score in figures.items() if isinstance(score, float))
+    for group in (*SCORES, _own_scores(numbers), OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
