@@ -32,6 +32,7 @@ class Reader:
     vocabulary = Vocabulary(["<pad>", "<start>", "<eos>", "<unk>", "a", "dog"])
     encoder = SimpleNamespace(grid=(2, 3), preprocessing=Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3))
     device = torch.device("cpu")
+    language = None
 
     def trace(self, images: Tensor, image_index: Tensor, tokens: Tensor) -> CaptionerOutput:
         cells = (images[image_index].long() + torch.arange(tokens.shape[1])) % 6
