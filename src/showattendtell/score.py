@@ -29,7 +29,8 @@ def _score_captions(config: DictConfig) -> None:
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
     from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures, image_scores
-    from showattendtell.metrics.modular import Diversity, measure
+    from showattendtell.metrics.diversity import diversity
+    from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
     from showattendtell.visualization.result_files import has_fields, versions, writable, write_json
     from showattendtell.visualization.tables import print_comparison, print_notes, print_scores
@@ -47,12 +48,8 @@ def _score_captions(config: DictConfig) -> None:
         path: measure(words, corpus.references, config.metrics, config.language)
         for path, words in corpus.hypotheses.items()
     }
-    figures, diversity = {}, Diversity(learned)
-    for file, panel in panels.items():
-        diversity.reset()
-        diversity.update(corpus.hypotheses[file])
-        varied = {name: figure.item() for name, figure in diversity.compute().items()}
-        figures[file] = corpus_figures(panel.measured.values()) | varied
+    varied = {path: diversity(words, learned) for path, words in corpus.hypotheses.items()}
+    figures = {path: corpus_figures(panel.measured.values()) | varied[path] for path, panel in panels.items()}
     missing = ChainMap(*(panel.missing for panel in panels.values()))
     print_scores(list(figures.values()), missing, corpus.title())
 

@@ -66,13 +66,7 @@ def read_custom(
         skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
-    place = folder
-    if images is not None:
-        place = look_in([folder], images)
-        if not place.is_dir():
-            raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
-    elif (folder / "images").is_dir():
-        place = folder / "images"
+    place = _image_folder(folder, images)
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
@@ -97,6 +91,15 @@ def read_custom(
         return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
 
     return read(None) if captions is None else read_languages(captions, read)
+
+
+def _image_folder(folder: Path, images: str | None) -> Path:
+    if images is None:
+        return folder / "images" if (folder / "images").is_dir() else folder
+    place = look_in([folder], images)
+    if not place.is_dir():
+        raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
+    return place
 
 
 def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:

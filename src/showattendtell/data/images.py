@@ -218,7 +218,7 @@ def _walk(folder: str) -> Iterator[Path]:
     def refuse(fault: OSError) -> None:
         raise UserError(f"the folder {fault.filename} cannot be read ({fault.strerror}); change its permissions")
 
-    # a link to a folder above this one would lead to everything beside it
+    # a link to a folder above this one would lead to everything next to it
     searched = {(status.st_dev, status.st_ino) for status in map(os.stat, Path(folder).resolve().parents)}
     for path, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
         status = os.stat(path)

@@ -169,7 +169,7 @@ class WordTokenizer(Tokenizer):
 
 
 SPACE = "\u2581"
-"""The character that stands for a space in tokens of parts of words: ▁."""
+"""The character of a space in tokens of parts of words: ▁."""
 
 
 class CharacterTokenizer(Tokenizer):

@@ -238,7 +238,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         return [self._loader(captions, batches), self._loader(images, shard_indices(len(images)) or range(1))]
 
     def _loader(self, items: TorchDataset, sampler: EpochBatchSampler | range) -> DataLoader:
-        # Lightning's Trainer does not tell whether it would replace the sampler
+        # Lightning's Trainer has no attribute that says whether it would replace the sampler
         connector = getattr(self.trainer, "_accelerator_connector", None)
         if connector and self.trainer.world_size > 1 and connector.use_distributed_sampler:  # type: ignore[union-attr]
             raise UserError(

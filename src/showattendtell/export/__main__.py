@@ -7,6 +7,7 @@ from showattendtell.config.entry_point import entry_point, exit_process
 
 @entry_point("export")
 def main(config: DictConfig) -> None:
+    from itertools import chain
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
@@ -15,6 +16,7 @@ def main(config: DictConfig) -> None:
     from showattendtell.export.formats import graph_formats, new_folder, remove_graphs, write_card, write_formats
     from showattendtell.export.loading import load_models, quantisation_images, read_dataset
     from showattendtell.inference.loading import CACHE, next_to, note_about
+    from showattendtell.inference.pipeline import checkpoint_groups
     from showattendtell.models.kernels.parallel import plain_torch
 
     formats = graph_formats(config.formats)
@@ -38,7 +40,8 @@ def main(config: DictConfig) -> None:
                 with TemporaryDirectory() as place, plain_torch():
                     write_formats(Path(place), other.graphs, ["onnx"], other.card, other.see_all(photographs))
                     shown.append(web.read_model(other.name, other.card, Path(place)))
-            page_bytes = web.write_web(folder / "web", shown, runtime, note_about(one.name for one in shown))
+            note = note_about(chain.from_iterable(checkpoint_groups(config)))
+            page_bytes = web.write_web(folder / "web", shown, runtime, note)
         if package:
             wheel.write_wheel(folder, package, card)
         if "onnx" not in config.formats:

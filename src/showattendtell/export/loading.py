@@ -18,7 +18,7 @@ from showattendtell.errors import UserError
 from showattendtell.export.graphs import NEVER, Graph, Pixels, graphs_of
 from showattendtell.export.quantization import Precision
 from showattendtell.inference.loading import find_model, load_model, reading_settings, weights_file
-from showattendtell.inference.pipeline import short_names
+from showattendtell.inference.pipeline import checkpoint_groups, model_names
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.models.calibration import Calibration
 from showattendtell.runtime.files import sha256
@@ -57,16 +57,10 @@ def load_models(config: Config) -> list[ExportModel]:
     Raises:
         UserError: a checkpoint cannot be exported; models are compared without a page; `names` does not fit.
     """
-    compared = [config.compare] if isinstance(config.compare, str) else list(config.compare)
-    if compared and "web" not in config.formats:
+    groups = checkpoint_groups(config)
+    if len(groups) > 1 and "web" not in config.formats:
         raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
-    checkpoints = [config.checkpoint, *compared]
-    names = list(config.names or short_names(checkpoints))
-    if len(set(names)) != len(names) or len(names) != len(checkpoints):
-        raise UserError(
-            f"names={','.join(names)} must have a different name for each model; models: {len(checkpoints)}"
-        )
-    return [_load(config, *pair) for pair in zip(names, checkpoints, strict=True)]
+    return [_load(config, name, *group) for name, group in zip(model_names(config), groups, strict=True)]
 
 
 def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
@@ -123,7 +117,7 @@ def metadata_of(
 
 
 def describe_calibration(calibration: Calibration) -> dict[str, Any]:
-    """Return what `run_onnx` needs of a calibration besides the graph `unlikeness`."""
+    """Return what `run_onnx` needs of a calibration in addition to the graph `unlikeness`."""
     return {"temperature": calibration.temperature.tolist(), "threshold": calibration.threshold.item()}
 
 

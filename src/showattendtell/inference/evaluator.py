@@ -191,10 +191,10 @@ def score(
         config: of the command, with `metrics` and `tokenizer`.
         clip: the model for CLIPScore, if it is computed.
     """
+    from showattendtell.metrics.diversity import diversity  # pycocoevalcap takes a while to import
     from showattendtell.metrics.modular import (  # torchmetrics takes seconds to import
         ENGLISH,
         CLIPScore,
-        Diversity,
         is_caption_metric,
         measure,
     )
@@ -210,9 +210,7 @@ def score(
     panel = measure(hypotheses, corpus.references, named, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         panel.missing[ATTENTION] = reason
-    diversity = Diversity(learned)
-    diversity.update(said)
-    figures = {**corpus_figures(panel.measured.values()), **{name: x.item() for name, x in diversity.compute().items()}}
+    figures = corpus_figures(panel.measured.values()) | diversity(said, learned)
     if clip:
         clip_score = CLIPScore(clip).to(run.writers[0].module.device)
         try:

@@ -243,21 +243,27 @@ def checkpoint_groups(config: Config) -> list[list[str]]:
     return [checkpoint, *([path] for path in compare)]
 
 
-def load_captioners(config: Config) -> list[CaptioningPipeline]:
-    """Return the pipelines of `checkpoint_groups`.
+def model_names(config: Config) -> list[str]:
+    """Return the names of `checkpoint_groups`: `names` of the command, or the shortest ends of their paths.
 
     Raises:
         UserError: `names` does not have a different name for each.
     """
     groups = checkpoint_groups(config)
     paths = [path for group in groups for path in group]
-    short, decoding = dict(zip(paths, short_names(paths), strict=True)), build(config.decoding)
+    short = dict(zip(paths, short_names(paths), strict=True))
     names = config.names or [" + ".join(short[path] for path in group) for group in groups]
     if len(names) != len(groups) or (config.names and len(set(names)) != len(names)):
         raise UserError(f"names={','.join(names)} must have a different name for each model; models: {len(groups)}")
+    return list(names)
+
+
+def load_captioners(config: Config) -> list[CaptioningPipeline]:
+    """Return the pipelines of `checkpoint_groups`, see `model_names`."""
+    decoding = build(config.decoding)
     return [
         CaptioningPipeline(name, load_models(group, config.device, decoding, config.attention), config.seed)
-        for name, group in zip(names, groups, strict=True)
+        for name, group in zip(model_names(config), checkpoint_groups(config), strict=True)
     ]
 
 

@@ -3,7 +3,7 @@
 Sizes are those of `showattendtell.types`; N is the number of words of all captions.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,22 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import cross_entropy
 from showattendtell.models.kernels.mixture import MixtureFeatures
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
-from showattendtell.types import AttentionTargets, BatchShard
+from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
+
+
+class WordMeans(NamedTuple):
+    """Means of values of the words of a trace; `is_word` (N,) is false for padding."""
+
+    trace: CaptionerOutput
+    is_word: Tensor
+
+    def of_captions(self, values: Tensor) -> Tensor:
+        """Return the mean over captions of the sums of values (N,) of their words."""
+        return self.trace.at_steps(values.masked_fill(~self.is_word, 0.0)).sum(dim=1).mean()
+
+    def of_words(self, values: Tensor) -> Tensor:
+        """Return the mean of values (samples, N) over the words."""
+        return (values * self.is_word).sum() / (len(values) * self.is_word.sum())
 
 
 class VariationalLoss(BaselineLoss):
@@ -87,49 +102,44 @@ class VariationalLoss(BaselineLoss):
         trace = captioner(regions, image_index, tokens, read)
         features, log_q = trace.output_features, trace.log_q
         maps, words = self.target_maps(targets, tokens), tokens.flatten()[trace.places]
-        is_word = words != PAD
-
-        def of_captions(values: Tensor) -> Tensor:
-            """Return the mean over captions of the sums of values (N,) of their words."""
-            return trace.at_steps(values.masked_fill(~is_word, 0.0)).sum(dim=1).mean()
-
-        def of_words(values: Tensor) -> Tensor:
-            """Return the mean of values (samples, N) over the words."""
-            return (values * is_word).sum() / (len(values) * is_word.sum())
+        means = WordMeans(trace, words != PAD)
 
         kl = (log_q.exp() * (log_q - features.log_weights)).sum(dim=1)
-        figures = {}
-        reinforce = None
+        figures, reinforce = dict[str, Tensor](), None
         if attention.estimator == "exact":
             learned, nll = self._all_regions(features, log_q, words)
         else:
             drawn = self._draw(features, log_q, words, attention)
             learned, nll, log_prob = (torch.stack(part) for part in zip(*drawn, strict=True))  # (samples, N)
             if attention.estimator != "gumbel":
-                reward = -nll
-                baseline = self.baseline
-                if attention.estimator == "rloo":
-                    baseline = (reward.sum(dim=0) - reward) / (attention.samples - 1)
-                advantage = reward - baseline
-                reinforce = -of_captions((advantage * log_prob).mean(dim=0))
-                mean = of_words(advantage)
-                figures = {"baseline": self.baseline.clone(), "advantage": mean}
-                figures["advantage_std"] = of_words((advantage - mean).square()).sqrt()
-                self.update_baseline(of_words(reward), share)
+                reinforce, figures = self._reinforce(-nll, log_prob, means, share, attention.estimator == "rloo")
             learned, nll = learned.mean(dim=0), nll.mean(dim=0)
         penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
         penalty = self.over_batch(penalties, regions.shape[1], share.whole)
         terms = {
-            "likelihood": of_captions(learned),
-            "kl": self.kl_weight * of_captions(kl),
+            "likelihood": means.of_captions(learned),
+            "kl": self.kl_weight * means.of_captions(kl),
             "attention": self.attention_weight * penalty,
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
-        bound = of_captions(nll + kl.detach())
-        figures |= {"attention_penalty": penalty.detach(), "kl": of_captions(kl.detach())}
+        bound = means.of_captions(nll + kl.detach())
+        figures |= {"attention_penalty": penalty.detach(), "kl": means.of_captions(kl.detach())}
         output = LossOutput(bound, terms, figures, trace)
         return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
+
+    def _reinforce(
+        self, reward: Tensor, log_prob: Tensor, means: WordMeans, share: BatchShard, leave_one_out: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss term of sampled regions and its figures, from reward and log q (samples, N); update the
+        baseline."""
+        others = (reward.sum(dim=0) - reward) / (len(reward) - 1) if leave_one_out else self.baseline
+        advantage = reward - others
+        mean = means.of_words(advantage)
+        figures = {"baseline": self.baseline.clone(), "advantage": mean}
+        figures["advantage_std"] = means.of_words((advantage - mean).square()).sqrt()
+        self.update_baseline(means.of_words(reward), share)
+        return -means.of_captions((advantage * log_prob).mean(dim=0)), figures
 
     def _all_regions(self, features: MixtureFeatures, log_q: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy, learned and for logging, of the words (N,), the mean of all regions under q. The

@@ -101,7 +101,7 @@ class CaptionScore(_Gathered):
             references: the reference captions of each image, at least one.
 
         Raises:
-            ValueError: the numbers of images differ, an image has no reference, or a string stands for a list.
+            ValueError: the numbers of images differ, an image has no reference, or a caption is a string, not a list.
         """
         self._keep(pair_up(hypotheses, references))
 
@@ -336,7 +336,7 @@ class CHAIR(_Gathered):
             objects: annotated objects of each image; none by default.
 
         Raises:
-            ValueError: the numbers of images differ, or a string stands for a list.
+            ValueError: the numbers of images differ, or a caption is a string instead of a list.
         """
         captions = [list(words) for words in split_captions(hypotheses, "the hypotheses")]
         said = [[list(words) for words in split_captions(each, "the references of an image")] for each in references]

@@ -35,8 +35,8 @@ class MarginalAttention(SoftAttention):
       reads the context (`context` in `decoder.output`) or `decoder=log_bilinear`, whose state has no context. It is
       fast where the deep output is a sum, and L times as expensive with `decoder.output_tanh`.
     - `latent="step"`: the latent region is also read by the LSTM in step t, as in hard attention. There the next step
-      would depend on it. The state that goes on to step t + 1 is that of the expected region instead, the approximation
-      of Deng et al. for decoders that feed the context back. It is exact for captions of one word, and L times as
+      would depend on it. Step t + 1 starts from the state of the expected region instead, the approximation of Deng et
+      al. for decoders that feed the context back. It is exact for captions of one word, and L times as
       expensive.
 
     There is no gate. The output's dropout drops a channel of L_z a_i in all regions of an image.
@@ -167,7 +167,7 @@ class InferenceNetwork(nn.Module):
         q(z_t = i | y) = softmax_i(log alpha_ti + v_t . U a_i)     v_t = V tanh(W [h_t; L_o(y_t)] + b) + c
 
     Given the states, the posterior of z_t depends on the caption through y_t and the state of its step alone, so q
-    reads nothing else. The score stands for log p(y_t | a_i), which the posterior adds to log alpha; L_o(y_t) is the
+    reads nothing else. The score approximates log p(y_t | a_i), which the posterior adds to log alpha; L_o(y_t) is the
     row of the output layer. With the initial weights q is close to alpha.
 
     Args:

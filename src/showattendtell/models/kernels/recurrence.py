@@ -179,7 +179,7 @@ def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> RecurrenceWe
 class _Recurrence(torch.autograd.Function):
     """The equations of the module, forward and backward, for packed captions.
 
-    At every step the first `size` rows of h and c, longest captions first, belong to the captions that go on.
+    At every step the first `size` rows of h and c, longest captions first, belong to the captions that have not ended.
     """
 
     @staticmethod

@@ -47,11 +47,11 @@ function present(card) {
   share(card);
   shade();
   for (const panel of panelsOf(card)) {
-    const buttons = element("p", {className: "actions"}), tell = fault => { panel.querySelector(".place").textContent = fault.message; announce(fault.message); };
+    const buttons = element("p", {className: "actions"}), report = fault => { panel.querySelector(".place").textContent = fault.message; announce(fault.message); };
     const save = element("button", {type: "button", textContent: "Save as a picture"});
-    save.onclick = () => keep(card, panel).catch(tell);
+    save.onclick = () => keep(card, panel).catch(report);
     const alternative = element("button", {type: "button", textContent: COPY});
-    alternative.onclick = () => copy(panel, alternative).catch(tell);
+    alternative.onclick = () => copy(panel, alternative).catch(report);
     buttons.append(save, alternative);
     panel.append(buttons);
     announce(panel.querySelector("img").alt);
