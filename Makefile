@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml
 
 setup: $(READY)  ## make .venv with the locked versions
 
-demo: setup  ## train on the embedded data set, score it, write heatmaps (about 3 minutes)
+demo: setup  ## train on the embedded data set, score it, write a page of attention maps (about 3 minutes)
 	$(RUN) -m showattendtell.demo
 
 test test-all: export PYTHONDONTWRITEBYTECODE =  # the many processes that tests start then compile a module once

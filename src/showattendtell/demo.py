@@ -33,7 +33,7 @@ def main() -> None:
         config, _ = compose("train", ["dataset=shapes"])
         scenes = [example.path for example in build(config.dataset).split("test")[:4]]
         _follow("caption", f"checkpoint={RUN}/best.ckpt", f"images={json.dumps(scenes)}", f"output={RUN}/captions")
-    print(f"\nThe pictures are in {RUN}/captions, and in a browser {RUN}/captions/index.html shows them word by word.")
+    print(f"\nOpen {RUN}/captions/index.html in a browser to see the captions word by word with their attention maps.")
     print(f"The learning curve is {RUN}/learning_curve.png.")
 
 
