@@ -252,7 +252,9 @@ def test_the_page_of_the_bundled_model_writes_pytorchs_captions(
             expected = model(path)
             others, levels = words_and_maps(expected)
             assert tuple(words) == tuple(others)
-            np.testing.assert_allclose(maps, levels, atol=3)
+            # torchvision and browsers round resized pixels differently
+            assert np.abs(maps - levels).max() < 10
+            assert np.abs(maps - levels).mean() < 1
             assert confidence == pytest.approx(expected.confidence, abs=0.011)
     server.stop()
 

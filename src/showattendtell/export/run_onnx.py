@@ -71,7 +71,9 @@ def read(path: str | Path) -> Image.Image:
         raise ValueError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or is damaged") from None
     except OSError as fault:
         raise ValueError(f"{path} cannot be read ({fault.strerror or fault})") from None
-    except (SyntaxError, ArithmeticError, LookupError, Image.DecompressionBombError) as fault:  # of Pillow's decoders
+    except Image.DecompressionBombError:
+        raise ValueError(f"{path} has too many pixels; give a copy of at most {MEGAPIXELS} million pixels") from None
+    except (SyntaxError, ArithmeticError, LookupError) as fault:  # of Pillow's decoders
         raise ValueError(f"{path} is damaged ({fault})") from None
 
 
