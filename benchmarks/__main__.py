@@ -18,9 +18,9 @@ from benchmarks.frame.script import CANNOT_RUN, console
 
 BUDGETS = {
     "training_step": 130,
-    "growth": 80,
+    "growth": 85,
     "output_layer": 15,
-    "latent_attention": 30,
+    "latent_attention": 45,
     "gpu_step": 5,
     "generation": 60,
     "extraction": 45,

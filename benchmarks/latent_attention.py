@@ -43,8 +43,8 @@ SEARCHED = ("soft", "marginal")
 
 def measure(options: Namespace) -> Measured:
     captioners = {name: make_captioner(attention) for name, (attention, _) in KINDS.items()}
-    seconds = {batch: medians(interleave(steps(captioners, work), seconds=8)) for batch, work in BATCHES.items()}
-    seconds["beam 5"] = medians(interleave(searches(captioners), seconds=5))
+    seconds = {batch: medians(interleave(steps(captioners, work), seconds=3)) for batch, work in BATCHES.items()}
+    seconds["beam 5"] = medians(interleave(searches(captioners), seconds=2))
     memory = measure_memory() if can_measure() else {}
     figures = [
         Figure(f"{name}, {batch}: time / soft's", found / of_batch["soft"], better="lower")
@@ -64,16 +64,20 @@ def make_captioner(attention: Callable[[int, int], Attention]) -> Captioner:
 
 
 def measure_memory() -> dict[str, dict[str, float]]:
-    """MB by batch and attention, each in a process of its own."""
+    """MB by batch and attention, each attention in a process of its own."""
     with giving_back():
-        return {batch: {name: apart(peak_memory, name, work) for name in KINDS} for batch, work in BATCHES.items()}
+        peaks = {name: apart(peak_memories, name) for name in KINDS}
+    return {batch: {name: of_batches[batch] for name, of_batches in peaks.items()} for batch in BATCHES}
 
 
-def peak_memory(name: str, work: Work) -> float:
+def peak_memories(name: str) -> dict[str, float]:
     torch.set_num_threads(1)
-    step = steps({name: make_captioner(KINDS[name][0])}, work)[name]
-    step()  # allocates gradients
-    return peak_over_resident(step)
+    peaks = {}
+    for batch, work in BATCHES.items():
+        step = steps({name: make_captioner(KINDS[name][0])}, work)[name]
+        step()  # allocates gradients
+        peaks[batch] = peak_over_resident(step)
+    return peaks
 
 
 def steps(captioners: Mapping[str, Captioner], work: Work) -> dict[str, Callable[[], None]]:
