@@ -17,7 +17,7 @@ from benchmarks.frame.results import RESULTS, stored
 from benchmarks.frame.script import CANNOT_RUN, console
 
 BUDGETS = {
-    "training_step": 130,
+    "training_step": 115,
     "growth": 85,
     "output_layer": 15,
     "latent_attention": 45,

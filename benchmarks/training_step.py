@@ -56,12 +56,12 @@ class Case(NamedTuple):
 
 MIXED, EQUAL = Work(), Work(images=64, each=1, mixed=False)
 CASES = (
-    Case("13 x 5 mixed", MIXED, list(WAYS), 30, 3, {OURS: 4.5, PLAIN: 3.6, HALF: 7.5}, {1: 1.6, 2: 1.8}, smaller=6),
-    Case("64 x 1 equal", EQUAL, list(WAYS), 25, 3, {OURS: 3}, smaller=6),
-    Case("13 x 5 mixed, n 1000", MIXED._replace(hidden=1000), [TEXTBOOK, OURS, HALF], 15, 2),
-    Case("64 x 1 equal, n 1000", EQUAL._replace(hidden=1000), [TEXTBOOK, OURS, HALF], 15, 2),
+    Case("13 x 5 mixed", MIXED, list(WAYS), 22, 3, {OURS: 4.5, PLAIN: 3.6, HALF: 7.5}, {1: 1.6, 2: 1.8}, smaller=6),
+    Case("64 x 1 equal", EQUAL, list(WAYS), 17, 3, {OURS: 3}, smaller=6),
+    Case("13 x 5 mixed, n 1000", MIXED._replace(hidden=1000), [TEXTBOOK, OURS, HALF], 12, 2),
+    Case("64 x 1 equal, n 1000", EQUAL._replace(hidden=1000), [TEXTBOOK, OURS, HALF], 12, 2),
 )
-TWO_THREADS = Case("13 x 5 mixed, 2 threads", MIXED, [TEXTBOOK, OURS], 12, 3, floor={2: 1.8})
+TWO_THREADS = Case("13 x 5 mixed, 2 threads", MIXED, [TEXTBOOK, OURS], 8, 3, floor={2: 1.8})
 
 
 class Timed(NamedTuple):
