@@ -30,6 +30,7 @@ from showattendtell.export.web import RUNTIME, VERSION, find_runtime, read_model
 from showattendtell.models.kernels.parallel import plain_torch
 
 pytestmark = pytest.mark.skipif(FORMATS["onnx"].lacks() != "", reason="needs the extra onnx")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")
 SECONDS = 120
 
 
@@ -120,11 +121,10 @@ def wait_until_loaded(tab: Any) -> None:
 
 def caption(tab: Any, *files: Path) -> None:
     """Choose photographs, and wait for all captions."""
+    before = tab.locator(".card").count()
     tab.set_input_files("#chooser", list(files))
-    tab.locator(".waiting").first.wait_for(timeout=1000 * SECONDS)
-    tab.locator(".waiting").first.wait_for(state="detached", timeout=1000 * SECONDS)
-    while tab.locator(".waiting").count():
-        tab.wait_for_timeout(50)
+    done = tab.locator(".card:not(.waiting)")
+    playwright.expect(done).to_have_count(before + len(files), timeout=1000 * SECONDS)
 
 
 def shown(card: Any, model: str = "small") -> tuple[list[str], np.ndarray, float]:
