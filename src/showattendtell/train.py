@@ -40,7 +40,7 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
-    from showattendtell.config.instantiate import build, build_source, build_vocabulary
+    from showattendtell.config.instantiate import build, build_source, build_vocabulary, import_own_classes
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
     from showattendtell.inference.initial import find_initial_checkpoint
@@ -50,6 +50,7 @@ def train(config: DictConfig) -> float:
     from showattendtell.visualization.tables import print_dataset
 
     lightning.seed_everything(config.seed, verbose=False)
+    import_own_classes(config)
     start = decide_on_first(lambda: find_start(config, run_folder(), search_root()))
     if start.finished:
         print(f"{start.folder} is finished")
