@@ -44,6 +44,10 @@ class TrainConfig:
             released code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions.
+        init_embeddings: word vectors that initialise the word embeddings: a text file such as GloVe's, a safetensors
+            matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
+            embeddings of its own.
+        freeze_embeddings: do not train the word embeddings.
         monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p
             per word of the reference captions.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
@@ -59,6 +63,8 @@ class TrainConfig:
     cache: Text
     init_from: Literal["project", "released"] | Text
     init_vocabulary: Literal["checkpoint", "extended"]
+    init_embeddings: Text | None
+    freeze_embeddings: bool
     monitor: Literal["bleu4", "cider", "nll"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
