@@ -241,6 +241,7 @@ class ExportConfig:
         images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
         output: a new folder; export next to the checkpoint by default.
         onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
+        webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
         pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
         max_length: the longest caption in words, <eos> included.
     """
@@ -255,6 +256,7 @@ class ExportConfig:
     images: Texts | None
     output: Text | None
     onnxruntime_web: Text | None
+    webgpu: bool
     pixels: Literal["uint8", "float32"]
     max_length: PositiveInt
 

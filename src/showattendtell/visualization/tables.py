@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
@@ -207,7 +207,7 @@ FAITHFULNESS = {
 
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
-    table = Table("map", title=title, title_justify="left")
+    table = Table(Column("map", min_width=10), title=title, title_justify="left")
     for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion", "|top tenth|"):
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
