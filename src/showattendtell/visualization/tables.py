@@ -207,8 +207,8 @@ FAITHFULNESS = {
 
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
-    table = Table(Column("map", min_width=10), title=title, title_justify="left")
-    for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion", "|top tenth|"):
+    table = Table(Column("map", min_width=12), title=title, title_justify="left")  # fits into 80 columns
+    for column in ("rank\ncorr.", "|effect|", "top\ntenth", "deletion", "insertion", "|top\ntenth|"):
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:
