@@ -56,7 +56,8 @@ class TrainConfig:
         resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
             run's folder resumes that run, with its settings.
         stages: trainings that run one after the other, by name, each with arguments that are added to this command's;
-            each starts from the best checkpoint of the previous one.
+            each starts from the best checkpoint of the previous one. A stage {average: [NAME, ...]} averages the
+            weights of stages before it.
     """
 
     seed: NonNegativeInt
@@ -69,7 +70,7 @@ class TrainConfig:
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     resume: bool | Text
-    stages: Mapping[str, Sequence[Text]] | None
+    stages: Mapping[str, Sequence[Text] | Mapping[Literal["average"], Sequence[Text]]] | None
 
 
 @dataclass
