@@ -15,7 +15,6 @@ from rich.progress import Progress
 from showattendtell.config.instantiate import Config, build
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.data.tokenizers import PlainTokenizer
-from showattendtell.data.urls import fetch_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
@@ -23,6 +22,7 @@ from showattendtell.errors import UserError
 from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, save_model_folder
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.runtime.collection import paused_collection
 from showattendtell.settings import is_url
 from showattendtell.types import CaptionOutput
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
@@ -225,7 +225,9 @@ def load(
     except (TypeError, ValueError) as fault:
         raise UserError(f"invalid decoding options: {fault}") from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
-    return CaptioningPipeline(" + ".join(paths), load_models(paths, device, chosen, attention), seed)
+    with paused_collection():
+        models = load_models(paths, device, chosen, attention)
+    return CaptioningPipeline(" + ".join(paths), models, seed)
 
 
 def _folder(photograph: Any) -> list[Photograph] | None:
@@ -298,12 +300,18 @@ def caption_all(
                 yield number, list(of_each)
 
 
+def _fetch_image(url: str) -> Image.Image:
+    from showattendtell.data.urls import fetch_image  # imports requests, which a photograph on disk does not need
+
+    return fetch_image(url)
+
+
 def _open_batches(places: Sequence[str], most: int, faults: list[str]) -> Iterator[dict[int, Image.Image]]:
     """Yield photographs by their position, at most `most` together."""
     batch = dict[int, Image.Image]()
     for number, place in enumerate(places):
         try:
-            batch[number] = fetch_image(place) if is_url(place) else open_image(place)
+            batch[number] = _fetch_image(place) if is_url(place) else open_image(place)
         except UserError as fault:
             faults.append(str(fault))
         pixels = sum(one.width * one.height for one in batch.values())
