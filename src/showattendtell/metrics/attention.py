@@ -231,7 +231,7 @@ def attention_figures(trace: CaptionerOutput, tokens: Tensor) -> dict[str, Runni
     entropy = (entropies(trace) * mask).sum() / words
     steps = (trace.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
     looked = (trace.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
-    most = mask.sum(dim=1).clamp(max=trace.weights.shape[2])
+    most = mask.sum(dim=1).clamp(max=trace.num_regions)
     return {
         "entropy": RunningMean(entropy, words),
         "movement": RunningMean(steps / max(1, words - captions), words - captions),
