@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import D, KINDS, VOCABULARY, small_captioner
+from small_models import KINDS, VOCABULARY, D, small_captioner
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD

@@ -89,8 +89,8 @@ class Captioner(nn.Module):
         present = None if memory.present is None else memory.present[image_index]
         if isinstance(decoder, TransformerDecoder):
             assert isinstance(attention, CrossAttention)
-            inputs = (read, memory.keys[image_index], state.select(image_index), attention.map)
-            output = decoder(*inputs, present=present)
+            keys, first = memory.keys[image_index], state.select(image_index)
+            output = decoder(read, keys, first, attention.map, present=present)
             values, weights = decoder.output_features(packing.pack(output.hidden)), output.weights
             weights = packing.pad(packing.pack(weights))
             gates = packing.pad(weights.new_ones(len(values)))
