@@ -37,6 +37,9 @@ LONGEST_LINE = 2**26
 FEATURES, BOXES = ("feat", "x", "features"), ("bbox", "boxes")
 """Names of the arrays of a .npz file."""
 
+LARGEST = 2**22
+"""Largest number of values in the features of an image; 100 regions of 2048 channels are 200,000."""
+
 SMALLEST = 2.0**-10
 """Smallest width and height of a box, in fractions of the photograph; a box without an area would hold no weight."""
 
@@ -58,17 +61,11 @@ class StoredRegions(NamedTuple):
 
 
 class RegionFile(ABC):
-    """Regions of many images, from a file or folder.
+    """Regions of many images, from a file or folder. Reading raises many types of errors if it is damaged; see
+    `reported`."""
 
-    Args:
-        limit: largest number of values in the features of an image.
-
-    Raises:
-        UserError: the file is missing, damaged or of an unknown layout.
-    """
-
-    def __init__(self, path: Path, limit: int):
-        self.path, self.limit = path, limit
+    def __init__(self, path: Path):
+        self.path = path
 
     @abstractmethod
     def read(self, image: str) -> StoredRegions | None:
@@ -128,8 +125,8 @@ class NpzRegions(RegionFile):
     """A folder with a file `ID.npz` for each image: `feat`, and boxes in `ID.npy` of the folder `boxes`; or `x` and
     `bbox`, with `image_w` and `image_h`."""
 
-    def __init__(self, path: Path, limit: int, boxes: Path | None = None):
-        super().__init__(path, limit)
+    def __init__(self, path: Path, boxes: Path | None = None):
+        super().__init__(path)
         other = path.with_name(f"{path.name.removesuffix('_att')}_box") if path.name.endswith("_att") else None
         self._boxes = boxes or (other if other and other.is_dir() else None)
         if boxes and not boxes.is_dir():
@@ -145,33 +142,33 @@ class NpzRegions(RegionFile):
             if features is None:
                 raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
 
-            def array(name: str, limit: int) -> NDArray:
+            def array(name: str) -> NDArray:
                 with archive.open(inside[name]) as stream:
-                    return read_array(stream, limit, f"{name} in {file.name}")
+                    return read_array(stream, f"{name} in {file.name}")
 
-            values = array(features, self.limit)
+            values = array(features)
             if boxes is not None:
-                corners = array(boxes, self.limit)
+                corners = array(boxes)
             elif self._boxes is not None:
                 corners = self._separate(self._boxes / f"{image}.npy")
             else:
                 raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
             has_size = {"image_w", "image_h"} <= inside.keys()
-            size = tuple(float(array(name, 1).reshape(-1)[0]) for name in ("image_w", "image_h")) if has_size else None
+            size = tuple(float(array(name).reshape(-1)[0]) for name in ("image_w", "image_h")) if has_size else None
         return StoredRegions(values, corners, size)  # type: ignore[arg-type]  # a tuple of two
 
     def _separate(self, file: Path) -> NDArray:
         if not file.is_file():
             raise ValueError(f"{file} does not exist")
         with file.open("rb") as stream:
-            return read_array(stream, self.limit, file.name)
+            return read_array(stream, file.name)
 
 
-def read_array(stream: IO[bytes], limit: int, name: str) -> NDArray:
+def read_array(stream: IO[bytes], name: str) -> NDArray:
     """Read an array of numbers in numpy's .npy format.
 
     Raises:
-        ValueError: it is damaged, has more than `limit` values, or has objects.
+        ValueError: it is damaged, has more than `LARGEST` values, or has objects.
     """
     version = np.lib.format.read_magic(stream)
     readers: Mapping[Any, Any] = {
@@ -183,8 +180,8 @@ def read_array(stream: IO[bytes], limit: int, name: str) -> NDArray:
     shape, is_fortran, dtype = readers[version](stream)
     if dtype.kind not in "fiu":
         raise ValueError(f"{name} has no numbers but {dtype}")
-    if math.prod(shape) > limit:
-        raise ValueError(f"{name} has the shape {shape}, which is more than {limit:,} values")
+    if math.prod(shape) > LARGEST:
+        raise ValueError(f"{name} has the shape {shape}, which is more than {LARGEST:,} values")
     size = math.prod(shape) * dtype.itemsize
     content = stream.read(size)
     if len(content) != size:
@@ -196,8 +193,8 @@ class H5Regions(RegionFile):
     """An HDF5 file with `ID_features` and `ID_boxes` of each image (M2 transformer); or with `image_features` and
     `image_bb` of all, in rows that a JSON file next to it names (bottom-up-attention-vqa)."""
 
-    def __init__(self, path: Path, limit: int):
-        super().__init__(path, limit)
+    def __init__(self, path: Path):
+        super().__init__(path)
         try:
             import h5py  # an optional dependency
         except ImportError:
@@ -220,7 +217,7 @@ class H5Regions(RegionFile):
         if "pos_boxes" in self._file:
             first, last = self._values(self._dataset("pos_boxes"), row).tolist()
             place = slice(first, last)
-            if not 0 <= first <= last <= len(features) or (last - first) * features.shape[1] > self.limit:
+            if not 0 <= first <= last <= len(features) or (last - first) * features.shape[1] > LARGEST:
                 raise ValueError(f"pos_boxes has rows {first} to {last} for it")
         elif not 0 <= row < len(features):
             raise ValueError(f"row {row} is beyond the {len(features)} images of the file")
@@ -253,8 +250,8 @@ class H5Regions(RegionFile):
 
     def _values(self, dataset: Any, place: Any) -> NDArray:
         shape = dataset.shape if place == () else dataset.shape[1:]
-        if math.prod(shape) > self.limit:
-            raise ValueError(f"{dataset.name} has the shape {dataset.shape}, which is more than {self.limit:,} values")
+        if math.prod(shape) > LARGEST:
+            raise ValueError(f"{dataset.name} has the shape {dataset.shape}, which is more than {LARGEST:,} values")
         return np.asarray(dataset[place])
 
 
@@ -264,20 +261,20 @@ def open_region_file(encoder: RegionFeatures) -> RegionFile:
     Raises:
         UserError: it is missing, damaged or of an unknown layout.
     """
-    path, limit = Path(encoder.features).expanduser(), encoder.max_regions * max(encoder.feature_dim, BOX)
+    path = Path(encoder.features).expanduser()
     boxes = None if encoder.boxes is None else Path(encoder.boxes).expanduser()
     if not path.exists():
         raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
     with reported(path):
         if path.is_dir():
             if any(path.glob("*.tsv*")):
-                return TsvRegions(path, limit)
+                return TsvRegions(path)
             if any(path.glob("*.npz")):
-                return NpzRegions(path, limit, boxes)
+                return NpzRegions(path, boxes)
         elif ".tsv" in path.suffixes:
-            return TsvRegions(path, limit)
+            return TsvRegions(path)
         elif path.suffix in (".h5", ".hdf5"):
-            return H5Regions(path, limit)
+            return H5Regions(path)
     raise UserError(
         f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of .npz or .tsv "
         "files"
