@@ -49,7 +49,8 @@ class RegionFeatures(Encoder):
         nn.Module.__init__(self)
         self.features, self.boxes, self.positions, self.feature_dim = features, boxes, positions, dim
         self.max_regions, self.grid, self.dim = max_regions, (1, max_regions), dim + BOX
-        self.network, self.network_name, self.trainable, self.tuned = nn.Identity(), "regions", False, False
+        self.network, self.network_name = nn.Identity(), "regions"
+        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
         # of which only the frame is used: the boxes are in fractions of the whole photograph
         self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
         self.eval()
