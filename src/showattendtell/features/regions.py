@@ -1,4 +1,4 @@
-"""Read the regions that detectors have stored, in the layouts of the repositories that publish them (docs/regions.md).
+"""Read the regions that detectors have stored, in the layouts of the repositories that publish them (docs/data.md).
 
 A region has features and a box. Nothing in these files is executed: arrays of objects, which numpy would unpickle, are
 refused, and the size of every array is checked before memory is allocated for it.

@@ -22,7 +22,7 @@ class RegionFeatures(Encoder):
     """Regions that a detector has found, from a file: bottom-up attention (Anderson et al. 2018).
 
     The detector is not part of this project: photographs that are not in the file cannot be captioned. For the layouts
-    of files see docs/regions.md. The feature cache has rows (D + 4) of features and box; images with fewer regions than
+    of files see docs/data.md. The feature cache has rows (D + 4) of features and box; images with fewer regions than
     `max_regions` end with rows of zeros, which have no weight in any attention.
 
     Args:
