@@ -98,17 +98,18 @@ def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
     return vocabulary
 
 
-def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:
-    """Build the attention and decoder of a training configuration, with initial weights.
+def build_captioner(config: Mapping[str, Any], encoder: Encoder, vocabulary_size: int) -> Captioner:
+    """Build the attention and decoder of a training configuration for the regions of an encoder, with initial weights.
 
     This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
     make each step several times slower.
     """
     torch.set_flush_denormal(True)
+    region_dim = encoder.region_dim
     decoder = build(config["decoder"], vocabulary_size=vocabulary_size, region_dim=region_dim)
     attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
-        captioner = Captioner(attention, decoder)
+        captioner = Captioner(attention, decoder, encoder.padded)
     except ValueError as fault:
         raise UserError(str(fault)) from None
     if config.get("init_from") == "released":
@@ -135,7 +136,8 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
     images of the split are checked.
     """
     folder, extraction, skips = _feature_settings(config)
-    if encoder.trainable or not is_finished(feature_path(folder, dataset, encoder, extraction)):
+    stored = not encoder.reads_pixels or is_finished(feature_path(folder, dataset, encoder, extraction))
+    if encoder.trainable or not stored:
         return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
     return open_source(dataset, encoder, folder, extraction, None, config.seed, skips)
 

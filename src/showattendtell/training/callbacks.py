@@ -338,7 +338,7 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
     """Caption validation images, with the attention map of each word."""
     images = data.val_images.images(indices).to(module.device)
     panels = []
-    for index, (best, *_) in zip(indices, module.generate(images), strict=True):
+    for index, image, (best, *_) in zip(indices, images, module.generate(images), strict=True):
         example, words = data.val_images.examples[index], module.vocabulary.decode(best.tokens)
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
         try:
@@ -346,9 +346,11 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
         except UserError:  # the image file is missing, of which training needs only the grid
             picture = None
         else:
-            maps = best.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
-            seen = module.encoder.preprocessing.crop_box(*photograph.size)
-            picture = draw_panel(photograph, words, maps, best.gates.float().cpu().numpy(), seen)
+            width, height = photograph.size
+            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            maps, place = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
+            gates = best.gates.float().cpu().numpy()
+            picture = draw_panel(photograph, words, maps, gates, place.scaled(width, height))
         panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
     return panels
 
