@@ -182,6 +182,9 @@ class CaptioningConfig(ModelConfig):
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
+CaptionFormat = Literal["jsonl", "csv", "html", "png", "gif", "webp", "xmp"]
+
+
 @dataclass
 class CaptionConfig(CaptioningConfig):
     """Settings of `caption`.
@@ -193,16 +196,21 @@ class CaptionConfig(CaptioningConfig):
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
             a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
-            as an animation. By default [jsonl,csv,html]. A split is always one html page.
+            as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description and as
+            alternative text. By default [jsonl,csv,html]. A split is always one html page.
+        overwrite: formats=[xmp] also replaces descriptions that photographs have.
         output: the folder for these files, whose earlier captions are replaced; by default captions, or captions-2, ...
             if that has files. With split= the file of the page; page-SPLIT.html next to the checkpoint by default.
+        resume: keep the captions in output= of the same models and settings, and caption the other photographs.
     """
 
     images: Texts | None
     split: Split | None
     number: PositiveInt | None
-    formats: Annotated[Sequence[Literal["jsonl", "csv", "html", "png", "gif", "webp"]], Field(min_length=1)] | None
+    formats: Annotated[Sequence[CaptionFormat], Field(min_length=1)] | None
+    overwrite: bool
     output: Text | None
+    resume: bool
 
 
 @dataclass
