@@ -42,31 +42,33 @@ def main(config: DictConfig) -> None:
     missing = [image for image in images if not is_url(image) and not Path(image).exists()]
     if len(missing) == len(images):  # said here, before torch is imported
         raise UserError("; ".join(f"image {image} does not exist" for image in missing))
-    from showattendtell.visualization.pages import drawing
-
-    formats = list(dict.fromkeys(config.formats or (ROWS if config.resume else DEFAULT_FORMATS)))
-    if config.workers or PARQUET in formats:
-        formats = [*(config.formats or [PARQUET])]
-        if formats != [PARQUET] or not config.workers:
-            raise UserError("workers=N writes formats=[parquet], and nothing else does; give both")
-    if config.resume:
-        _check_resume(config.output, formats)
+    formats = _chosen_formats(config)
     if config.workers:
         return _caption_with_ray(config, images)
+    from showattendtell.visualization.pages import drawing
+
     draws = any(suffix in PICTURES for suffix in formats)
     with drawing() if draws else nullcontext(print) as draw:  # starts before torch is imported
         return _caption_photographs(config, images, formats, draw)
 
 
-def _check_resume(output: str | None, formats: Sequence[str]) -> None:
-    """Raise `UserError` if captions in these formats cannot be resumed."""
-    if output is None:
+def _chosen_formats(config: DictConfig) -> list[str]:
+    """Return the formats to write, each once.
+
+    Raises:
+        UserError: they cannot be written in several processes or after an interruption, if that is set.
+    """
+    default = (PARQUET,) if config.workers else ROWS if config.resume else DEFAULT_FORMATS
+    formats = list(dict.fromkeys(config.formats or default))
+    is_parquet = formats == [PARQUET]
+    if is_parquet != bool(config.workers) or (PARQUET in formats and not is_parquet):
+        raise UserError("workers=N writes formats=[parquet], and nothing else does; give both")
+    if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
-    others = [suffix for suffix in formats if suffix not in (*ROWS, XMP)]
-    if list(formats) != [PARQUET] and (others or "jsonl" not in formats):
-        raise UserError(
-            f"resume=true cannot continue formats=[{','.join(formats)}]; give jsonl, and csv or xmp with it"
-        )
+    if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
+        given = ",".join(formats)
+        raise UserError(f"resume=true cannot continue formats=[{given}]; give jsonl, and csv or xmp with it")
+    return formats
 
 
 def _caption_photographs(
