@@ -100,6 +100,8 @@ def _caption_photographs(
     if PAGE in formats:
         warn_of_size(len(found.places), "formats=[jsonl,csv] writes none")
     captioners = load_captioners(config) if found.places else []
+    for captioner in captioners:
+        captioner.check_reads_pixels()
     _check_output(folder, formats, chain.from_iterable(pictures), found.places, config.resume)
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
@@ -279,7 +281,8 @@ def _caption_split(config: DictConfig) -> None:
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
-    for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults):
+    stored = [pipeline.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
+    for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults, stored):
         name, said = examples[number].image, [caption.words for caption in examples[number].captions]
         score = mean(cider(words_of(output), said) for output in outputs)
         entries.append(make_entry(name, outputs, references[name], score))

@@ -140,8 +140,9 @@ def _read_config(card: Mapping[str, Any], path: str, attention: Mapping[str, Any
     faults = validate(config)
     if faults:
         raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
-    config = with_overrides(config, attention=attention)
-    raise_errors(validate(config))
+    if any(value is not None for value in (attention or {}).values()):
+        config = with_overrides(config, attention=attention)
+        raise_errors(validate(config))
     return config
 
 
@@ -169,8 +170,8 @@ def _build_module(
     encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
     encoder.tuned = card["encoder"].get("tuned", False)
     with torch.device("meta"), SkipInit():
-        _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
+        _check_shapes(build_captioner(config, encoder, len(vocabulary)), "captioner", state, path)
+    captioner = build_captioner(config, encoder, len(vocabulary))
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 
 
