@@ -5,7 +5,7 @@ READY := .venv/.ready
 TOOL := $(if $(wildcard $(RUN)),$(RUN),$(PYTHON)) -m uv tool run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench docs screenshots lock sbom audit clean
+.PHONY: help setup demo web-demo test test-all check bench docs screenshots lock sbom audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,15 @@ setup: $(READY)  ## make .venv with the locked versions
 
 demo: setup  ## train on the embedded data set, score it, write a page of attention maps (about 3 minutes)
 	$(RUN) -m showattendtell.demo
+
+WEB := runs/web-demo
+PORT := 8000
+
+web-demo: setup  ## build the web page of the bundled model and serve it (PORT=8000; needs npm)
+	rm -rf $(WEB)
+	$(RUN) -m showattendtell.export checkpoint=flickr8k_soft 'formats=[web]' precision=float16 output=$(WEB)
+	@echo "open the address of the next line in a browser; Ctrl-C ends the server"
+	$(RUN) -u -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/web
 
 test test-all: export PYTHONDONTWRITEBYTECODE =  # the many processes that tests start then compile a module once
 

@@ -20,8 +20,11 @@ PAGE_START = "<!doctype html>"
 NOT_SURE = " (not sure)"
 PICTURES = ("png", "gif", "webp")
 XMP = "xmp"
+PARQUET = "parquet"
 ROWS = ("jsonl", "csv")
 DEFAULT_FORMATS = (*ROWS, PAGE)
+SHOWN = 3
+"""Number of unreadable photographs that are named if there may be thousands."""
 FOLDER, INDEX, JOURNAL = Path("captions"), "index.html", "captions.jsonl"
 
 
@@ -39,25 +42,33 @@ def main(config: DictConfig) -> None:
     missing = [image for image in images if not is_url(image) and not Path(image).exists()]
     if len(missing) == len(images):  # said here, before torch is imported
         raise UserError("; ".join(f"image {image} does not exist" for image in missing))
+    formats = _chosen_formats(config)
+    if config.workers:
+        return _caption_with_ray(config, images)
     from showattendtell.visualization.pages import drawing
 
-    formats = list(dict.fromkeys(config.formats or (ROWS if config.resume else DEFAULT_FORMATS)))
-    if config.resume:
-        _check_resume(config.output, formats)
     draws = any(suffix in PICTURES for suffix in formats)
     with drawing() if draws else nullcontext(print) as draw:  # starts before torch is imported
         return _caption_photographs(config, images, formats, draw)
 
 
-def _check_resume(output: str | None, formats: Sequence[str]) -> None:
-    """Raise `UserError` if captions in these formats cannot be resumed."""
-    if output is None:
+def _chosen_formats(config: DictConfig) -> list[str]:
+    """Return the formats to write, each once.
+
+    Raises:
+        UserError: they cannot be written in several processes or after an interruption, if that is set.
+    """
+    default = (PARQUET,) if config.workers else ROWS if config.resume else DEFAULT_FORMATS
+    formats = list(dict.fromkeys(config.formats or default))
+    is_parquet = formats == [PARQUET]
+    if is_parquet != bool(config.workers) or (PARQUET in formats and not is_parquet):
+        raise UserError("workers=N writes formats=[parquet], and nothing else does; give both")
+    if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
-    others = [suffix for suffix in formats if suffix not in (*ROWS, XMP)]
-    if others or "jsonl" not in formats:
-        raise UserError(
-            f"resume=true cannot continue formats=[{','.join(formats)}]; give jsonl, and csv or xmp with it"
-        )
+    if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
+        given = ",".join(formats)
+        raise UserError(f"resume=true cannot continue formats=[{given}]; give jsonl, and csv or xmp with it")
+    return formats
 
 
 def _caption_photographs(
@@ -124,6 +135,31 @@ def _caption_photographs(
     faults += describe.unsupported() if describe else []
     if faults:
         raise UserError("; ".join(faults))
+
+
+def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
+    """Caption photographs in several processes, then raise a `UserError` about those that cannot be read."""
+    from showattendtell.config.compose import with_overrides
+    from showattendtell.data.images import find_images
+    from showattendtell.inference.loading import note_about
+    from showattendtell.inference.pipeline import checkpoint_groups, load_captioners, settings_checksum
+    from showattendtell.inference.ray_captioning import caption_with_ray, read_outcome, require_ray
+    from showattendtell.visualization.result_files import next_free
+
+    require_ray()
+    found = find_images(images)
+    output = (Path(config.output) if config.output else next_free(FOLDER)) / f"captions.{PARQUET}"
+    if output.exists() and any(path.suffix != output.suffix for path in output.glob("*")):
+        raise UserError(f"{output} exists and is not an earlier output of this command; set output to another folder")
+    captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
+    note = note_about(chain.from_iterable(checkpoint_groups(config)))
+    _print_notes([note, f"skipped files that are not images: {found.others:,}" if found.others else ""])
+    caption_with_ray(config, found.places, settings_checksum(captioners, config), output)
+    captions, faults = read_outcome(output)
+    print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
+    if faults:
+        more = f"; {len(faults):,} such photographs have an error in {output}" if len(faults) > SHOWN else ""
+        raise UserError("; ".join(faults[:SHOWN]) + more)
 
 
 def _check_output(
@@ -221,8 +257,11 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import next_free, starts_with, writable
     from showattendtell.visualization.tables import print_notes
 
-    if (config.formats is not None and list(config.formats) != [PAGE]) or config.resume or config.overwrite:
-        raise UserError(f"split={config.split} writes one {PAGE} page; leave formats, resume and overwrite out")
+    others = {name for name in ("overwrite", "resume", "workers") if config[name]}
+    if others or (config.formats is not None and list(config.formats) != [PAGE]):
+        raise UserError(
+            f"split={config.split} writes one {PAGE} page; leave formats, overwrite, resume and workers out"
+        )
     named = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     place = Path(config.output) if config.output else next_free(next_to(named, f"page-{config.split}.html"))
     path = writable(place, starts_with(PAGE_START))

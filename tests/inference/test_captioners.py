@@ -95,4 +95,5 @@ def test_a_terminal_sees_how_far_several_photographs_are(
         print(f"photograph {index}")
     assert out.getvalue() == "".join(f"photograph {one}\n" for one in range(number))
     assert ("captioning" in err.getvalue()) == (number > 1)
+    assert (f"{number}/{number}" in err.getvalue()) == ("/s" in err.getvalue()) == (number > 1)
     assert "photograph" not in err.getvalue()

@@ -1,12 +1,14 @@
 """A working directory, and the small training run that most tests use."""
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ray_cluster import ray_cluster
 from runs import STEPWISE, TINY, Run, Start, assert_done, kill, wait_for_steps
 
 
@@ -71,3 +73,17 @@ def killed(start: Start, uninterrupted: Path, folder: Path) -> Path:
         wait_for_steps(running, lambda: run, 4)
         kill(running)
     return run
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For sockets, whose paths are 107 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, short_folder: Path) -> Iterator[str]:
+    """The address of a Ray cluster."""
+    with ray_cluster(tmp_path, short_folder) as address:
+        yield address

@@ -2,16 +2,10 @@
 
 import os
 import re
-import secrets
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +14,7 @@ import light_command
 import pytest
 import slurm
 import torch
+from ray_cluster import OWN_RAY, wait_until
 from runs import SIZES, TINY
 from slow_cases import slow_after
 
@@ -28,8 +23,6 @@ from showattendtell.features.store import verify
 
 RAY = ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]
 RAY += ["+hydra.launcher.ray.init.object_store_memory=80000000"]
-OWN_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-"""No usage statistics, and a token that only these tests have."""
 SHARE = str(max(1, joblib.cpu_count() // 2))
 """The threads of one of two runs."""
 
@@ -144,13 +137,6 @@ def test_a_sweep_that_is_ended_ends_its_runs(tmp_path: Path, number: signal.Sign
     wait_until(lambda: not Path("/proc", waiting.read_text()).exists())
 
 
-def wait_until(condition: Any, seconds: int = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_slurm_is_given_what_the_settings_say_and_a_job_with_notice_is_sent_again(tmp_path: Path):
     commands = slurm.install(tmp_path / "slurm")
     settings = ["partition=gpu", "timeout_min=90", "gpus_per_node=2", "cpus_per_task=3", "array_parallelism=5"]
@@ -209,51 +195,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     folder = tmp_path_factory.mktemp("alone")
     train(folder, "seed=1", "hydra.run.dir=run")
     return weights(folder / "run")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, short_folder: Path) -> Iterator[str]:
-    """The address of a Ray cluster of two processors, started elsewhere than sweeps are."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    address, dashboard = free_ports(2)
-    options = ["--head", "--block", f"--port={address}", "--num-cpus=2", "--object-store-memory=80000000"]
-    options += ["--include-dashboard=false", f"--dashboard-port={dashboard}", f"--temp-dir={short_folder}"]
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("ray"), "start", *options],
-        cwd=elsewhere,
-        env={**os.environ, **OWN_RAY, "SHOWATTENDTELL_CACHE": str(tmp_path / "cache")},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert any("Ray runtime started" in line for line in process.stdout)
-        yield f"127.0.0.1:{address}"
-    finally:
-        process.terminate()
-        process.communicate()
-    wait_until(lambda: not any(str(short_folder) in line for line in command_lines()))
-    assert not list(elsewhere.iterdir())
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """For sockets, whose paths are 107 characters at most."""
-    with tempfile.TemporaryDirectory(prefix="ray") as folder:
-        yield Path(folder)
-
-
-def free_ports(number: int) -> list[int]:
-    with ExitStack() as stack:
-        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [server.getsockname()[1] for server in servers]
-
-
-def command_lines() -> Iterator[str]:
-    """Those of all processes."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            yield file.read_text(errors="replace")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ COMMON = {
     ),
     "caption": (
         *("checkpoint", "images", "split", "number", "compare", "formats", "overwrite", "output", "resume"),
-        *("device", "language", "decoding.beam_size"),
+        *("workers", "device", "language", "decoding.beam_size"),
         *("decoding.max_length", "decoding.prefix", "decoding.required", "decoding.forbidden", "dataset.root"),
     ),
     "serve": ("checkpoint", "compare", "host", "port", "device", "decoding.beam_size", "limits.megapixels"),

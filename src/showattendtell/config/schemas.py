@@ -182,7 +182,7 @@ class CaptioningConfig(ModelConfig):
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
-CaptionFormat = Literal["jsonl", "csv", "html", "png", "gif", "webp", "xmp"]
+CaptionFormat = Literal["jsonl", "csv", "html", "png", "gif", "webp", "xmp", "parquet"]
 
 
 @dataclass
@@ -197,11 +197,14 @@ class CaptionConfig(CaptioningConfig):
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
             a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
             as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description and as
-            alternative text. By default [jsonl,csv,html]. A split is always one html page.
+            alternative text; parquet, the rows of workers=. By default [jsonl,csv,html]. A split is always one html
+            page.
         overwrite: formats=[xmp] also replaces descriptions that photographs have.
         output: the folder for these files, whose earlier captions are replaced; by default captions, or captions-2, ...
             if that has files. With split= the file of the page; page-SPLIT.html next to the checkpoint by default.
         resume: keep the captions in output= of the same models and settings, and caption the other photographs.
+        workers: caption in this number of processes with Ray Data, on the GPUs and machines of its cluster, and write
+            captions.parquet; null captions in this process.
     """
 
     images: Texts | None
@@ -211,6 +214,7 @@ class CaptionConfig(CaptioningConfig):
     overwrite: bool
     output: Text | None
     resume: bool
+    workers: PositiveInt | None
 
 
 @dataclass

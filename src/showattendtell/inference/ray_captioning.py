@@ -1,0 +1,177 @@
+"""Caption many photographs in several processes, on one machine or more, with Ray Data."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from omegaconf import OmegaConf
+
+from showattendtell.config.compose import to_plain
+from showattendtell.config.entry_point import without_checks
+from showattendtell.config.instantiate import Config
+from showattendtell.errors import UserError
+from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners
+from showattendtell.runtime.files import UNFINISHED
+from showattendtell.visualization.caption_rows import CaptionRow
+from showattendtell.visualization.result_files import write_errors
+
+BATCH = 64
+"""Photographs that a worker gets at a time. It captions fewer together, see `caption_all`."""
+
+BLOCK = 1024
+"""Largest number of photographs in a file of the output."""
+
+
+class CaptionWorker:
+    """Captions batches of photographs in an actor of Ray.
+
+    Args:
+        settings: the configuration of `caption` as plain data.
+        checksum: the column `settings` of the rows.
+        folder: working directory, from which relative paths start.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], checksum: str, folder: str):
+        os.chdir(folder)
+        config = OmegaConf.create(dict(settings))
+        with without_checks(config):
+            self._captioners = load_captioners(config)
+        self._names = [" + ".join(group) for group in checkpoint_groups(config)]
+        self._checksum = checksum
+
+    def __call__(self, batch: dict[str, Any]) -> Any:
+        """Return the rows of the photographs in the column `file`, see `_rows`, as a table of `schema()`."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist(list(self._rows(list(map(json.loads, batch["file"])))), schema())
+
+    def _rows(self, places: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each caption, with a column `error`. A photograph that cannot be read has one row with that
+        error and no caption."""
+        faults = list[str]()
+        unread = dict.fromkeys(range(len(places)))
+        for number, outputs in caption_all(self._captioners, places, faults):
+            del unread[number]
+            for name, output in zip(self._names, outputs, strict=True):
+                for caption in output.captions:
+                    yield CaptionRow.of(as_utf8(places[number]), caption, name, self._checksum)._asdict()
+        for number, fault in zip(unread, faults, strict=True):
+            yield {"file": as_utf8(places[number]), "settings": self._checksum, "error": fault}
+
+
+def schema() -> Any:
+    """Return the columns of the Parquet files: those of `CaptionRow`, and `error`."""
+    import pyarrow
+
+    types = {str: pyarrow.string(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    columns = {name: types[kind] for name, kind in get_type_hints(CaptionRow).items()}
+    return pyarrow.schema({**columns, "error": pyarrow.string()})
+
+
+def as_utf8(name: str) -> str:
+    """Return a file name with bytes that are not UTF-8 as `\\udcff`."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def require_ray() -> Any:
+    """Return the package `ray.data`.
+
+    Raises:
+        UserError: it or a package that it needs is not installed.
+    """
+    try:
+        import ray.data
+    except ImportError:
+        raise UserError("workers=N needs the packages of Ray Data; run pip install 'showattendtell[ray]'") from None
+    return ray
+
+
+def caption_with_ray(config: Config, places: Sequence[str], checksum: str, output: Path) -> None:
+    """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
+
+    It uses the cluster of the environment variable RAY_ADDRESS or of `ray start`; without one it starts Ray on this
+    machine. Paths have to be valid on every machine. The work of a process that is killed is done by another. The rows
+    are in the folder NAME.tmp until all photographs are captioned.
+
+    Args:
+        checksum: the column `settings` of the rows; with `config.resume`, earlier rows must have the same.
+
+    Raises:
+        UserError: Ray Data is not installed, or the folder cannot be written.
+    """
+    require_ray()
+    unfinished = output.with_name(output.name + UNFINISHED)
+    with write_errors(output, "output to another folder"):
+        if config.resume and output.exists():
+            output.rename(unfinished)
+        if not config.resume:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(exist_ok=True)
+        finished = _finished(unfinished, checksum)
+        rest = [place for place in places if as_utf8(place) not in finished]
+        if rest:
+            _caption(config, rest, checksum, unfinished)
+        if output.exists():
+            shutil.rmtree(output)
+        unfinished.rename(output)
+
+
+def _caption(config: Config, places: Sequence[str], checksum: str, output: Path) -> None:
+    """Add Parquet files with the rows of photographs to a folder."""
+    ray, workers = require_ray(), config.workers
+    ray.init(logging_level=logging.WARNING, log_to_driver=False, ignore_reinit_error=True)
+    ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    cpus, gpus = (ray.cluster_resources().get(kind, 0) for kind in ("CPU", "GPU"))
+    share = min(1.0, cpus / 2 / (workers + 1))  # Ray Data reserves half of the processors for what writes
+    photographs = [{"file": json.dumps(place)} for place in places]  # a name may have bytes that are not UTF-8
+    blocks = min(len(places), max(4 * workers, ceil(len(places) / BLOCK)))
+    rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
+        CaptionWorker,
+        fn_constructor_args=({**to_plain(config), "images": None}, checksum, os.getcwd()),
+        batch_size=BATCH,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=share,
+        num_gpus=0 if config.device == "cpu" else min(1.0, gpus / workers),
+    )
+    rows.write_parquet(str(output.absolute()), ray_remote_args={"num_cpus": share})
+
+
+def _finished(folder: Path, checksum: str) -> set[str]:
+    """Return the photographs that have rows in the Parquet files of a folder. Files that are not complete are removed.
+
+    Raises:
+        UserError: there are rows of other settings.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    finished = set[str]()
+    for file in folder.glob("*.parquet"):
+        try:
+            rows = parquet.read_table(file, columns=["file", "settings"])
+        except (pyarrow.ArrowInvalid, OSError):
+            file.unlink()
+            continue
+        if {*rows["settings"].to_pylist()} - {checksum}:
+            raise UserError(
+                f"{folder} has captions by another model or with other settings; "
+                "set output to another folder, or leave resume out to replace them"
+            )
+        finished.update(rows["file"].to_pylist())
+    return finished
+
+
+def read_outcome(folder: Path) -> tuple[int, list[str]]:
+    """Return the number of captions in Parquet files, and the errors about photographs that cannot be read."""
+    from pyarrow import compute, dataset
+
+    rows, is_error = dataset.dataset(folder, schema(), format="parquet"), compute.field("error").is_valid()
+    faults = rows.to_table(columns=["error"], filter=is_error)["error"].to_pylist()
+    return rows.count_rows() - len(faults), sorted(faults)

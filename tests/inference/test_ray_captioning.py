@@ -1,0 +1,60 @@
+"""What a worker of Ray does, without Ray."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from showattendtell import load
+from showattendtell.config.compose import compose, to_plain
+from showattendtell.errors import UserError
+from showattendtell.inference.ray_captioning import CaptionWorker, _finished, read_outcome, schema
+
+pyarrow = pytest.importorskip("pyarrow", reason="needs the extra ray")
+parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
+
+
+def table(names: list[str], settings: str = "0123", **others: Any) -> Any:
+    return pyarrow.Table.from_pylist([{"file": name, "settings": settings, **others} for name in names], schema())
+
+
+def test_a_worker_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    names = ["a.png", "b.png", os.fsdecode(b"\xff.png")]
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        Image.effect_noise((64, 48), 50).save(name)
+    Path("b.png").write_text("no image")
+    config, _ = compose("caption", ["images=a.png", "device=cpu", "+decoding.max_length=4"])
+    settings = {name: value for name, value in to_plain(config, resolve=False).items() if name != "hydra"}
+    settings["decoding"]["language"] = None
+    worker = CaptionWorker(settings, "0123", str(tmp_path))
+    rows = worker({"file": [json.dumps(name) for name in names]})
+    assert rows.schema == schema()
+    assert rows["file"].to_pylist() == ["a.png", "\\udcff.png", "b.png"]
+    captioner = load(device="cpu", max_length=4)
+    assert rows["caption"].to_pylist() == [captioner("a.png").caption, captioner(names[2]).caption, None]
+    assert rows["settings"].to_pylist() == ["0123"] * 3
+    first, second, third = rows["error"].to_pylist()
+    assert first is second is None
+    assert "b.png cannot be read (it is text)" in third
+
+
+def test_complete_files_are_finished_and_others_are_removed(tmp_path: Path):
+    parquet.write_table(table(["a.jpg", "b.jpg"]), tmp_path / "1.parquet")
+    parquet.write_table(table(["c.jpg"]), tmp_path / "2.parquet")
+    whole = (tmp_path / "2.parquet").read_bytes()
+    for end in (0, 4, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "2.parquet").write_bytes(whole[:end])
+        assert _finished(tmp_path, "0123") == {"a.jpg", "b.jpg"}
+        assert [path.name for path in tmp_path.iterdir()] == ["1.parquet"]
+    with pytest.raises(UserError, match="by another model or with other settings"):
+        _finished(tmp_path, "4567")
+
+
+def test_errors_of_all_files_are_read(tmp_path: Path):
+    parquet.write_table(table(["a.jpg", "b.jpg"]), tmp_path / "1.parquet")
+    parquet.write_table(table(["c.jpg"], error="image c.jpg is empty"), tmp_path / "2.parquet")
+    assert read_outcome(tmp_path) == (2, ["image c.jpg is empty"])
