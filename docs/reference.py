@@ -151,7 +151,8 @@ def _settings(settings: Iterable[Setting]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for setting in settings:
         if setting.value:
-            cells = (f"`{setting.name}`", f"`{setting.value}`", _takes(setting.annotation), setting.meaning)
+            values = _takes(setting.parameter and setting.parameter.annotation)
+            cells = (f"`{setting.name}`", f"`{setting.value}`", values, setting.meaning)
             rows.append(tuple(map(_cell, cells)))
             continue
         if rows:

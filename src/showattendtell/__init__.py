@@ -4,6 +4,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from showattendtell.runtime.collection import paused_collection
+
 if TYPE_CHECKING:
     from showattendtell.datamodules.datamodule import (
         CocoDataModule,
@@ -37,4 +39,5 @@ def __getattr__(name: str) -> Any:
     module = "training.module" if name == "CaptioningModule" else "inference.pipeline"
     if name.endswith("DataModule"):
         module = "datamodules.datamodule"
-    return getattr(import_module(f"showattendtell.{module}"), name)
+    with paused_collection():
+        return getattr(import_module(f"showattendtell.{module}"), name)

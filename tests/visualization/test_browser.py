@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,17 @@ def test_the_word_under_the_mouse_shows_its_map_and_another_changes_it(open_page
     tab.mouse.move(1, 1)
     assert light(tab) is None
     assert chosen(tab) == []
+
+
+def test_a_notebook_shows_the_map_of_the_word_under_the_mouse(browser: Any):
+    output = replace(gated(), name=HOSTILE)
+    with browser.new_page(reduced_motion="reduce") as tab:
+        tab.set_content(f"<p>Out [1]:</p>{output._repr_html_()}")
+        page = tab.frame_locator("iframe")
+        assert page.locator("h2").inner_text() == HOSTILE
+        for number, place in enumerate(PEAKS):
+            page.locator(".word").nth(number).hover()
+            assert peak(page) == place
 
 
 @pytest.mark.parametrize(("rows", "columns"), slow_after(1, [(3, 3), (7, 7), (14, 14), (4, 9)]))

@@ -12,13 +12,12 @@ from typing import Any
 
 import hydra
 import yaml
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.config.hydra_internals import outside_of_command
+from showattendtell.config.hydra_internals import group_entries, outside_of_command
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
@@ -133,7 +132,7 @@ def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
     own = []
     for group in [group for group in chosen if "/" not in group and group != "hydra"]:
         named = _defaults(group)
-        own += [group, *(f"{group}/{inner}" for inner in _entries(group, ObjectType.GROUP) if inner in named)]
+        own += [group, *(f"{group}/{inner}" for inner in group_entries(group, ObjectType.GROUP) if inner in named)]
     options = {group: _options(group) for group in (*own, *(OF_SEARCHES if SEARCH in own else ()))}
     # the plugins bring launchers of other services, such as ray_aws, which this package has no settings for
     launchers = [file.stem for file in Path(config_folder(), LAUNCHER).glob("*.yaml")]
@@ -144,23 +143,19 @@ def _options(group: str) -> list[str]:
     """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
     entries = (entry.removeprefix("optional ").removeprefix(f"/{group}/") for entry in _defaults(group))
     named = {re.split("[/@]", entry)[0] for entry in entries}
-    folders = [folder for folder in _entries(group, ObjectType.GROUP) if folder not in named]
+    folders = [folder for folder in group_entries(group, ObjectType.GROUP) if folder not in named]
     inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}")]
-    return _entries(group, ObjectType.CONFIG) + inner
+    return group_entries(group, ObjectType.CONFIG) + inner
 
 
 def _defaults(group: str) -> set[str]:
     """Return the groups and files named in the defaults lists of the group's options; empty without subfolders."""
     names: set[str] = set()
-    for option in _entries(group, ObjectType.CONFIG) if _entries(group, ObjectType.GROUP) else []:
+    for option in group_entries(group, ObjectType.CONFIG) if group_entries(group, ObjectType.GROUP) else []:
         text = Path(config_folder(), group, f"{option}.yaml").read_text(encoding="utf-8")
         for entry in (yaml.load(text, FAST_LOADER) or {}).get("defaults", []):
             names |= {entry} if isinstance(entry, str) else set(entry)
     return names
-
-
-def _entries(group: str, kind: ObjectType) -> list[str]:
-    return GlobalHydra.instance().config_loader().get_group_options(group, kind)
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def print_help(name: str, arguments: Sequence[str], positional: str = "") -> Non
     """Print the page of a command: all settings with `--help all`, else the common ones and those that were given."""
     settings = [argument for argument in arguments if not argument.startswith("-") and argument != "all"]
     settings = name_positional(settings, positional) if positional else settings
-    config, groups = compose(name, check_command(name, settings, complete=False))
+    config, groups = compose(name, check_command(name, settings, complete=False) if settings else [])
     given = [setting.partition("=")[0].lstrip("+") for setting in settings]
     common = () if "all" in arguments else COMMON.get(name, ())
     print(help_page(name, config, groups, dict.fromkeys([*common, *given]) if common else ()))

@@ -32,8 +32,8 @@ COMMON = {
         *("decoding.precision", "dataset.root", "dataset.entities", "dataset.instances"),
     ),
     "caption": (
-        *("checkpoint", "images", "split", "number", "compare", "formats", "output", "device", "decoding.beam_size"),
-        *("language",),
+        *("checkpoint", "images", "split", "number", "compare", "formats", "overwrite", "output", "resume"),
+        *("device", "language", "decoding.beam_size"),
         *("decoding.max_length", "decoding.prefix", "decoding.required", "decoding.forbidden", "dataset.root"),
     ),
     "serve": ("checkpoint", "compare", "host", "port", "device", "decoding.beam_size", "limits.megapixels"),
@@ -56,13 +56,13 @@ OF_LIBRARIES = {
 
 
 class Setting(NamedTuple):
-    """A setting: its value as on the command line, its description, and its type if known. A part has a description and
-    no value."""
+    """A setting: its value as on the command line, its description, and the argument that it is. A part has a
+    description and no value; a setting of a command may be no argument."""
 
     name: str
     value: str
     meaning: str
-    annotation: Any
+    parameter: Parameter | None = None
 
 
 def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]], common: Collection[str] = ()) -> str:
@@ -129,18 +129,18 @@ def explain(path: str, node: Mapping[str, Any]) -> Iterator[Setting]:
     with suppress(SignatureError):
         signature = read_signature(str(node.get(TARGET, "")))
         if path and is_own:
-            yield Setting(path, "", signature.doc, None)
+            yield Setting(path, "", signature.doc)
     inner = {str(key): value for key, value in node.items() if isinstance(value, Mapping)}
     unset = [key for key in signature.parameters if key not in node and key not in SUPPLIED.get(path, ())]
     for key in [*(str(key) for key in node if key not in inner and not str(key).startswith("_")), *unset]:
-        parameter, name = signature.parameters.get(key, Parameter(None, None, "")), join(path, key)
-        meaning = parameter.doc if is_own else OF_LIBRARIES.get(name, "")
+        parameter, name = signature.parameters.get(key), join(path, key)
+        meaning = parameter.doc if parameter and is_own else OF_LIBRARIES.get(name, "")
         if key in node:
-            yield Setting(name, format_value(node[key]) or "''", meaning, parameter.annotation)
-        elif parameter.default is not None and meaning:
+            yield Setting(name, format_value(node[key]) or "''", meaning, parameter)
+        elif parameter and parameter.default is not None and meaning:
             default: Any = parameter.default
             with suppress(ValueError):  # an expression stays as it is
                 default = ast.literal_eval(default)
-            yield Setting(name, format_value(default) or "''", meaning, parameter.annotation)
+            yield Setting(name, format_value(default) or "''", meaning, parameter)
     for key, value in inner.items():
         yield from explain(join(path, key), value)

@@ -7,7 +7,8 @@ import collections.abc
 import importlib.util
 import typing
 from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,19 @@ import griffe
 from showattendtell import settings
 
 
-class Parameter(NamedTuple):
-    """An argument: its type (None if unknown without an import), its default as source, its description."""
+@dataclass(frozen=True)
+class Parameter:
+    """An argument: its annotation and its default as source, its description, and the module that defines it."""
 
-    annotation: Any
+    source: str | None
     default: str | None
     doc: str
+    module: griffe.Module
+
+    @cached_property
+    def annotation(self) -> Any:
+        """The type; None if there is none, or if it is unknown without an import."""
+        return None if self.source is None else _evaluate(self.module, self.source, frozenset())
 
 
 class Signature(NamedTuple):
@@ -48,6 +56,12 @@ def read_signature(target: str) -> Signature:
 
 def _find_module(target: str) -> tuple[griffe.Module, list[str]]:
     """Return the longest prefix that is a module, and the remaining names."""
+    path, parents, names = _find_file(target)
+    return _parse(path, parents), names
+
+
+def _find_file(target: str) -> tuple[Path, tuple[str, ...], list[str]]:
+    """Return the file of the longest prefix that is a module, the names of that prefix, and the remaining names."""
     first, *names = target.split(".")
     try:
         spec = importlib.util.find_spec(first)
@@ -66,7 +80,7 @@ def _find_module(target: str) -> tuple[griffe.Module, list[str]]:
         path, parents, names = found[0], [*parents, names[0]], names[1:]
     if not names:
         raise SignatureError(f"{target} is a module, a class or function is needed")
-    return _parse(path, tuple(parents)), names
+    return path, tuple(parents), names
 
 
 @cache
@@ -134,8 +148,8 @@ def _signature(node: griffe.Class | griffe.Function) -> Signature:
             return inherited._replace(doc=about)
         parameters = dict(inherited.parameters) if inherited else {}
     for name, annotation, default in fields:
-        kind = None if annotation is None else _evaluate(node.module, str(annotation), frozenset())
-        parameters[name] = Parameter(kind, None if default is None else str(default), described.get(name, ""))
+        source, value = (None if part is None else str(part) for part in (annotation, default))
+        parameters[name] = Parameter(source, value, described.get(name, ""), node.module)
     return Signature(parameters, is_open, about)
 
 
@@ -175,8 +189,8 @@ def _alias(module: griffe.Module, name: str, passed: frozenset[tuple[str, str]])
         return _evaluate(module, str(member.value), passed)
     if isinstance(member, griffe.Alias) and member.target_path.split(".")[0] == module.path.split(".")[0]:
         with suppress(SignatureError):
-            found, names = _find_module(member.target_path)
-            return None if found.is_init_module else _alias(found, names[0], passed)
+            path, parents, names = _find_file(member.target_path)
+            return None if path.name == "__init__.py" else _alias(_parse(path, parents), names[0], passed)
     return None
 
 

@@ -8,10 +8,10 @@ import io
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 """Supported image formats; MPO files are opened as JPEG. Others are not: Pillow starts Ghostscript for EPS, and decodes
@@ -93,11 +93,19 @@ def bounded_open(raw: Any, formats: Sequence[str] = FORMATS) -> Iterator[Image.I
     for kind, values in _tags(reader):
         if kind not in BYTE_TYPES and values > TAG_VALUES:
             raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
-    reader.seek(0)
-    Image.init()
-    with Image.open(reader, formats=[name for name in formats if name in Image.OPEN]) as image:
+    with _open(reader, formats) as image:
         _check_decoder(image, reader)
         yield image
+
+
+def _open(reader: CountingReader, formats: Sequence[str]) -> Image.Image:
+    """Open an image with the plugins of Pillow that are loaded, and if none accepts the file, with all of them."""
+    for load_plugins in (Image.preinit, Image.init):  # JPEG, PNG, GIF, BMP and PPM; all, which takes much longer
+        load_plugins()
+        reader.seek(0)
+        with suppress(UnidentifiedImageError):
+            return Image.open(reader, formats=[name for name in formats if name in Image.OPEN])
+    raise UnidentifiedImageError(f"cannot identify image file {reader!r}")
 
 
 def _check_decoder(image: Any, reader: CountingReader) -> None:

@@ -140,8 +140,9 @@ def _read_config(card: Mapping[str, Any], path: str, attention: Mapping[str, Any
     faults = validate(config)
     if faults:
         raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
-    config = with_overrides(config, attention=attention)
-    raise_errors(validate(config))
+    if any(value is not None for value in (attention or {}).values()):
+        config = with_overrides(config, attention=attention)
+        raise_errors(validate(config))
     return config
 
 

@@ -1,5 +1,7 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
+import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -10,13 +12,14 @@ import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
+from rich.text import Text
 from torch import Tensor
 
+from showattendtell.config.compose import to_plain
 from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.data.tokenizers import PlainTokenizer
-from showattendtell.data.urls import fetch_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
@@ -24,6 +27,8 @@ from showattendtell.errors import UserError
 from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, reading_settings, save_model_folder
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.models.pretrained import state_hash
+from showattendtell.runtime.collection import paused_collection
 from showattendtell.settings import is_url
 from showattendtell.types import CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
@@ -247,7 +252,9 @@ def load(
     except (TypeError, ValueError) as fault:
         raise UserError(f"invalid decoding options: {fault}") from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
-    return CaptioningPipeline(" + ".join(paths), load_models(paths, device, chosen, attention), seed)
+    with paused_collection():
+        models = load_models(paths, device, chosen, attention)
+    return CaptioningPipeline(" + ".join(paths), models, seed)
 
 
 def _folder(photograph: Any) -> list[Photograph] | None:
@@ -303,6 +310,24 @@ StoredRegions = Callable[[Sequence[int]], list[Tensor]]
 """From positions of images to their stored regions (I, L, D), for each model of a pipeline."""
 
 
+class RateColumn(ProgressColumn):
+    """Photographs per second, over the last half minute."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:.1f}/s", style="progress.data.speed")
+
+
+def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) -> str:
+    """Return 16 hexadecimal digits that change with the weights of the models and with each setting of a command that
+    captions depend on."""
+    models = [model for captioner in captioners for model in captioner.models]
+    states = [state_hash(model.module.state_dict()) for model in models]
+    states += [state_hash(model.calibration.state_dict()) for model in models if model.calibration]
+    settings = [to_plain(config[name]) for name in ("decoding", "attention")] + [config.seed]
+    sizes = [len(captioner.models) for captioner in captioners]
+    return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]
+
+
 def caption_all(
     captioners: Sequence[CaptioningPipeline],
     places: Sequence[str],
@@ -319,8 +344,11 @@ def caption_all(
     """
     console = Console(stderr=True)
     silent = not console.is_terminal or len(places) < 2
+    columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
     most = TOGETHER if all(captioner.is_deterministic for captioner in captioners) else 1
-    with Progress(console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()
+    ) as progress:
         task = progress.add_task("captioning", total=len(places))
         for batch in _open_batches(places, most, faults):
             photographs = list(batch.values())
@@ -335,6 +363,12 @@ def caption_all(
             for number, of_each in zip(batch, outputs, strict=True):
                 progress.update(task, completed=number + 1)
                 yield number, list(of_each)
+
+
+def _fetch_image(url: str) -> Image.Image:
+    from showattendtell.data.urls import fetch_image  # imports requests, which a photograph on disk does not need
+
+    return fetch_image(url)
 
 
 def stored_regions(
@@ -360,7 +394,7 @@ def _open_batches(places: Sequence[str], most: int, faults: list[str]) -> Iterat
     batch = dict[int, Image.Image]()
     for number, place in enumerate(places):
         try:
-            batch[number] = fetch_image(place) if is_url(place) else open_image(place)
+            batch[number] = _fetch_image(place) if is_url(place) else open_image(place)
         except UserError as fault:
             faults.append(str(fault))
         pixels = sum(one.width * one.height for one in batch.values())

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
@@ -43,6 +44,9 @@ UNSURE = "this photograph is unlike those that the model was trained on"
 
 EVEN = 1.25
 """A map counts as uniform if its peak is less than this many times its mean."""
+
+FRAME = 'width="100%" height="660" style="border: 0; color-scheme: normal"'
+"""Attributes of the frame around a page in a notebook."""
 
 PLACES = (
     ("at the top left", "at the top", "at the top right"),
@@ -131,8 +135,14 @@ class ImageCaptions:
         """Return the arguments of `heatmap_figure`: photograph, words, attention, gates, and `seen` in pixels."""
         return self.photograph, self.words, self.attention, self.gates, self.seen.scaled(*self.photograph.size)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the photograph, with the map of each word under the pointer."""
+        page = render(Page("", ["model"], [make_entry(self.name, [self])]), "notebook.html")
+        title = escape(f"Attention maps of {self.name}")
+        return f'<iframe srcdoc="{escape(page)}" title="{title}" {FRAME}></iframe>'
+
     def _repr_png_(self) -> bytes:
-        """Return the figure that a notebook shows: a panel for each word with its map."""
+        """Return the figure that viewers of notebooks without HTML show: a panel for each word with its map."""
         from showattendtell.visualization.figures import encode
         from showattendtell.visualization.heatmaps import heatmap_figure
 
