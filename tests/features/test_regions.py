@@ -293,7 +293,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "huge": (lambda f: npz_with(f, x=npy(0, HUGE), bbox=BOXES), "more than 4,194,304 values"),
     "cut": (lambda f: npz_with(f, x=npy(0, BOMB), bbox=BOXES), "ends after 0 of 24 bytes"),
-    "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "EOF|expected"),
+    "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "damaged header"),
     "not numpy": (lambda f: npz_with(f, x=b"hello", bbox=BOXES), "magic string|EOF"),
     "no boxes": (lambda f: npz_with(f, x=npy(np.ones((1, D), np.float32))), "encoder.boxes=FOLDER"),
     "other arrays": (lambda f: npz_with(f, y=BOXES), "none of the arrays feat, x, features"),

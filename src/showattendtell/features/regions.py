@@ -180,7 +180,10 @@ def read_array(stream: IO[bytes], name: str) -> NDArray:
     }
     if version not in readers:
         raise ValueError(f"{name} has an unknown version of numpy's format")
-    shape, is_fortran, dtype = readers[version](stream)
+    try:
+        shape, is_fortran, dtype = readers[version](stream)
+    except Exception as fault:  # it parses Python, and raises the errors of its tokenizer and parser
+        raise ValueError(f"{name} has a damaged header ({type(fault).__name__})") from None
     if dtype.kind not in "fiu":
         raise ValueError(f"{name} has no numbers but {dtype}")
     if math.prod(shape) > LARGEST:
