@@ -40,7 +40,6 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
-from showattendtell.models.region_features import RegionFeatures
 from showattendtell.models.scores import DotScore, GeneralScore, MultiheadScore
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 from showattendtell.runtime.distributed import mean_over_processes, rank, world_size
@@ -356,14 +355,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
-            settings = dict(checkpoint[CARD]["config"]["encoder"])
-            has_regions = settings.pop("_target_").endswith(f".{RegionFeatures.__name__}")
             if self.vocabulary is None:
                 tokenizer = build(DictConfig(checkpoint[CARD]["config"].get("tokenizer", PLAIN)))
                 self.vocabulary = read_vocabulary(checkpoint[CARD], tokenizer, "the checkpoint")
             if self.encoder is None:
-                self.encoder = (
-                    RegionFeatures(**settings) if has_regions else Encoder(**{**settings, "weights": "random"})
+                settings = checkpoint[CARD]["config"]["encoder"]
+                self.encoder = build(
+                    DictConfig({**settings, **({"weights": "random"} if "weights" in settings else {})})
                 )
             self._build()
         elif rank() == 0:  # its sums cover all processes
