@@ -130,7 +130,34 @@ def write_adaptive_butd_vqa(folder: Path) -> Path:
     return h5_file(folder / "val.hdf5", {"image_features": features, "image_bb": boxes, "pos_boxes": places})
 
 
-LAYOUTS = [write_tsv, write_parts_of_tsv, write_lxmert, write_cocobu, write_one_file_each, write_transposed, write_m2]
+def write_splits_of_butd_vqa(folder: Path) -> Path:
+    (folder / "features").mkdir()
+    for image, (features, boxes) in some_regions().items():
+        (folder / f"features/split{image}_imgid2idx.json").write_text(json.dumps({str(image): 0}))
+        h5_file(folder / f"features/split{image}.hdf5", {"image_features": features[None], "image_bb": boxes[None]})
+    return folder / "features"
+
+
+def write_tsv_of_python_3(folder: Path) -> Path:
+    lines = []
+    for image, regions in some_regions().items():
+        *rest, boxes, features = tsv_line(image, regions).strip().split("\t")
+        lines.append("\t".join([*rest, f"b'{boxes}'", f"b'{features}'"]) + "\r\n")
+    (folder / "python3.tsv").write_text("".join(lines), newline="")
+    return folder / "python3.tsv"
+
+
+LAYOUTS = [
+    write_tsv_of_python_3,
+    write_splits_of_butd_vqa,
+    write_tsv,
+    write_parts_of_tsv,
+    write_lxmert,
+    write_cocobu,
+    write_one_file_each,
+    write_transposed,
+    write_m2,
+]
 LAYOUTS += [write_butd_vqa, write_adaptive_butd_vqa]
 
 
@@ -266,7 +293,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "huge": (lambda f: npz_with(f, x=npy(0, HUGE), bbox=BOXES), "more than 4,194,304 values"),
     "cut": (lambda f: npz_with(f, x=npy(0, BOMB), bbox=BOXES), "ends after 0 of 24 bytes"),
-    "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "EOF|expected"),
+    "no header": (lambda f: npz_with(f, x=b"\x93NUMPY\x01\x00\xff", bbox=BOXES), "damaged header"),
     "not numpy": (lambda f: npz_with(f, x=b"hello", bbox=BOXES), "magic string|EOF"),
     "no boxes": (lambda f: npz_with(f, x=npy(np.ones((1, D), np.float32))), "encoder.boxes=FOLDER"),
     "other arrays": (lambda f: npz_with(f, y=BOXES), "none of the arrays feat, x, features"),

@@ -10,7 +10,6 @@ from documentation import ROOT
 from omegaconf import OmegaConf
 from PIL import Image, ImageDraw
 from safetensors.torch import save_file
-from slow_cases import slow_after
 from torch import nn
 
 from showattendtell.data.images import CropMode
@@ -22,6 +21,8 @@ SMALL = {
     "convnext_base": "test_convnext",
     "swin_base": "swin_tiny_patch4_window7_224",
     "vit_base": "test_vit",
+    "clip_vit_base": "vit_xsmall_patch16_clip_224",
+    "siglip_vit_base": "test_vit3",
     "dinov2_vit_base": "vit_small_patch14_reg4_dinov2",
     "dinov3_vit_base": "vit_small_patch16_dinov3",
     "eva02_base": "eva02_tiny_patch14_224",
@@ -34,6 +35,8 @@ NETWORKS = [pytest.param(name, network, id=f"{name} as {network}") for name, net
 NETWORKS += [
     pytest.param(name, None, id=name, marks=pytest.mark.slow) for name in PRESETS if "efficientnet" not in name
 ]
+SQUASHED = ("vit_base", "test_vit")
+"""The preset and network that also the fast tests run with the other crop mode."""
 
 
 def settings(preset: str) -> dict[str, Any]:
@@ -66,8 +69,18 @@ def photograph(width: int, height: int, bright: Box | None = None) -> Image.Imag
     return image
 
 
-@pytest.mark.parametrize("crop_mode", slow_after(1, ["center", "squash"]))
-@pytest.mark.parametrize(("preset", "network"), NETWORKS)
+@pytest.mark.parametrize(
+    ("preset", "network", "crop_mode"),
+    [
+        *(pytest.param(*case.values, "center", id=f"{case.id}, center", marks=case.marks) for case in NETWORKS),
+        pytest.param(*SQUASHED, "squash", id="vit_base as test_vit, squash"),
+        *(
+            pytest.param(*case.values, "squash", id=f"{case.id}, squash", marks=pytest.mark.slow)
+            for case in NETWORKS
+            if case.values != SQUASHED
+        ),
+    ],
+)
 @torch.no_grad()
 def test_a_bright_square_changes_the_region_that_lies_on_it(preset: str, network: str | None, crop_mode: CropMode):
     """Each cell of the photograph in turn is bright. A region's change is relative to its sum over all cells: padding

@@ -98,18 +98,19 @@ def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
     return vocabulary
 
 
-def build_captioner(config: Mapping[str, Any], encoder: Encoder, vocabulary_size: int) -> Captioner:
-    """Build the attention and decoder of a training configuration for the regions of an encoder, with initial weights.
+def build_captioner(
+    config: Mapping[str, Any], region_dim: int, vocabulary_size: int, padded: bool = False
+) -> Captioner:
+    """Build the attention and decoder of a training configuration, with initial weights.
 
     This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
     make each step several times slower.
     """
     torch.set_flush_denormal(True)
-    region_dim = encoder.region_dim
     decoder = build(config["decoder"], vocabulary_size=vocabulary_size, region_dim=region_dim)
     attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
-        captioner = Captioner(attention, decoder, encoder.padded)
+        captioner = Captioner(attention, decoder, padded)
     except ValueError as fault:
         raise UserError(str(fault)) from None
     if config.get("init_from") == "released":

@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 
 from showattendtell.data.assembly import assemble, check_images, find, look_in, map_captions, open_folder
 from showattendtell.data.formats import (
+    LINE_ALIGNED,
     CaptionFile,
     read_karpathy,
+    read_line_aligned,
     read_list,
     read_token_file,
     without_garbage_collection,
@@ -77,7 +79,8 @@ def read_flickr30k(
         root: folder of the distribution: images in `flickr30k-images` (or `images`), texts in the same folder or in
             `flickr30k`.
         captions: `results_20130124.token` with the lists train.txt, val.txt and test.txt of Flickr30k Entities, or
-            Karpathy's `dataset_flickr30k.json`; or the file of each language by its code, as for Flickr8k.
+            Karpathy's `dataset_flickr30k.json`; or the file of each language by its code, as for Flickr8k. Multi30k's
+            `train.de`, or `train.1.de` of five, has the splits of its own lists.
         captions_per_image: captions beyond this number are dropped.
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         entities: Flickr30k Entities, a zip or folder, for annotated boxes; searched in `root` first.
@@ -102,6 +105,8 @@ def _read_texts(folders: Sequence[Path], captions: str, lists: Mapping[str, str]
         find(folders[0], [captions, f"{folders[1].name}/{captions}"], "the caption file")
     if path.suffix == ".json":
         return read_karpathy(path)
+    if LINE_ALIGNED.fullmatch(path.name):
+        return read_line_aligned(path)
     places = {split: look_in([path.parent, *folders], file) for split, file in lists.items()}
     missing = next((place for place in places.values() if not place.exists()), None)
     if missing:

@@ -193,6 +193,56 @@ def read_token_file(path: Path) -> CaptionFile:
     return CaptionFile("Flickr's token file", sentences)
 
 
+LINE_ALIGNED = re.compile(r"train(\.\d)?(\.[a-z]{2})")
+"""Names of Multi30k's training captions: `train.de`, or `train.1.de` of several."""
+
+ALIGNED_SPLITS = {"train": ["train"], "val": ["val"], "test": ["test_2016_flickr", "test_2016", "test"]}
+"""Names of the files of each split in Multi30k, the first that exists."""
+
+
+def read_line_aligned(path: Path) -> CaptionFile:
+    """Read Multi30k (Elliott et al. 2016): line i of `train.de` describes image i of a list of image names. With
+    several captions the files are `train.1.de`, `train.2.de` and so on; `val` and `test_2016_flickr` likewise.
+
+    Args:
+        path: the training captions of a language, or the first of several such files.
+
+    Raises:
+        UserError: a list is missing, or has another number of lines than the captions.
+    """
+    match = LINE_ALIGNED.fullmatch(path.name)
+    assert match
+    number, language = ("[0-9]" if match[1] else "", match[2])
+    sentences: Sentences = {}
+    splits: dict[str, list[str]] = {}
+    for split, stems in ALIGNED_SPLITS.items():
+        pattern = f".{number}{language}" if number else language
+        found = ((stem, sorted(path.parent.glob(f"{stem}{pattern}"))) for stem in stems)
+        stem, files = next(((stem, files) for stem, files in found if files), ("", []))
+        if not files:
+            continue
+        images = splits[split] = _aligned_images(path.parent, stem)
+        for file in files:
+            lines = read_text(file).removesuffix("\n").split("\n")
+            if len(lines) != len(images):
+                raise UserError(
+                    f"{file} has {len(lines):,} lines, and its list {len(images):,} images; line i describes image i"
+                )
+            for image, line in zip(images, lines, strict=True):
+                sentences.setdefault(image, []).extend([line] if line.strip() else [])
+    return CaptionFile("Multi30k's lines", sentences, splits=splits)
+
+
+def _aligned_images(folder: Path, stem: str) -> list[str]:
+    """Return the image names of a split of Multi30k, from a list next to the captions or in `image_splits`."""
+    names = (f"{stem}_images.txt", f"{stem}.txt")
+    places = [place / name for place in (folder, folder.parent / "image_splits") for name in names]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise UserError(f"{folder} has no list {' or '.join(names)} of the images of each line; copy Multi30k's there")
+    return [image.partition("#")[0] for image in read_list(found)]
+
+
 IMAGE_COLUMNS = ("image", "file")
 """Names of the column of images: in data sets, and in what `caption` writes."""
 
@@ -462,6 +512,8 @@ def read_captions(path: Path) -> CaptionFile:
         return _find_json_reader(path, text)(path)
     if suffix in (".csv", ".tsv") or find_delimiter(first[:1000]):
         return read_table(path)
+    if LINE_ALIGNED.fullmatch(path.name):
+        return read_line_aligned(path)
     if suffix == ".token" or re.match(r"[^\t]+#\d+\t", first) or _FLICKR8K_CN.match(first):
         return read_token_file(path)
     return read_plain_lines(path)

@@ -37,6 +37,8 @@ LONGEST_LINE = 2**26
 FEATURES, BOXES = ("feat", "x", "features"), ("bbox", "boxes")
 """Names of the arrays of a .npz file."""
 
+HDF5 = (".h5", ".hdf5")
+
 LARGEST = 2**22
 """Largest number of values in the features of an image; 100 regions of 2048 channels are 200,000."""
 
@@ -118,7 +120,8 @@ class TsvRegions(RegionFile):
 
 
 def _from_base64(text: bytes) -> NDArray[np.float32]:
-    return np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<f4"))
+    plain = text.removeprefix(b"b'").removesuffix(b"'")  # Python 3 has written bytes as b'...'
+    return np.frombuffer(base64.b64decode(plain, validate=True), np.dtype("<f4"))
 
 
 class NpzRegions(RegionFile):
@@ -177,7 +180,10 @@ def read_array(stream: IO[bytes], name: str) -> NDArray:
     }
     if version not in readers:
         raise ValueError(f"{name} has an unknown version of numpy's format")
-    shape, is_fortran, dtype = readers[version](stream)
+    try:
+        shape, is_fortran, dtype = readers[version](stream)
+    except Exception as fault:  # it parses Python, and raises the errors of its tokenizer and parser
+        raise ValueError(f"{name} has a damaged header ({type(fault).__name__})") from None
     if dtype.kind not in "fiu":
         raise ValueError(f"{name} has no numbers but {dtype}")
     if math.prod(shape) > LARGEST:
@@ -255,6 +261,17 @@ class H5Regions(RegionFile):
         return np.asarray(dataset[place])
 
 
+class SeveralRegions(RegionFile):
+    """Files of different images in one folder, such as those of training and of validation."""
+
+    def __init__(self, path: Path, files: Sequence[RegionFile]):
+        super().__init__(path)
+        self._files = files
+
+    def read(self, image: str) -> StoredRegions | None:
+        return next(filter(None, (file.read(image) for file in self._files)), None)
+
+
 def open_region_file(encoder: RegionFeatures) -> RegionFile:
     """Open the file or folder of `encoder.features`, whose layout follows from its name.
 
@@ -271,13 +288,15 @@ def open_region_file(encoder: RegionFeatures) -> RegionFile:
                 return TsvRegions(path)
             if any(path.glob("*.npz")):
                 return NpzRegions(path, boxes)
+            if files := sorted(file for file in path.iterdir() if file.suffix in HDF5):
+                return SeveralRegions(path, [H5Regions(file) for file in files])
         elif ".tsv" in path.suffixes:
             return TsvRegions(path)
-        elif path.suffix in (".h5", ".hdf5"):
+        elif path.suffix in HDF5:
             return H5Regions(path)
     raise UserError(
-        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of .npz or .tsv "
-        "files"
+        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of such "
+        "files or of .npz files"
     )
 
 

@@ -172,9 +172,10 @@ def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, present: Tensor | N
         mask: (B, T) true where a step counts.
         present: (B, L) false for padding, which does not count.
     """
+    if present is not None:  # padding has no weight at any step, and would add (1 - 0)^2
+        return doubly_stochastic_penalty(weights, mask) - (~present).sum(dim=1)
     totals = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
-    squares = (1 - totals).square()
-    return (squares if present is None else squares * present).sum(dim=1)
+    return (1 - totals).square().sum(dim=1)
 
 
 def attention_cross_entropy(weights: Tensor, maps: Tensor) -> Tensor:
