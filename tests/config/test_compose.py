@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.config.compose import LAUNCHER, compose
+from showattendtell.config.compose import LAUNCHER, compose, compose_values, to_plain, without_hydra
 from showattendtell.config.help import help_page
 from showattendtell.errors import UserError
 
@@ -46,3 +46,31 @@ def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: 
     assert ["attention/score", "[additive]", "cosine"] in rows
     assert ["experiment", "plain", "attentions/hard", "attentions/none"] in rows
     assert "attention/score" not in help_page("train", *compose("train", ["attention=none"]))
+
+
+@pytest.mark.parametrize("choices", [[], ["attention=hard", "decoder=nic"]], ids=str)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["seed=7"],
+        ["++decoder.dropout=0.25", "data.batch_size=3", "decoder.hidden_dim=${data.batch_size}"],
+        ["callbacks.early_stopping.patience=2", "++encoder={_target_:my.Encoder,width:3}", "cache='a b=c'"],
+        ["+hydra.job.env_set.HERE=1", "++loss.label_smoothing=0.1"],
+        ["++trainer.devices=[0,1]", "seed=1", "seed=2"],
+    ],
+    ids=str,
+)
+def test_values_are_set_as_by_a_new_composition(choices: list[str], lines: list[str]):
+    whole, _ = compose("train", [*choices, *lines])
+    assert to_plain(without_hydra(compose_values("train", choices, lines)), resolve=False) == to_plain(
+        without_hydra(whole), resolve=False
+    )
+
+
+@pytest.mark.parametrize("line", ["sed=1", "decoder.dropot=1", "seed.a=1", "+seed=1", "optimizer/inner=adam"])
+def test_a_value_that_cannot_be_set_has_the_error_of_a_new_composition(line: str):
+    with pytest.raises(UserError) as whole:
+        compose("train", [line])
+    with pytest.raises(UserError) as alone:
+        compose_values("train", [], [line])
+    assert str(alone.value) == str(whole.value)

@@ -17,7 +17,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.config.hydra_internals import group_entries, outside_of_command
+from showattendtell.config.hydra_internals import apply_values, group_entries, outside_of_command
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
@@ -60,6 +60,23 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
     """
     composed, groups = _compose(command_folder(name), name, tuple(overrides))
     return pickle.loads(composed), dict(groups)
+
+
+def compose_values(name: str, choices: Sequence[str], lines: Sequence[str]) -> DictConfig:
+    """Return `compose(name, [*choices, *lines])`, in a fraction of the time if `lines` only set values.
+
+    Args:
+        choices: options of config groups.
+        lines: all other arguments.
+    """
+    if any(re.match(r"\+*(hydra\b|[^=]*[/@])", line) for line in lines):  # may change what is composed
+        return compose(name, [*choices, *lines])[0]
+    config, _ = compose(name, choices)
+    try:
+        apply_values(config, lines)
+    except (HydraException, OmegaConfBaseException) as fault:
+        raise UserError(first_line(fault)) from None
+    return config
 
 
 def without_hydra(config: DictConfig) -> DictConfig:
