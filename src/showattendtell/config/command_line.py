@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.compose import LAUNCHER, SEARCH, compose, compose_values, without_hydra
+from showattendtell.config.compose import LAUNCHER, SEARCH, compose, without_hydra
 from showattendtell.config.hydra_internals import parse_arguments, raw_node
 from showattendtell.config.renames import FORMER_GROUPS, renamed_experiment, renamed_setting
 from showattendtell.config.signatures import SignatureError, read_signature
@@ -196,7 +196,7 @@ def _find(
     unstated = placed.keys() & (named.keys() - stated)
     spelled = [f"++{line}" if key in unstated else line for key, line in placed.items()]
     try:
-        config = compose_values(name, choices, spelled)
+        config, _ = compose(name, [*choices, *spelled])
     except UserError as fault:
         return unstated, misplaced, [str(fault)]
     return unstated, misplaced, validate(without_hydra(config), complete)

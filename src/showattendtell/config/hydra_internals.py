@@ -28,6 +28,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, grammar_parser
@@ -71,9 +72,14 @@ def group_entries(group: str, kind: ObjectType) -> list[str]:
     return entries
 
 
-def apply_values(config: DictConfig, lines: Sequence[str]) -> None:
+def parse_overrides(lines: Sequence[str]) -> list[Override]:
+    """Parse arguments that are no flags."""
+    return OverridesParser.create().parse_overrides(list(lines))
+
+
+def apply_values(config: DictConfig, values: Sequence[Override]) -> None:
     """Apply arguments that set values, and choose no options, to a composed configuration."""
-    ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(list(lines)), config)
+    ConfigLoaderImpl._apply_overrides_to_config(list(values), config)
 
 
 def raw_node(node: DictConfig, key: str) -> Any:
