@@ -123,7 +123,7 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     return merged
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[bytes, dict[str, list[str]]]:
     """Cached `compose` of choices: the check of a command line repeats calls, and each takes a tenth of a second.
 
