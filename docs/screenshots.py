@@ -6,10 +6,13 @@ Needs a Chromium: that of the system, or that of `playwright install chromium`. 
 of 1280 and 390 pixels, in light or in dark colours.
 """
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +40,7 @@ COMMANDS = [
     ["caption", "checkpoint=runs/soft/best.ckpt", "compare=runs/hard/best.ckpt", "names=[soft,hard]", *SPLIT],
     ["train", "-m", "sweep=shapes", *SEARCH],
     ["report", "study=studies/flickr8k_soft"],
+    ["export", "checkpoint=flickr8k_soft", "formats=[web]", "precision=float16", "output=exported"],
 ]
 PAGES = {
     "caption": "photographs/index.html",
@@ -46,7 +50,12 @@ PAGES = {
     "search": "runs/shapes-study/report.html",
     "study": "studies/flickr8k_soft/report.html",
 }
-"""Names of the screenshots, and the pages that the commands write. The server's page is `serve`."""
+"""Names of the screenshots, and the pages that the commands write."""
+SERVED = {
+    "serve": ["showattendtell.serve", "port=0"],
+    "web": ["http.server", "0", "--bind", "127.0.0.1", "--directory", "exported/web"],
+}
+"""Names of the screenshots of pages that need a server, and the command of the server."""
 
 STUDY = ROOT / "docs/studies/flickr8k_soft"
 HEATMAP = "photograph/skater.png"
@@ -86,8 +95,23 @@ def take(browser: Browser, address: str, name: str) -> None:
         both.save(FIGURES / f"{name}-{scheme}.webp", quality=QUALITY, method=6)
 
 
+@contextmanager
+def serving(command: list[str], folder: Path) -> Iterator[str]:
+    """Run a server in a folder; yields its address, which is in the first line that it prints."""
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    line = [sys.executable, "-m", *command]
+    with subprocess.Popen(line, cwd=folder, env=unbuffered, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://[^\s)]+", server.stdout.readline())
+            assert found, "the server did not start"
+            yield found[0]
+        finally:
+            server.terminate()
+
+
 def show_a_word(page: Page) -> None:
-    """Caption an example on the server's page; then show the map of a word of the first photograph: the second word
+    """Caption an example on a server's page; then show the map of a word of the first photograph: the second word
     of a caption, or the longest that all models have."""
     if page.locator("[data-example]").count():
         page.locator("[data-example]").first.click()
@@ -109,21 +133,13 @@ def main(folder: Path) -> None:
         run(command, folder)
     Image.open(folder / HEATMAP).convert("RGB").save(FIGURES / "skater-heatmap.webp", quality=QUALITY, method=6)
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
-    serving = [sys.executable, "-m", "showattendtell.serve", "port=0"]
-    with (
-        sync_playwright() as playwright,
-        subprocess.Popen(serving, cwd=folder, stdout=subprocess.PIPE, text=True) as server,
-    ):
-        try:
-            browser = playwright.chromium.launch(executable_path=program)
-            for name, page in PAGES.items():
-                take(browser, (folder / page).absolute().as_uri(), name)
-            assert server.stdout is not None
-            found = re.search(r"http://\S+", server.stdout.readline())
-            assert found, "the server did not start"
-            take(browser, found[0], "serve")
-        finally:
-            server.terminate()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        for name, page in PAGES.items():
+            take(browser, (folder / page).absolute().as_uri(), name)
+        for name, command in SERVED.items():
+            with serving(command, folder) as address:
+                take(browser, address, name)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "iterto
 PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
 """The libraries that attention and decoders import."""
 
-ENCODER = {"models.encoder", "models.pretrained"}
+ENCODER = {"models.encoder", "models.pretrained", "models.region_features", "models.concatenated_encoder"}
 
 TORCHMETRICS = {"metrics.modular", "metrics.means"}
 """The modules of the metric classes; the functions do without torchmetrics, which takes seconds, too."""

@@ -19,8 +19,10 @@ PAGE = "html"
 PAGE_START = "<!doctype html>"
 NOT_SURE = " (not sure)"
 PICTURES = ("png", "gif", "webp")
-DEFAULT_FORMATS = ("jsonl", "csv", PAGE)
-FOLDER, INDEX = Path("captions"), "index.html"
+XMP = "xmp"
+ROWS = ("jsonl", "csv")
+DEFAULT_FORMATS = (*ROWS, PAGE)
+FOLDER, INDEX, JOURNAL = Path("captions"), "index.html", "captions.jsonl"
 
 
 @entry_point("caption", positional="images")
@@ -39,10 +41,23 @@ def main(config: DictConfig) -> None:
         raise UserError("; ".join(f"image {image} does not exist" for image in missing))
     from showattendtell.visualization.pages import drawing
 
-    formats = list(dict.fromkeys(config.formats or DEFAULT_FORMATS))
+    formats = list(dict.fromkeys(config.formats or (ROWS if config.resume else DEFAULT_FORMATS)))
+    if config.resume:
+        _check_resume(config.output, formats)
     draws = any(suffix in PICTURES for suffix in formats)
     with drawing() if draws else nullcontext(print) as draw:  # starts before torch is imported
         return _caption_photographs(config, images, formats, draw)
+
+
+def _check_resume(output: str | None, formats: Sequence[str]) -> None:
+    """Raise `UserError` if captions in these formats cannot be resumed."""
+    if output is None:
+        raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
+    others = [suffix for suffix in formats if suffix not in (*ROWS, XMP)]
+    if others or "jsonl" not in formats:
+        raise UserError(
+            f"resume=true cannot continue formats=[{','.join(formats)}]; give jsonl, and csv or xmp with it"
+        )
 
 
 def _caption_photographs(
@@ -51,30 +66,52 @@ def _caption_photographs(
     """Caption each photograph that can be read, then raise a `UserError` about the others."""
     from showattendtell.data.images import find_images
     from showattendtell.inference.loading import note_about
-    from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners, warn_of_size
-    from showattendtell.visualization.caption_rows import CaptionRow, row_writer
+    from showattendtell.inference.pipeline import (
+        caption_all,
+        checkpoint_groups,
+        load_captioners,
+        settings_checksum,
+        warn_of_size,
+    )
+    from showattendtell.visualization.caption_rows import CaptionRow, resume_rows, row_writer
     from showattendtell.visualization.pages import make_entry, picture_names
+    from showattendtell.visualization.photo_metadata import DescriptionWriter
     from showattendtell.visualization.result_files import next_free
 
-    found, groups = find_images(images), checkpoint_groups(config)
+    found, groups, faults = find_images(images), checkpoint_groups(config), list[str]()
+    describe = DescriptionWriter(found.places, config.overwrite, faults) if XMP in formats else None
+    alone, skipped = len(found.places) == 1, found.others
+    if describe and list(formats) == [XMP]:
+        found = found.only(describe.pending(found.places))
     folder = Path(config.output) if config.output else next_free(FOLDER)
     suffixes = [suffix for suffix in formats if suffix in PICTURES]
     pictures = [[folder / f"{name}.{suffix}" for suffix in suffixes] for name in picture_names(found.names)]
     if PAGE in formats:
         warn_of_size(len(found.places), "formats=[jsonl,csv] writes none")
-    captioners = load_captioners(config)
-    _check_output(folder, formats, chain.from_iterable(pictures), found.places)
+    captioners = load_captioners(config) if found.places else []
+    for captioner in captioners:
+        captioner.check_reads_pixels()
+    _check_output(folder, formats, chain.from_iterable(pictures), found.places, config.resume)
     note = note_about(chain.from_iterable(groups))
-    _print_notes([note, f"skipped files that are not images: {found.others:,}" if found.others else ""])
-    models, faults, unsure = [captioner.name for captioner in captioners], list[str](), list[str]()
-    write_row = row_writer(folder, formats)
-    with _page_and_summary(folder, formats, models, note) as entries:
+    _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
+    models, unsure = [captioner.name for captioner in captioners], list[str]()
+    settings = settings_checksum(captioners, config)
+    if config.resume:
+        finished = resume_rows(folder, formats, settings)
+        _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
+        found = found.only({*found.places} - finished)
+    write_rows = row_writer(folder, formats, append=config.resume)
+    with _page_and_summary(folder, formats, models, note, describe) as entries:
         for number, outputs in caption_all(captioners, found.places, faults):
             place = found.places[number]
-            for group, output in zip(groups, outputs, strict=True):
-                for caption in output.captions:
-                    write_row(CaptionRow.of(place, caption, " + ".join(group)))
-            _print_captions(place, list(zip(models, outputs, strict=True)), pictures[number], len(found.places) == 1)
+            if describe:
+                describe(place, outputs[0].caption)
+            write_rows(
+                CaptionRow.of(place, caption, " + ".join(group), settings)
+                for group, output in zip(groups, outputs, strict=True)
+                for caption in output.captions
+            )
+            _print_captions(place, list(zip(models, outputs, strict=True)), pictures[number], alone)
             for path in pictures[number]:
                 draw(*outputs[0].as_drawn(), path, outputs[0].caption)
             if outputs[0].unsure:
@@ -84,11 +121,14 @@ def _caption_photographs(
     if unsure and not sys.stdout.isatty():  # on a terminal each caption has the mark
         those = unsure[0] if len(unsure) == 1 else f"{len(unsure):,} photographs ({listed(unsure)})"
         _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
+    faults += describe.unsupported() if describe else []
     if faults:
         raise UserError("; ".join(faults))
 
 
-def _check_output(folder: Path, formats: Sequence[str], pictures: Iterable[Path], places: Sequence[str]) -> None:
+def _check_output(
+    folder: Path, formats: Sequence[str], pictures: Iterable[Path], places: Sequence[str], resume: bool
+) -> None:
     """Raise `UserError` if a photograph or a file that this command has not written would be replaced. Print a note if
     earlier captions are replaced."""
     from showattendtell.visualization.caption_rows import BEGINNINGS
@@ -102,14 +142,16 @@ def _check_output(folder: Path, formats: Sequence[str], pictures: Iterable[Path]
     earlier = [path.name for path in files if path.is_file()]
     for path in files:
         writable(path, starts_with(PAGE_START if path.name == INDEX else BEGINNINGS[path.suffix[1:]]))
-    if earlier:
+    if earlier and not resume:
         _print_notes([f"replacing {', '.join(earlier)} in {folder}"])
 
 
 @contextmanager
-def _page_and_summary(folder: Path, formats: Sequence[str], models: Sequence[str], note: str) -> Iterator[list[Any]]:
+def _page_and_summary(
+    folder: Path, formats: Sequence[str], models: Sequence[str], note: str, describe: Any
+) -> Iterator[list[Any]]:
     """Yield the list of the page's entries. Afterwards, also after Ctrl-C, write the page, and print what is in the
-    folder."""
+    folder and how many descriptions were written by `describe`, a `DescriptionWriter` or None."""
     from showattendtell.visualization.pages import Page, write_page
 
     entries = list[Any]()
@@ -121,7 +163,10 @@ def _page_and_summary(folder: Path, formats: Sequence[str], models: Sequence[str
             write_page(Page(count, models, entries, note), folder / INDEX)
         written = [str(path) for path in _files(folder, formats) if path.is_file()]
         written += [f"{folder}/*.{suffix}" for suffix in formats if suffix in PICTURES]
-        print(printable(f"written: {', '.join(written)}"), file=sys.stderr)
+        if written:
+            print(printable(f"written: {', '.join(written)}"), file=sys.stderr)
+        for line in describe.summary() if describe else []:
+            print(line, file=sys.stderr)
 
 
 def _files(folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -176,8 +221,8 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import next_free, starts_with, writable
     from showattendtell.visualization.tables import print_notes
 
-    if config.formats is not None and list(config.formats) != [PAGE]:
-        raise UserError(f"split={config.split} writes one {PAGE} page; leave formats out")
+    if (config.formats is not None and list(config.formats) != [PAGE]) or config.resume or config.overwrite:
+        raise UserError(f"split={config.split} writes one {PAGE} page; leave formats, resume and overwrite out")
     named = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
     place = Path(config.output) if config.output else next_free(next_to(named, f"page-{config.split}.html"))
     path = writable(place, starts_with(PAGE_START))
@@ -197,7 +242,8 @@ def _caption_split(config: DictConfig) -> None:
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
-    for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults):
+    stored = [pipeline.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
+    for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults, stored):
         name, said = examples[number].image, [caption.words for caption in examples[number].captions]
         score = mean(cider(words_of(output), said) for output in outputs)
         entries.append(make_entry(name, outputs, references[name], score))

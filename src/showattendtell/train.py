@@ -40,16 +40,17 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
-    from showattendtell.config.instantiate import build, build_source, build_vocabulary
+    from showattendtell.config.instantiate import build, build_source, build_vocabulary, import_own_classes
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
-    from showattendtell.inference.initial import find_initial_checkpoint
+    from showattendtell.inference.initial import find_initial_checkpoint, load_word_vectors
     from showattendtell.runtime.distributed import decide_on_first, raise_together
     from showattendtell.training.resume import check_data, find_start, run_lock
     from showattendtell.training.trainer import build_module, build_trainer, fit
     from showattendtell.visualization.tables import print_dataset
 
     lightning.seed_everything(config.seed, verbose=False)
+    import_own_classes(config)
     start = decide_on_first(lambda: find_start(config, run_folder(), search_root()))
     if start.finished:
         print(f"{start.folder} is finished")
@@ -71,6 +72,10 @@ def train(config: DictConfig) -> float:
             module = build_module(config, encoder, vocabulary, card, dataset.split("train"))
             if origin:
                 origin.load_captioner(module.captioner, vocabulary)
+            elif config.init_embeddings:
+                number = load_word_vectors(module.captioner.decoder, vocabulary, config.init_embeddings)
+                print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
+            module.captioner.decoder.embedding.requires_grad_(not config.freeze_embeddings)
             trainer, best = build_trainer(config, start.folder)
         fit(trainer, module, data, start.checkpoint)
     return report_best(start.folder, best.best_model_score)

@@ -10,7 +10,7 @@ from hydra.utils import execution_whitelist
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
-from showattendtell.config.instantiate import build, build_source, find_source
+from showattendtell.config.instantiate import build, build_source, find_source, import_own_classes
 from showattendtell.config.trust import TRUST, untrusted_targets
 from showattendtell.config.validation import find_targets
 from showattendtell.data.images import open_image
@@ -73,6 +73,21 @@ def test_an_error_in_a_module_of_the_user_is_shown(
     node = OmegaConf.create({"attention": {"_target_": "faulty.Soft"}}).attention
     with pytest.raises(UserError, match=r"^attention: .*faulty\.Soft.*" + fault):
         build(node)
+
+
+def test_an_error_in_a_module_of_a_package_is_shown_when_own_classes_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "faulty").mkdir()
+    (tmp_path / "faulty/__init__.py").touch()
+    (tmp_path / "faulty/attention.py").write_text("import notthere")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(TRUST, "faulty")
+    config = OmegaConf.create({"attention": {"score": {"_target_": "faulty.attention.Score"}}})
+    with pytest.raises(
+        UserError, match=r"faulty\.attention\.Score.*\(ModuleNotFoundError: .*'notthere', attention.py line 1"
+    ):
+        import_own_classes(config)
 
 
 def test_a_partial_node_waits_for_what_the_code_gives_it(parts: str):

@@ -116,6 +116,14 @@ def test_an_unknown_setting_that_resembles_nothing_is_reported_with_all_known_on
     assert fault == f"there is no setting decoding.zzz; known are {known}"
 
 
+def test_a_class_of_the_user_that_lacks_a_setting_is_named():
+    config = OmegaConf.create({"schedule": {"_target_": "colorsys.rgb_to_hsv", "warmup": 3}})
+    assert validate(config) == [
+        "there is no setting schedule.warmup; known are b, g, r; colorsys.rgb_to_hsv has no such argument: "
+        "add it, or choose an option of schedule= without it"
+    ]
+
+
 def test_a_target_with_open_arguments_takes_any_setting():
     assert faults_of("logger.name_of_the_future", 3) == []
 

@@ -82,8 +82,9 @@ class Server:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A browser with a camera that films a test picture."""
-    with started_browser("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream") as browser:
+    """A browser with a camera that films a test picture, and with WebGPU, which runs on the processor."""
+    camera = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    with started_browser(*camera, "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader") as browser:
         yield browser
 
 
@@ -185,6 +186,28 @@ def test_the_page_writes_the_captions_of_the_script(
         assert confidence == pytest.approx(expected.confidence, abs=0.01)
         seen.add(maps.tobytes())
     assert len(seen) > 5
+
+
+def test_the_page_runs_the_encoder_on_a_gpu_where_there_is_one(
+    browser: Any, exported: Path, runtime: Path, drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_onnx, "__file__", str(exported / "run_onnx.py"))
+    model = read_model("small", json.loads((exported / "captioner.json").read_text(encoding="utf-8")), exported)
+    write_web(tmp_path / "web", [model], runtime, "", webgpu=True)
+    server = Server(tmp_path / "web")
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(server.address)
+        wait_until_loaded(tab)
+        assert tab.locator("#loading").inner_text() == "ready, on the GPU"
+        caption(tab, drawings[0])
+        words, maps, confidence = shown(tab.locator(".card").first)
+    expected = run_onnx.caption(drawings[0])
+    alpha = expected.attention.reshape(len(words), -1)
+    assert words == expected.words
+    np.testing.assert_allclose(maps, 255 * alpha / alpha.max(axis=1, keepdims=True), atol=2.5)
+    assert confidence == pytest.approx(expected.confidence, abs=0.01)
+    server.stop()
 
 
 @pytest.mark.slow

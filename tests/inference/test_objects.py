@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.objects import score_objects
 from showattendtell.inference.predictions import Predictor
+from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box, Caption, CaptionerOutput, Dataset, Example, Phrase
 
 SEEN = Box(0.3, 0.1, 0.7, 0.9)
@@ -31,6 +33,7 @@ class Reader:
 
     vocabulary = Vocabulary(["<pad>", "<start>", "<eos>", "<unk>", "a", "dog"])
     encoder = SimpleNamespace(grid=(2, 3), preprocessing=Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3))
+    encoder.arrange = partial(Encoder.arrange, encoder)
     device = torch.device("cpu")
     language = None
 

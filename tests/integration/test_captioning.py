@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from archive_server import ArchiveServer, serve_archives
 from PIL import Image
-from runs import Run, Start, assert_done, assert_error, held_out
+from runs import Run, Start, assert_done, assert_error, held_out, kill
 
 from showattendtell import load
 from showattendtell.caption import _print_captions
@@ -146,6 +146,101 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert 8 < captioned < 2000
     page = (folder / "stopped/index.html").read_text()  # a photograph may have its row, and no entry yet
     assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
+
+
+def test_a_killed_command_resumes_as_if_it_had_not_been(
+    start: Start, run: Run, checkpoint: Path, folder: Path, album: Path
+):
+    (folder / "few").mkdir()
+    for number in range(150):
+        (folder / f"few/{number:03}.png").hardlink_to(album / f"{number % 6}.png")
+    (folder / "few/100.png").unlink()
+    (folder / "few/100.png").write_text("no image")
+    line = ["caption", f"checkpoint={checkpoint}", "few", SHORT, "formats=[jsonl,csv]"]
+    running = start(*line, "output=killed")
+    rows = folder / "killed/captions.jsonl"
+    deadline = time.monotonic() + 60
+    while not (rows.exists() and rows.read_text().count("\n") > 8) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    kill(running)
+    captioned = len(rows_of(folder / "killed"))
+    assert 8 < captioned < 140
+    with rows.open("a") as file:
+        file.write('{"file": "few/1')
+    done = run(*line, "output=killed", "resume=true")
+    assert_error(done, "few/100.png cannot be read")
+    assert f"note: {captioned} photographs are in killed/captions.jsonl" in done.err
+    assert len(done.out.splitlines()) == 149 - captioned
+    assert_error(run(*line, "output=whole"), "few/100.png cannot be read")
+    assert_same_rows(rows_of(folder / "killed"), rows_of(folder / "whole"))
+    with (folder / "killed/captions.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert table == [{name: str(value) for name, value in row.items()} for row in rows_of(folder / "killed")]
+    # once it is complete, only the file that cannot be read is tried again
+    (folder / "few/100.png").unlink()
+    content = rows.read_bytes()
+    done = assert_done(run(*line, "output=killed", "resume=true"))
+    assert done.out == ""
+    assert rows.read_bytes() == content
+
+
+def assert_same_rows(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    """Of the same photographs in the same order; the last digits of probabilities depend on the batch."""
+    probabilities = ("log_prob", "confidence")
+    for row, other in zip(rows, others, strict=True):
+        assert {**row, **dict.fromkeys(probabilities)} == {**other, **dict.fromkeys(probabilities)}
+        assert [row[name] for name in probabilities] == pytest.approx([other[name] for name in probabilities], abs=1e-4)
+
+
+def test_captions_of_other_settings_are_not_resumed(run_forked: Run, checkpoint: Path, folder: Path, album: Path):
+    line = ["caption", f"checkpoint={checkpoint}", "album/0.png", "output=settings", SHORT, "resume=true"]
+    assert_done(run_forked(*line, folder=folder))
+    assert {path.name for path in (folder / "settings").iterdir()} == {"captions.jsonl", "captions.csv"}
+    other = run_forked(*line, "decoding.beam_size=2", folder=folder)
+    assert_error(other, "settings/captions.jsonl has captions by another model or with other settings")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("resume=true", "give it as output=FOLDER"),
+        ("resume=true output=new formats=[jsonl,html]", "resume=true cannot continue formats=[jsonl,html]"),
+        ("resume=true output=new formats=[csv]", "give jsonl, and csv or xmp with it"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(run_forked: Run, folder: Path, album: Path, settings: str, words: str):
+    assert_error(run_forked("caption", "album/0.png", *settings.split(), folder=folder), words)
+    assert not (folder / "new").exists()
+
+
+def test_captions_are_written_into_photographs(run_forked: Run, checkpoint: Path, folder: Path, album: Path):
+    exiv2 = pytest.importorskip("exiv2", reason="needs the extra xmp")
+    place = folder / "described"
+    place.mkdir()
+    shutil.copy(album / "0.png", place / "0.png")
+    Image.open(album / "1.png").convert("RGB").save(place / "1.jpg")
+    Image.open(album / "2.png").convert("RGB").save(place / "2.gif")
+    content = {path.name: path.read_bytes() for path in place.iterdir()}
+    line = ["caption", f"checkpoint={checkpoint}", "described", "formats=[xmp]", SHORT]
+    first = run_forked(*line, folder=folder)
+    assert_error(first, "formats=[xmp] writes into JPEG, PNG, WebP and TIFF files, not into described/2.gif; convert")
+    assert "NAME_original: 2\n" in first.err
+    captions = dict(row.split("\t") for row in first.out.splitlines())
+    for name in ("0.png", "1.jpg"):
+        image = exiv2.ImageFactory.open(str(place / name))
+        image.readMetadata()
+        assert dict(image.xmpData()["Xmp.dc.description"].value()) == {"x-default": captions[f"described/{name}"]}
+        assert (place / f"{name}_original").read_bytes() == content[name]
+    assert (place / "2.gif").read_bytes() == content["2.gif"]
+    (place / "2.gif").unlink()
+    second = assert_done(run_forked(*line, folder=folder))
+    assert second.out == ""
+    assert "have a description; overwrite=true replaces it: 2\n" in second.err
+    third = assert_done(run_forked(*line, "overwrite=true", "decoding.max_length=2", folder=folder))
+    assert "NAME_original: 2\n" in third.err
+    assert len(third.out.splitlines()) == 2
+    assert (place / "1.jpg_original").read_bytes() == content["1.jpg"]
+    assert not list(folder.glob("captions*"))
 
 
 @pytest.mark.slow

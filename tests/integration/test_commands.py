@@ -343,6 +343,18 @@ def test_photographs_of_a_user_s_own_are_trained_on_and_scored(run: Run, prepare
     assert_error(run(*evaluation, "dataset.instances=things.json"), "dataset.instances")
 
 
+def test_frozen_embeddings_are_the_word_vectors_at_the_end(run: Run, folder: Path):
+    (folder / "vectors.txt").write_text("red 0 2\nblue 1 0\n")
+    settings = ["init_embeddings=vectors.txt", "freeze_embeddings=true", "decoder.embedding_dim=2"]
+    done = assert_done(run("train", *TINY, *settings, "hydra.run.dir=runs/vectors"))
+    checkpoint = torch.load(folder / "runs/vectors/best.ckpt", weights_only=True)
+    vocabulary, weights = checkpoint["showattendtell"]["vocabulary"], checkpoint["state_dict"]
+    assert f"word vectors: 2 of {len(vocabulary)} words have one in vectors.txt" in done.out
+    embeddings = weights["captioner.decoder.embedding.weight"]
+    expected = torch.tensor([[0.0, 4 / 3], [2 / 3, 0.0]])  # the mean length of (0, 2) and (1, 0) is 1.5
+    torch.testing.assert_close(embeddings[[vocabulary.index("red"), vocabulary.index("blue")]], expected)
+
+
 def test_prepare_and_train_report_the_same_vocabulary(run: Run, checkpoint: Path, folder: Path):
     settings = [*TINY, f"init_from={checkpoint}", "init_vocabulary=extended", "vocabulary.size=12"]
     prepared = assert_done(run("prepare", *settings)).out

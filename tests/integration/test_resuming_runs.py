@@ -142,7 +142,11 @@ def test_a_sweep_continues_where_it_was(start: Start, uninterrupted: Path, folde
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", [["attention=soft"], ["attention=hard", "attention.samples=2"]], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [["attention=soft"], ["attention=hard", "attention.samples=2"], ["callbacks=ema", "callbacks.ema.decay=0.9"]],
+    ids=str,
+)
 def test_twenty_kills_at_random_change_nothing(start: Start, run: Run, prepared: Any, folder: Path, choice: list[str]):
     """At any moment: while it is set up, in a step, in validation, while a checkpoint is written."""
     settings = ["trainer.max_epochs=40", "callbacks.early_stopping.patience=99", "resume=true"]

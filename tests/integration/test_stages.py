@@ -14,8 +14,9 @@ from showattendtell.data.shapes import read_shapes
 from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.types import Example
 
-STAGES = ["experiment=scst", *TINY, "trainer.limit_train_batches=3"]
-STAGES += ['stages.cider=["reward=cider","reward.max_length=12","trainer.max_epochs=2"]']
+SHORT = [*TINY, "trainer.limit_train_batches=3"]
+CIDER = 'cider:["reward=cider","reward.max_length=12","trainer.max_epochs=2"]'
+STAGES = [*SHORT, f"stages={{likelihood:[],{CIDER},mean:{{average:[likelihood,cider]}}}}"]
 
 
 def learned_from(folder: Path) -> tuple[Example, ...]:
@@ -34,7 +35,7 @@ def staged(run: Run, prepared: Any, folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_before(staged: Path, folder: Path):
-    assert {entry.name for entry in staged.iterdir()} == {"config", "stages.json", "1-likelihood", "2-cider"}
+    assert {entry.name for entry in staged.iterdir()} == {"config", "stages.json", "1-likelihood", "2-cider", "3-mean"}
     card = torch.load(staged / "2-cider/best.ckpt", weights_only=True)["showattendtell"]
     assert card["config"]["init_from"] == "runs/staged/1-likelihood/best.ckpt"
     assert card["config"]["reward"]["cider"] == 1.0
@@ -45,10 +46,28 @@ def test_each_stage_is_a_run_that_begins_with_the_best_checkpoint_of_the_one_bef
 
 
 @pytest.mark.slow
+def test_a_stage_averages_the_best_weights_of_those_before_it(staged: Path):
+    first, second, mean = (weights(staged / name / "best.ckpt") for name in ("1-likelihood", "2-cider", "3-mean"))
+    learned = [name for name in first if name.startswith("captioner.")]
+    for name in learned:
+        torch.testing.assert_close(mean[name], (first[name] + second[name]) / 2)
+    assert not torch.equal(mean["captioner.decoder.word_scores.bias"], first["captioner.decoder.word_scores.bias"])
+
+
+def test_a_stage_averages_only_stages_before_it(run: Run, folder: Path):
+    settings = ["train", *SHORT, "hydra.run.dir=runs/wrong"]
+    sentence = "stages.mean.average: there is no stage cidre before it; did you mean 'cider'?"
+    assert_error(run(*settings, "stages={cider:[],mean:{average:[cidre]}}"), sentence)
+    assert_error(run(*settings, "stages={mean:{average:[cider]},cider:[]}"), "there is no stage cider before it")
+    assert_error(run(*settings, "stages={cider:[],mean:{average:[]}}"), "checkpoint=[] should")
+    assert_error(run(*settings, "stages={cider:[],mean:{mean:[cider]}}"), "should be a list or 'average'")
+
+
+@pytest.mark.slow
 def test_stages_that_are_finished_are_passed_over(run: Run, staged: Path):
     before = {file: file.stat().st_mtime_ns for file in staged.glob("*/last.ckpt")}
     again = assert_done(run("train", *STAGES, "resume=true", "hydra.run.dir=runs/staged"))
-    assert again.out.count("is finished") == 2
+    assert again.out.count("is finished") == 3
     assert {file: file.stat().st_mtime_ns for file in staged.glob("*/last.ckpt")} == before
     assert_error(run("train", *STAGES, "hydra.run.dir=runs/staged"), "has stages already", "resume=true")
     assert_error(
@@ -59,7 +78,9 @@ def test_stages_that_are_finished_are_passed_over(run: Run, staged: Path):
 def test_a_fault_in_a_later_stage_is_reported_before_the_first_begins(run: Run, folder: Path):
     wrong = 'stages.cider=["reward=cider","reward.sample=3"]'
     assert_error(
-        run("train", *STAGES[:-1], wrong, "hydra.run.dir=runs/wrong"), "stage cider", "did you mean 'samples'?"
+        run("train", "experiment=scst", *SHORT, wrong, "hydra.run.dir=runs/wrong"),
+        "stage cider",
+        "did you mean 'samples'?",
     )
     assert not (folder / "runs/wrong/1-likelihood").exists()
 

@@ -11,7 +11,7 @@ from showattendtell.metrics.grounding import (
     intersection_over_union,
     score_grounding,
 )
-from showattendtell.types import Box
+from showattendtell.types import Box, RegionBoxes
 
 LEFT, RIGHT, WHOLE = Box(0, 0, 0.5, 1), Box(0.5, 0, 1, 1), Box(0, 0, 1, 1)
 
@@ -111,3 +111,8 @@ def test_the_attended_box_is_around_the_maximum():
 
 def test_a_uniform_map_attends_to_all_that_is_seen():
     assert attended_box(np.full((3, 4), 1 / 12), RIGHT) == pytest.approx(RIGHT)
+
+
+def test_of_boxes_a_model_attends_to_the_one_with_the_largest_weight():
+    regions = RegionBoxes((Box(0, 0, 0.4, 0.4), Box(0.2, 0.2, 0.6, 0.6)))
+    assert attended_box(np.array([0.4, 0.6]), regions) == regions.boxes[1]

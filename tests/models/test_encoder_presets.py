@@ -28,7 +28,8 @@ SMALL = {
 }
 """Small networks of the same kind, for tests of a second."""
 
-PRESETS = sorted(file.stem for file in (ROOT / "conf/encoder").glob("*.yaml"))
+FILES = {file.stem: OmegaConf.load(file) for file in (ROOT / "conf/encoder").glob("*.yaml")}
+PRESETS = sorted(name for name, node in FILES.items() if "Encoder" in node.get("_target_", "Encoder").split(".")[-1:])
 NETWORKS = [pytest.param(name, network, id=f"{name} as {network}") for name, network in SMALL.items()]
 NETWORKS += [
     pytest.param(name, None, id=name, marks=pytest.mark.slow) for name in PRESETS if "efficientnet" not in name

@@ -1,5 +1,6 @@
 """The group `callbacks`: which callbacks a run has, the norms of its gradients, and how long its epochs took."""
 
+import copy
 import csv
 import math
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.callbacks import Callback
 from small_training import small_config, small_run
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import read_times
 from showattendtell.training import callbacks
-from showattendtell.training.callbacks import EpochTimes
+from showattendtell.training.callbacks import EpochTimes, ExponentialMovingAverage
 from showattendtell.training.trainer import build_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,6 +84,43 @@ def test_the_learning_rate_is_logged_by_its_option(tmp_path: Path):
     small_run(small_config("callbacks=learning_rate", "schedule=constant"), tmp_path)
     assert figures(tmp_path)["lr-AdamW/pg1"] == [0.01, 0.01]
     assert (tmp_path / "learning_curve.png").is_file()
+
+
+class Weights(Callback):
+    """The weights after each step, and those of each validation."""
+
+    def __init__(self) -> None:
+        self.trained: list[dict[str, Tensor]] = []
+        self.validated: list[dict[str, Tensor]] = []
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule, *_: Any) -> None:
+        self.trained.append(copy.deepcopy(module.state_dict()))
+
+    def on_validation_batch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule, *_: Any) -> None:
+        self.validated.append(copy.deepcopy(module.state_dict()))
+
+
+def test_validation_and_checkpoints_have_the_moving_average_of_the_weights(tmp_path: Path):
+    weights = Weights()
+    small_run(small_config("callbacks=ema", "callbacks.ema.decay=0.6"), tmp_path, callbacks=[weights])
+    average = weights.trained[0]
+    for trained in weights.trained[1:5]:
+        average = {name: 0.6 * average[name] + 0.4 * trained[name] for name in trained}
+    assert weights.validated
+    torch.testing.assert_close(weights.validated[0], average)
+    for trained in weights.trained[5:]:
+        average = {name: 0.6 * average[name] + 0.4 * trained[name] for name in trained}
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    torch.testing.assert_close(checkpoint["state_dict"], average)
+    assert any(not torch.equal(average[name], weights.trained[-1][name]) for name in average)
+
+
+def test_the_moving_average_leaves_frozen_weights_as_they_are():
+    frozen = torch.nn.Linear(50, 50)
+    averaged = AveragedModel(frozen, multi_avg_fn=ExponentialMovingAverage(0.999)._kwargs["multi_avg_fn"])
+    for _ in range(20):
+        averaged.update_parameters(frozen)
+    assert torch.equal(averaged.module.weight, frozen.weight)
 
 
 def test_what_lightning_refuses_names_the_callback(tmp_path: Path):

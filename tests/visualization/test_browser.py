@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,21 @@ import numpy as np
 import pytest
 from chromium import started_browser
 from PIL import Image
-from sample_pages import HOSTILE, PEAKS, SEEN, WORDS, gated, made_up, one_model, output, peaked, photograph, two_models
+from sample_pages import (
+    BOXES,
+    HOSTILE,
+    PEAKS,
+    SEEN,
+    WORDS,
+    boxed,
+    gated,
+    made_up,
+    one_model,
+    output,
+    peaked,
+    photograph,
+    two_models,
+)
 from slow_cases import slow_after
 
 from showattendtell.types import Box
@@ -104,6 +119,17 @@ def test_the_word_under_the_mouse_shows_its_map_and_another_changes_it(open_page
     assert chosen(tab) == []
 
 
+def test_a_notebook_shows_the_map_of_the_word_under_the_mouse(browser: Any):
+    output = replace(gated(), name=HOSTILE)
+    with browser.new_page(reduced_motion="reduce") as tab:
+        tab.set_content(f"<p>Out [1]:</p>{output._repr_html_()}")
+        page = tab.frame_locator("iframe")
+        assert page.locator("h2").inner_text() == HOSTILE
+        for number, place in enumerate(PEAKS):
+            page.locator(".word").nth(number).hover()
+            assert peak(page) == place
+
+
 @pytest.mark.parametrize(("rows", "columns"), slow_after(1, [(3, 3), (7, 7), (14, 14), (4, 9)]))
 def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: int):
     maps = made_up(3, 2, rows, columns)
@@ -119,6 +145,28 @@ def test_the_map_is_that_of_the_pictures(open_page: Open, rows: int, columns: in
         assert np.corrcoef(on_page[:, inside].ravel(), drawn[:, inside].ravel())[0, 1] > 0.97
         assert np.abs(on_page - drawn)[:, inside].mean() < 0.06
         assert not on_page[:, : inside.start - 2].round(2).any()
+
+
+def test_maps_of_boxes_are_those_of_the_pictures_and_the_largest_is_outlined(open_page: Open):
+    captions = boxed(Image.new("RGB", (300, 200), "white"))
+    tab = open_page(Page("1 photograph", ["regions"], [make_entry("a.jpg", [captions])]))
+    canvas = tab.locator("canvas").first
+    for number, weights in enumerate(captions.attention[:3]):
+        word(tab, number).hover()
+        address = canvas.evaluate("c => c.toDataURL()").partition(",")[2]
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(address))), dtype=float)
+        outlined = pixels[:, :, 0] > 100  # all else is black
+        height, width = outlined.shape
+        place = BOXES.scaled(width, height)
+        shade = 1 - pixels[:, :, 3] / 255 / (1 - DARKEST)
+        drawn = map_onto_photograph(weights, place, width, height)
+        assert np.abs(shade - drawn)[~outlined].max() < 0.02
+        rows, columns = np.nonzero(outlined)
+        box = place.boxes[int(weights.argmax())]
+        assert (columns.min(), rows.min()) == pytest.approx((box.left, box.top), abs=1)
+        assert (columns.max() + 1, rows.max() + 1) == pytest.approx((box.right, box.bottom), abs=1)
+    word(tab, 3).hover()
+    assert "at the top right" in tab.locator(".place").first.inner_text()
 
 
 def test_the_map_lies_on_the_photograph(open_page: Open):

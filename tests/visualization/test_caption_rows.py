@@ -10,24 +10,24 @@ import pytest
 
 from showattendtell.errors import UserError
 from showattendtell.types import CaptionOutput
-from showattendtell.visualization.caption_rows import CaptionRow, csv_line, row_writer
+from showattendtell.visualization.caption_rows import CaptionRow, csv_line, json_line, resume_rows, row_writer
 from showattendtell.visualization.result_files import next_free
 
-ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft")
+ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft", "0123")
 
 
 def test_a_row_has_log_p_and_the_geometric_mean_of_the_probabilities():
     log_probs = np.log(np.array([0.5, 0.125, 0.25]))
     caption = CaptionOutput([4, 5, 2], log_probs, np.zeros((3, 2, 2)), np.ones(3), ("a", "dog"))
-    row = CaptionRow.of("a.jpg", caption, "m")
-    assert row == ("a.jpg", "a dog", round(float(np.log(1 / 64)), 6), 0.25, False, "m")
+    row = CaptionRow.of("a.jpg", caption, "m", "0123")
+    assert row == ("a.jpg", "a dog", round(float(np.log(1 / 64)), 6), 0.25, False, "m", "0123")
 
 
 def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
     write = row_writer(tmp_path / "new", ["csv", "html", "jsonl"])
     assert not (tmp_path / "new").exists()
     for number in range(1, 3):
-        write(ROW)
+        write([ROW])
         lines = (tmp_path / "new/captions.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(line) for line in lines] == [ROW._asdict()] * number
         with (tmp_path / "new/captions.csv").open(encoding="utf-8", newline="") as file:
@@ -39,11 +39,65 @@ def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
 
 def test_a_file_name_of_any_bytes_is_written(tmp_path: Path):
     name = os.fsdecode(b"caf\xe9\n\x1b.jpg")
-    row_writer(tmp_path, ["jsonl", "csv"])(ROW._replace(file=name))
+    row_writer(tmp_path, ["jsonl", "csv"])([ROW._replace(file=name)])
     [line] = (tmp_path / "captions.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["file"] == name
     with (tmp_path / "captions.csv").open(encoding="utf-8", newline="") as file:
         assert next(csv.DictReader(file))["file"] == "caf\\udce9\n\x1b.jpg"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> dict[str, bytes]:
+    """The files of three photographs with two rows each, the first of which has a name that is not UTF-8."""
+    write = row_writer(tmp_path, ["jsonl", "csv"])
+    for name in (os.fsdecode(b"\xff.jpg"), "b.jpg", "c.jpg"):
+        write(ROW._replace(file=name, caption=f"a dog {number}") for number in range(2))
+    return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+
+def test_rows_resume_wherever_they_end_as_if_nothing_had_happened(tmp_path: Path, written: dict[str, bytes]):
+    names, whole = [os.fsdecode(b"\xff.jpg"), "b.jpg", "c.jpg"], written["captions.jsonl"]
+    lines = whole.splitlines(keepends=True)
+    ends = [len(b"".join(lines[:number])) for number in range(len(lines) + 1)]
+    for end in sorted({*ends, *(end - 1 for end in ends[1:]), *range(0, len(whole), 23)}):
+        (tmp_path / "captions.jsonl").write_bytes(whole[:end])
+        (tmp_path / "captions.csv").write_bytes(written["captions.csv"][:end])
+        finished = resume_rows(tmp_path, ["jsonl", "csv"], "0123")
+        complete = sum(end >= one for one in ends[1:])
+        # a first photograph cut between its rows cannot be told from one that has a single row
+        assert finished == set(names[: max(complete // 2, complete == 1)])
+        rest = [name for name in names if name not in finished]
+        if complete != 1:
+            write = row_writer(tmp_path, ["jsonl", "csv"], append=True)
+            for name in rest:
+                write(ROW._replace(file=name, caption=f"a dog {number}") for number in range(2))
+            assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
+
+
+def test_a_table_that_is_missing_is_written_from_the_rows(tmp_path: Path, written: dict[str, bytes]):
+    (tmp_path / "captions.csv").unlink()
+    assert len(resume_rows(tmp_path, ["jsonl", "csv"], "0123")) == 3
+    assert (tmp_path / "captions.csv").read_bytes() == written["captions.csv"]
+
+
+def test_nothing_is_resumed_in_an_empty_folder(tmp_path: Path):
+    assert resume_rows(tmp_path, ["jsonl"], "0123") == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_other_settings_are_not_resumed(tmp_path: Path, written: dict[str, bytes]):
+    with pytest.raises(UserError, match="by another model or with other settings; set output to another folder"):
+        resume_rows(tmp_path, ["jsonl"], "4567")
+    assert (tmp_path / "captions.jsonl").read_bytes() == written["captions.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{}", "[]", '{"file": "a.jpg"}', json_line(ROW).replace('"rome/a, b.jpg"', "[1]")]
+)
+def test_a_line_that_is_no_row_is_reported(tmp_path: Path, line: str):
+    (tmp_path / "captions.jsonl").write_text(f"{json_line(ROW)}{line.rstrip()}\n")
+    with pytest.raises(UserError, match="line 2 of .*captions.jsonl is no row of captions"):
+        resume_rows(tmp_path, ["jsonl"], "0123")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
@@ -54,7 +108,7 @@ def test_a_formula_is_no_formula_in_a_spreadsheet(text: str):
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="set output to another folder"):
-        row_writer(tmp_path / "file", ["csv"])(ROW)
+        row_writer(tmp_path / "file", ["csv"])([ROW])
 
 
 def test_the_next_free_name_is_that_of_no_file_and_of_no_folder_with_files(tmp_path: Path):

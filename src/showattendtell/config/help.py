@@ -32,8 +32,8 @@ COMMON = {
         *("decoding.precision", "dataset.root", "dataset.entities", "dataset.instances"),
     ),
     "caption": (
-        *("checkpoint", "images", "split", "number", "compare", "formats", "output", "device", "decoding.beam_size"),
-        *("language",),
+        *("checkpoint", "images", "split", "number", "compare", "formats", "overwrite", "output", "resume"),
+        *("device", "language", "decoding.beam_size"),
         *("decoding.max_length", "decoding.prefix", "decoding.required", "decoding.forbidden", "dataset.root"),
     ),
     "serve": ("checkpoint", "compare", "host", "port", "device", "decoding.beam_size", "limits.megapixels"),

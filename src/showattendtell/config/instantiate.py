@@ -2,7 +2,7 @@
 
 import copy
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from showattendtell.config.compose import to_plain
 from showattendtell.config.hydra_internals import full_key
 from showattendtell.config.trust import trusted_targets
+from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.assembly import drop_unreadable
 from showattendtell.data.languages import train_tokenizer
 from showattendtell.data.vocabulary import Vocabulary
@@ -39,10 +41,32 @@ def build(node: DictConfig, **objects: Any) -> Any:
         raise UserError(f"{full_key(node, name)} is set by the code; leave it out")
     try:
         # Hydra copies the whole configuration that a node belongs to, so it gets a resolved copy of the node alone
-        alone = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-        return instantiate(alone, _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets())(**objects)
+        return _partial(OmegaConf.to_container(node, resolve=True))(**objects)
     except (InstantiationException, ValueError) as fault:
         raise UserError(f"{full_key(node)}: {first_line(fault)}{_import_error(fault)}") from fault
+
+
+def _partial(node: Any) -> Callable[..., Any]:
+    """Return the target of a node, which is imported, with the node's settings."""
+    partial: Callable[..., Any] = instantiate(
+        OmegaConf.create(node), _partial_=True, _convert_="all", _execution_whitelist_=trusted_targets()
+    )
+    return partial
+
+
+def import_own_classes(config: Mapping[str, Any]) -> None:
+    """Import the targets of a configuration that are not of this package, so that an error in their modules is
+    reported before data are read.
+
+    Raises:
+        UserError: with the error of the module and its line.
+    """
+    for target in find_targets(to_plain(config)):
+        if not target.startswith("showattendtell."):
+            try:
+                _partial({TARGET: target})
+            except InstantiationException as fault:
+                raise UserError(f"{first_line(fault)}{_import_error(fault)}") from fault
 
 
 def _import_error(fault: Exception) -> str:
@@ -51,8 +75,8 @@ def _import_error(fault: Exception) -> str:
     if not isinstance(fault.__cause__, ImportError):
         return ""
     cause: BaseException = fault.__cause__
-    while cause.__cause__ or cause.__context__:
-        cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
+    while cause.__cause__:
+        cause = cause.__cause__
     frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith("<")]
     place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
     return f" ({type(cause).__name__}: {first_line(cause)}{place})"
@@ -74,17 +98,18 @@ def build_vocabulary(config: Mapping[str, Any], dataset: Dataset) -> Vocabulary:
     return vocabulary
 
 
-def build_captioner(config: Mapping[str, Any], region_dim: int, vocabulary_size: int) -> Captioner:
-    """Build the attention and decoder of a training configuration, with initial weights.
+def build_captioner(config: Mapping[str, Any], encoder: Encoder, vocabulary_size: int) -> Captioner:
+    """Build the attention and decoder of a training configuration for the regions of an encoder, with initial weights.
 
     This also makes the CPU flush subnormal numbers to 0: the alphas of a saturated softmax are subnormal, and would
     make each step several times slower.
     """
     torch.set_flush_denormal(True)
+    region_dim = encoder.region_dim
     decoder = build(config["decoder"], vocabulary_size=vocabulary_size, region_dim=region_dim)
     attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
-        captioner = Captioner(attention, decoder)
+        captioner = Captioner(attention, decoder, encoder.padded)
     except ValueError as fault:
         raise UserError(str(fault)) from None
     if config.get("init_from") == "released":
@@ -111,7 +136,8 @@ def find_source(config: DictConfig, dataset: Dataset, encoder: Encoder, split: s
     images of the split are checked.
     """
     folder, extraction, skips = _feature_settings(config)
-    if encoder.trainable or not is_finished(feature_path(folder, dataset, encoder, extraction)):
+    stored = not encoder.reads_pixels or is_finished(feature_path(folder, dataset, encoder, extraction))
+    if encoder.trainable or not stored:
         return pixels_of(encoder), drop_unreadable(dataset, [split]) if skips else dataset
     return open_source(dataset, encoder, folder, extraction, None, config.seed, skips)
 

@@ -44,6 +44,10 @@ class TrainConfig:
             released code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions.
+        init_embeddings: word vectors that initialise the word embeddings: a text file such as GloVe's, a safetensors
+            matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
+            embeddings of its own.
+        freeze_embeddings: do not train the word embeddings.
         monitor: the metric for best.ckpt and early stopping: BLEU-4 or CIDEr of the validation captions, or nll, -log p
             per word of the reference captions.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
@@ -52,18 +56,21 @@ class TrainConfig:
         resume: true resumes the newest unfinished run with the same settings, or starts a new run if there is none; a
             run's folder resumes that run, with its settings.
         stages: trainings that run one after the other, by name, each with arguments that are added to this command's;
-            each starts from the best checkpoint of the previous one.
+            each starts from the best checkpoint of the previous one. A stage {average: [NAME, ...]} averages the
+            weights of stages before it.
     """
 
     seed: NonNegativeInt
     cache: Text
     init_from: Literal["project", "released"] | Text
     init_vocabulary: Literal["checkpoint", "extended"]
+    init_embeddings: Text | None
+    freeze_embeddings: bool
     monitor: Literal["bleu4", "cider", "nll"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     resume: bool | Text
-    stages: Mapping[str, Sequence[Text]] | None
+    stages: Mapping[str, Sequence[Text] | Mapping[Literal["average"], Sequence[Text]]] | None
 
 
 @dataclass
@@ -175,6 +182,9 @@ class CaptioningConfig(ModelConfig):
     names: Annotated[Sequence[Text], Field(min_length=1)] | None
 
 
+CaptionFormat = Literal["jsonl", "csv", "html", "png", "gif", "webp", "xmp"]
+
+
 @dataclass
 class CaptionConfig(CaptioningConfig):
     """Settings of `caption`.
@@ -186,16 +196,21 @@ class CaptionConfig(CaptioningConfig):
         number: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
             a word's attention map on hover; png, a picture of each with a panel for each word; gif and webp, the same
-            as an animation. By default [jsonl,csv,html]. A split is always one html page.
+            as an animation; xmp, the caption in the photograph itself, as its XMP and IPTC description and as
+            alternative text. By default [jsonl,csv,html]. A split is always one html page.
+        overwrite: formats=[xmp] also replaces descriptions that photographs have.
         output: the folder for these files, whose earlier captions are replaced; by default captions, or captions-2, ...
             if that has files. With split= the file of the page; page-SPLIT.html next to the checkpoint by default.
+        resume: keep the captions in output= of the same models and settings, and caption the other photographs.
     """
 
     images: Texts | None
     split: Split | None
     number: PositiveInt | None
-    formats: Annotated[Sequence[Literal["jsonl", "csv", "html", "png", "gif", "webp"]], Field(min_length=1)] | None
+    formats: Annotated[Sequence[CaptionFormat], Field(min_length=1)] | None
+    overwrite: bool
     output: Text | None
+    resume: bool
 
 
 @dataclass
@@ -235,6 +250,7 @@ class ExportConfig:
         images: photographs to check the graphs on: a file, a folder, or a list of both; generated pixels by default.
         output: a new folder; export next to the checkpoint by default.
         onnxruntime_web: archive of the npm package onnxruntime-web; by default npm fetches it, and the cache keeps it.
+        webgpu: let the page of formats=[web] run the encoder with WebGPU in browsers that have it.
         pixels: input type of the graphs: uint8, 0 to 255, or float32, 0 to 1. The graphs normalise either.
         max_length: the longest caption in words, <eos> included.
     """
@@ -249,6 +265,7 @@ class ExportConfig:
     images: Texts | None
     output: Text | None
     onnxruntime_web: Text | None
+    webgpu: bool
     pixels: Literal["uint8", "float32"]
     max_length: PositiveInt
 

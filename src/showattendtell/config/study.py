@@ -25,7 +25,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from showattendtell.config.command_line import check_command
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import compose, to_plain
 from showattendtell.config.hydra_internals import parse_search_space
 from showattendtell.config.validation import format_value
 from showattendtell.errors import UserError, first_line, listed
@@ -216,11 +216,11 @@ def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str
 
 
 def _selection_of(settings: Mapping[str, Any]) -> str:
-    """Return `monitor` of one run, or of the last of its stages."""
+    """Return `monitor` of one run, or of the last of its stages that trains."""
     arguments = [f"{key}={value}" for key, value in settings.items()]
     config, _ = compose("train", arguments)
     if config.stages:
-        *_, last = config.stages.values()
+        *_, last = (own for own in to_plain(config.stages).values() if isinstance(own, list))
         config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
     return str(config.monitor)
 

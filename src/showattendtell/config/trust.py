@@ -160,7 +160,8 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
     settings = to_plain(without_hydra(config))
     own = {text for override in _overrides(typed) for text in _texts(override.value())}
     check_targets(settings, file, own)
-    for argument in chain.from_iterable((settings["stages"] or {}).values()):
+    stages = (settings["stages"] or {}).values()
+    for argument in chain.from_iterable(own for own in stages if isinstance(own, list)):  # others average earlier ones
         if argument not in own:
             _refuse_code(_parse(argument, file), file)
 

@@ -68,7 +68,10 @@ def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
             if annotation is not None and not (isinstance(value, Mapping) and TARGET in value):
                 yield from _value_faults(join(path, key), value, annotation)
         elif path and not signature.open:
-            yield f"there is no setting {path}.{key}{did_you_mean(key, signature.parameters)}"
+            hint = did_you_mean(key, signature.parameters) if signature.parameters else ""
+            if not str(node[TARGET]).startswith("showattendtell."):
+                hint += f"; {node[TARGET]} has no such argument: add it, or choose an option of {path}= without it"
+            yield f"there is no setting {path}.{key}{hint}"
 
 
 REASONS = {

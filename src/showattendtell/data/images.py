@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO
@@ -185,6 +185,11 @@ class FoundImages(NamedTuple):
     places: list[str]
     names: list[str]
     others: int
+
+    def only(self, places: Collection[str]) -> "FoundImages":
+        """Return those at some of the places."""
+        kept = [number for number, place in enumerate(self.places) if place in places]
+        return self._replace(places=[self.places[one] for one in kept], names=[self.names[one] for one in kept])
 
 
 def find_images(places: Sequence[str]) -> FoundImages:

@@ -154,14 +154,24 @@ def open_source(
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable
+    if augmentation and not encoder.reads_pixels:
+        raise UserError("augment changes photographs, and this encoder does not read any; leave it out")
     if augmentation:
         raise UserError(
             "augment changes what a trained encoder sees; set encoder.trainable=true, or store features.views=2"
         )
+    if not encoder.reads_pixels:
+        for name in extraction._fields:
+            if getattr(extraction, name) != extraction._field_defaults[name]:
+                raise UserError(
+                    f"features.{name} is about grids that an encoder computes; leave it out with these regions"
+                )
     path = feature_path(folder, dataset, encoder, extraction)
     store, readable = open_features(dataset, encoder, path, skip_unreadable, extraction)
 
     def source(examples: Sequence[Example], view: View = "plain") -> ImageSource:
+        if view == "mirrored" and not encoder.reads_pixels:
+            raise UserError("decoding.mirrored needs mirror images, and regions of a detector have none; leave it out")
         if view == "mirrored" and store.views == 1:  # the store has no mirror images
             return PixelSource(encoder.preprocessing, examples, view)
         return GridSource(store, examples, encoder.preprocessing, view, seed)

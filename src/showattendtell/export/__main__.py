@@ -41,7 +41,7 @@ def main(config: DictConfig) -> None:
                     write_formats(Path(place), other.graphs, ["onnx"], other.card, other.see_all(photographs))
                     shown.append(web.read_model(other.name, other.card, Path(place)))
             note = note_about(chain.from_iterable(checkpoint_groups(config)))
-            page_bytes = web.write_web(folder / "web", shown, runtime, note)
+            page_bytes = web.write_web(folder / "web", shown, runtime, note, config.webgpu)
         if package:
             wheel.write_wheel(folder, package, card)
         if "onnx" not in config.formats:

@@ -24,6 +24,7 @@ INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7Q
 """SHA-512 of the package's archive in base64, as npm states it."""
 
 SCRIPT, PROGRAM = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
+GPU_SCRIPT, GPU_PROGRAM = "ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MEGABYTES = 32
 MOST_BEAMS = 10
@@ -64,15 +65,16 @@ def find_runtime(archive: str | None, cache: Path) -> Path:
     return path
 
 
-def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str) -> int:
+def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str, webgpu: bool = False) -> int:
     """Write the page of one model, or of several side by side, to a new folder; return the bytes that it loads.
 
     Args:
         archive: the package onnxruntime-web.
         note: what users should know about the models.
+        webgpu: run encoders with WebGPU in browsers that have it.
     """
     folder.mkdir()
-    _extract(archive, folder / "onnxruntime")
+    _extract(archive, folder / "onnxruntime", webgpu)
     described = [_write_model(folder, number, model) for number, model in enumerate(models)]
     shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
@@ -93,7 +95,8 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
         "web.js": fill(
             "web.js", models=described, bytes=total, darkest=DARKEST, unsure=UNSURE, even=EVEN, ungated=UNGATED
         ),
-        **{name: fill(name) for name in ("captioner.js", "worker.js", "icon.svg")},
+        "worker.js": fill("worker.js", webgpu=webgpu),
+        **{name: fill(name) for name in ("captioner.js", "icon.svg")},
         "manifest.webmanifest": json.dumps(_manifest(models[0].name), indent=1),
     }
     for name, text in texts.items():
@@ -129,18 +132,20 @@ def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
     }
 
 
-def _extract(archive: Path, folder: Path) -> None:
-    """Extract the files of onnxruntime-web that the page uses, and add its licence."""
+def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
+    """Extract the files of onnxruntime-web that the page uses, the programs compressed, and add its licence."""
     import onnxruntime
 
     folder.mkdir()
     with tarfile.open(archive) as package:
-        for name in (SCRIPT, PROGRAM):
+        for name in (SCRIPT, PROGRAM, *([GPU_SCRIPT, GPU_PROGRAM] if webgpu else [])):
             member = package.extractfile(f"package/dist/{name}")
             assert member
-            (folder / name).write_bytes(member.read())
-    (folder / f"{PROGRAM}.gz").write_bytes(gzip.compress((folder / PROGRAM).read_bytes(), mtime=0))
-    (folder / PROGRAM).unlink()
+            content = member.read()
+            if name.endswith(".wasm"):
+                (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
+            else:
+                (folder / name).write_bytes(content)
     for name in ("LICENSE", "ThirdPartyNotices.txt"):  # the npm package has none
         shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
 

@@ -25,7 +25,9 @@ from torch.utils.data import DataLoader
 
 from showattendtell.data.images import Frame, ImageFiles, Preprocessing
 from showattendtell.errors import UserError
+from showattendtell.features.regions import RegionReading, has_changed, open_region_file
 from showattendtell.features.store import (
+    MANIFEST,
     USUAL,
     Encode,
     EncodedBatch,
@@ -40,6 +42,7 @@ from showattendtell.features.store import (
 )
 from showattendtell.features.writer import count_written, write_shards, write_store
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.region_features import RegionFeatures
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.runtime.vision import transforms
@@ -81,6 +84,9 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
     other weights under the same name. Earlier versions omitted the resize: a complete store under such a name is used
     if its settings match.
     """
+    if isinstance(encoder, RegionFeatures):
+        name = f"{Path(encoder.features).name}-{encoder.max_regions}-{encoder.feature_dim}"
+        return folder / dataset.name / f"{encoder.network_name}-{name}"
     preprocessing = encoder.preprocessing
     ending = [
         "squash" if preprocessing.crop_mode == "squash" else "",
@@ -119,6 +125,8 @@ def open_features(
     settings = store_settings(encoder, extraction)
     if not is_finished(path):
         write_features(dataset, encoder, path, skip_unreadable, extraction)
+    elif isinstance(encoder, RegionFeatures) and has_changed(encoder, path / MANIFEST):
+        raise UserError(f"{encoder.features} is newer than {path}; remove the folder and it will be made again")
     store = FeatureStore(path, settings)
     verify_changed(path)
     changed = [example.path for example in dataset.examples() if _has_changed(example, store)]
@@ -155,9 +163,13 @@ def write_features(
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
     plan = StorePlan(dataset.name, settings, list(paths))
-    encode = ImageEncoding(
-        encoder, paths, extraction.views, skip_unreadable, extraction.engine, extraction.precision, READERS
-    )
+    encode: ImageEncoding | RegionReading
+    if isinstance(encoder, RegionFeatures):
+        encode = RegionReading(encoder, open_region_file(encoder), paths, skip_unreadable)
+    else:
+        encode = ImageEncoding(
+            encoder, paths, extraction.views, skip_unreadable, extraction.engine, extraction.precision, READERS
+        )
     write = partial(write_shards, path, plan)
     _announce(console, path, plan)
     columns = (BarColumn(), MofNCompleteColumn(), _ImagesPerSecond(), TimeRemainingColumn())
@@ -167,7 +179,9 @@ def write_features(
         def work() -> None:
             progress.update(bar, completed=count_written(path, plan))
             report = partial(progress.advance, bar)
-            if torch.cuda.is_available() and extraction.engine == "torch":
+            if isinstance(encode, RegionReading):
+                write(encode, report)
+            elif torch.cuda.is_available() and extraction.engine == "torch":
                 encoder.to("cuda").to(memory_format=torch.channels_last)
                 try:
                     write(replace(encode, readers=max(READERS, num_workers)), report)

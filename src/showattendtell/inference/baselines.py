@@ -88,5 +88,6 @@ def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]
 
 
 def mean_grids(predictor: Predictor, examples: Sequence[Example]) -> Tensor:
-    """Return the mean over the regions of each example's grid, (N, D)."""
-    return torch.cat([grids.mean(dim=1).cpu() for grids in read_grids(predictor, examples, "reading")])
+    """Return the mean over the regions of each example's grid, (N, D); of images with padding, a multiple of it."""
+    channels = predictor.module.encoder.feature_dim
+    return torch.cat([grids[..., :channels].mean(dim=1).cpu() for grids in read_grids(predictor, examples, "reading")])

@@ -19,7 +19,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.predictions import Predictor, read_grids
-from showattendtell.metrics.attention import GroundedWord, centre_prior, coverage
+from showattendtell.metrics.attention import GroundedWord, centre_prior, centre_prior_of, coverage
 from showattendtell.metrics.faithfulness import (
     ATTENTION,
     RANDOM,
@@ -32,7 +32,7 @@ from showattendtell.metrics.faithfulness import (
 )
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.mixture import words_cross_entropy
-from showattendtell.types import Example
+from showattendtell.types import Example, RegionBoxes
 from showattendtell.visualization.tables import faithfulness_figures, print_faithfulness
 
 CENTRE, BOX = "centre", "box"
@@ -90,10 +90,12 @@ def measure_faithfulness(
     check_intervention(predictor.module)
     faithfulness, generator = Faithfulness(), np.random.default_rng(seed)
     grids = read_grids(predictor, examples, "leaving out regions")
-    regions = chain.from_iterable(map(predictor.module.encoder.locate, grids))
-    for example, of_image in zip(examples, regions, strict=True):
-        if words := captions[example.image]:
-            faithfulness.update(faithfulness_of(predictor.module, of_image, words, example, generator))
+    encoder = predictor.module.encoder
+    for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
+        [regions], words = encoder.locate(grid.unsqueeze(0)), captions[example.image]
+        if words and len(regions) > 1:
+            boxes = encoder.boxes_of(grid)
+            faithfulness.update(faithfulness_of(predictor.module, regions, words, example, generator, boxes))
     return faithfulness.scores()
 
 
@@ -111,24 +113,33 @@ def check_intervention(module: ImageCaptioner) -> None:
 
 
 def faithfulness_of(
-    module: ImageCaptioner, regions: Tensor, words: Sequence[str], example: Example, generator: np.random.Generator
+    module: ImageCaptioner,
+    regions: Tensor,
+    words: Sequence[str],
+    example: Example,
+    generator: np.random.Generator,
+    boxes: RegionBoxes | None = None,
 ) -> Iterator[WordFaithfulness]:
-    """Yield the faithfulness at each word of a caption of an image with these regions (L, D)."""
+    """Yield the faithfulness at each word of a caption of an image with these regions (L, D), without padding.
+
+    Args:
+        boxes: of the regions; by default they are the encoder's grid.
+    """
     captioner, num_regions = module.captioner, len(regions)
     tokens = torch.tensor(module.vocabulary.encode(words), device=regions.device)
     with torch.no_grad():
         trace = captioner(regions.unsqueeze(0), torch.zeros(1, dtype=torch.long), tokens.unsqueeze(0))
     alpha = trace.weights[0].double().cpu().numpy()  # (T, L)
     log_p, effects = leave_one_out(captioner, regions, tokens)
-    centre = centre_prior(*module.encoder.grid).flatten()
-    boxes = box_maps(module, words, example)
-    candidates = list(boxes) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
+    centre = centre_prior(*module.encoder.grid).flatten() if boxes is None else centre_prior_of(boxes)
+    grounded = box_maps(module, words, example, boxes)
+    candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
     with_curve = int(generator.choice(candidates))
     for number in range(len(words)):
         maps = {ATTENTION: alpha[number], RANDOM: generator.random(num_regions), CENTRE: centre}
         if number == with_curve:
             maps |= {EFFECT: effects[number], **gradient_maps(captioner, regions, tokens, number)}
-            maps |= {BOX: boxes[number]} if number in boxes else {}
+            maps |= {BOX: grounded[number]} if number in grounded else {}
         agreement = {name: rank_agreement(weights, effects[number]) for name, weights in maps.items()}
         if number == with_curve:
             curves = areas(captioner, regions, tokens, number, maps, float(np.exp(log_p[number])), generator)
@@ -233,7 +244,9 @@ def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: i
     return dict(zip((GRADIENT, INTEGRATED), maps, strict=True))
 
 
-def box_maps(module: ImageCaptioner, words: Sequence[str], example: Example) -> dict[int, Array]:
+def box_maps(
+    module: ImageCaptioner, words: Sequence[str], example: Example, boxes: RegionBoxes | None = None
+) -> dict[int, Array]:
     """Return for each word that a reference caption uses for an object with ground-truth boxes the fraction of each
     region (L,) that the boxes cover; not if they are outside of the part that the encoder sees."""
     by_noun: dict[str, tuple[object, ...]] = {}
@@ -243,9 +256,10 @@ def box_maps(module: ImageCaptioner, words: Sequence[str], example: Example) -> 
             by_noun[noun] = (*by_noun.get(noun, ()), *phrase.boxes)
     maps = {}
     if set(by_noun) & set(words):
-        seen = module.encoder.preprocessing.frame(example.path).seen
+        seen = boxes or module.encoder.preprocessing.frame(example.path).seen
+        nothing = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
         for number, word in enumerate(words):
             if word in by_noun:
-                grounded = GroundedWord(np.zeros(module.encoder.grid), seen, by_noun[word])  # type: ignore[arg-type]
+                grounded = GroundedWord(nothing, seen, by_noun[word])  # type: ignore[arg-type]
                 maps[number] = coverage(grounded).flatten()
     return {number: covered for number, covered in maps.items() if covered.any()}

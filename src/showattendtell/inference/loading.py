@@ -170,8 +170,8 @@ def _build_module(
     encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
     encoder.tuned = card["encoder"].get("tuned", False)
     with torch.device("meta"), SkipInit():
-        _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
-    captioner = build_captioner(config, encoder.region_dim, len(vocabulary))
+        _check_shapes(build_captioner(config, encoder, len(vocabulary)), "captioner", state, path)
+    captioner = build_captioner(config, encoder, len(vocabulary))
     return ImageCaptioner(encoder, captioner, vocabulary, decoding)
 
 

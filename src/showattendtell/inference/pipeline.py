@@ -1,7 +1,9 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
+import hashlib
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -10,21 +12,25 @@ import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from PIL import Image
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import MofNCompleteColumn, Progress, ProgressColumn, Task
+from rich.text import Text
+from torch import Tensor
 
-from showattendtell.config.instantiate import Config, build
+from showattendtell.config.compose import to_plain
+from showattendtell.config.instantiate import Config, build, find_source
 from showattendtell.data.images import Photograph, as_image, find_images, name_of, open_image
 from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, save_model_folder
+from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, reading_settings, save_model_folder
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.collection import paused_collection
 from showattendtell.settings import is_url
-from showattendtell.types import CaptionOutput
+from showattendtell.types import CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions
 from showattendtell.visualization.rendering import model_card
 
@@ -115,11 +121,32 @@ class CaptioningPipeline(ModelHubMixin):
             if pictures:
                 yield from self._describe(pictures)
 
-    def _describe(self, pictures: Sequence[tuple[str, Image.Image]]) -> Iterator[ImageCaptions]:
-        seen = []
-        for module in (model.module for model in self.models):
-            pixels = torch.stack([module.encoder.preprocessing(image) for _, image in pictures])
-            seen.append(pixels.to(module.device))
+    def check_reads_pixels(self) -> None:
+        """Raise `UserError` if a model cannot caption new photographs."""
+        for model in self.models:
+            model.module.encoder.check_reads_pixels()
+
+    def caption_stored(
+        self, pictures: Sequence[tuple[str, Image.Image]], regions: Sequence[Tensor]
+    ) -> Iterator[ImageCaptions]:
+        """Yield the captions of photographs whose regions are stored.
+
+        Args:
+            pictures: names and photographs.
+            regions: (I, L, D) of the photographs, for each model.
+        """
+        seen = [images.to(model.module.device) for model, images in zip(self.models, regions, strict=True)]
+        yield from self._describe(pictures, seen)
+
+    def _describe(
+        self, pictures: Sequence[tuple[str, Image.Image]], seen: Sequence[Tensor] = ()
+    ) -> Iterator[ImageCaptions]:
+        """Yield the captions of photographs from the input of each model, by default their pixels."""
+        if not seen:
+            self.check_reads_pixels()
+            modules = [model.module for model in self.models]
+            pixels = [torch.stack([own.encoder.preprocessing(image) for _, image in pictures]) for own in modules]
+            seen = [images.to(own.device) for images, own in zip(pixels, modules, strict=True)]
         mirrors = [pixels.flip(-1) for pixels in seen] if self._first.decoding.mirrored else []
         gpus = {pixels.device for pixels in seen if pixels.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
@@ -128,7 +155,7 @@ class CaptioningPipeline(ModelHubMixin):
             written = self._ensemble.generate([*seen, *mirrors])
         first, vocabulary = self._first.encoder, self._first.vocabulary
         is_plain = isinstance(vocabulary.tokenizer, PlainTokenizer)
-        for (name, image), captions in zip(pictures, written, strict=True):
+        for (name, image), captions, regions in zip(pictures, written, seen[0], strict=True):
             part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
             decoded = []
             for caption in captions:
@@ -137,7 +164,7 @@ class CaptioningPipeline(ModelHubMixin):
                 shown = CaptionOutput(
                     caption.tokens,
                     caption.log_probs.numpy(),
-                    caption.attention.unflatten(1, first.grid).numpy(),
+                    first.arrange(caption.attention.numpy(), regions, part)[0],
                     caption.gates.numpy(),
                     tuple(each.strip() or BLANK for each in parts) or words,
                     None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
@@ -145,7 +172,7 @@ class CaptioningPipeline(ModelHubMixin):
                     parts,
                 )
                 decoded.append(shown)
-            yield ImageCaptions(name, image, part, tuple(decoded))
+            yield ImageCaptions(name, image, first.boxes_of(regions) or part, tuple(decoded))
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -279,22 +306,60 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return [str(Path(path)) for path in paths]
 
 
+StoredRegions = Callable[[Sequence[int]], list[Tensor]]
+"""From positions of images to their stored regions (I, L, D), for each model of a pipeline."""
+
+
+class RateColumn(ProgressColumn):
+    """Photographs per second, over the last half minute."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:.1f}/s", style="progress.data.speed")
+
+
+def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) -> str:
+    """Return 16 hexadecimal digits that change with the weights of the models and with each setting of a command that
+    captions depend on."""
+    models = [model for captioner in captioners for model in captioner.models]
+    states = [state_hash(model.module.state_dict()) for model in models]
+    states += [state_hash(model.calibration.state_dict()) for model in models if model.calibration]
+    settings = [to_plain(config[name]) for name in ("decoding", "attention")] + [config.seed]
+    sizes = [len(captioner.models) for captioner in captioners]
+    return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]
+
+
 def caption_all(
-    captioners: Sequence[CaptioningPipeline], places: Sequence[str], faults: list[str]
+    captioners: Sequence[CaptioningPipeline],
+    places: Sequence[str],
+    faults: list[str],
+    stored: Sequence[StoredRegions | None] | None = None,
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Caption files and URLs with each pipeline. Yield the position of a place, and its captions by every pipeline.
 
     Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
     not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `faults`.
+
+    Args:
+        stored: for each pipeline the regions of these photographs, if it does not read photographs.
     """
     console = Console(stderr=True)
     silent = not console.is_terminal or len(places) < 2
+    columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
     most = TOGETHER if all(captioner.is_deterministic for captioner in captioners) else 1
-    with Progress(console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()
+    ) as progress:
         task = progress.add_task("captioning", total=len(places))
         for batch in _open_batches(places, most, faults):
             photographs = list(batch.values())
-            outputs = zip(*(captioner(photographs) for captioner in captioners), strict=True)
+            written = []
+            for captioner, regions in zip(captioners, stored or [None] * len(captioners), strict=True):
+                if regions is None:
+                    written.append(captioner(photographs))
+                else:
+                    pictures = [(name_of(photograph), photograph) for photograph in photographs]
+                    written.append(list(captioner.caption_stored(pictures, regions(list(batch)))))
+            outputs = zip(*written, strict=True)
             for number, of_each in zip(batch, outputs, strict=True):
                 progress.update(task, completed=number + 1)
                 yield number, list(of_each)
@@ -304,6 +369,24 @@ def _fetch_image(url: str) -> Image.Image:
     from showattendtell.data.urls import fetch_image  # imports requests, which a photograph on disk does not need
 
     return fetch_image(url)
+
+
+def stored_regions(
+    captioner: CaptioningPipeline, dataset: Dataset, config: Config, examples: Sequence[Example]
+) -> StoredRegions | None:
+    """Return the regions of examples of a data set; None for a pipeline that reads photographs.
+
+    Args:
+        config: of a command.
+    """
+    if all(model.module.encoder.reads_pixels for model in captioner.models):
+        return None
+    sources = []
+    for model in captioner.models:
+        settings = reading_settings(model.config, dataset=config.dataset)
+        source, _ = find_source(settings, dataset, model.module.encoder, config.split)
+        sources.append(source(examples))
+    return lambda positions: [source(positions) for source in sources]
 
 
 def _open_batches(places: Sequence[str], most: int, faults: list[str]) -> Iterator[dict[int, Image.Image]]:

@@ -20,7 +20,7 @@ from showattendtell.metrics.attention import (
     attention_figures,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
-from showattendtell.types import Box, Caption, CaptionerOutput, Example
+from showattendtell.types import Box, Caption, CaptionerOutput, Example, RegionBoxes
 
 IMAGES_AT_A_TIME = 50
 CAPTIONS_AT_A_TIME = 64
@@ -119,20 +119,18 @@ def maps_at_nouns(
     captions = CaptionDataset(examples, module.vocabulary, images)
     phrases = [caption.phrases for example in examples for caption in example.captions]
     selected, before = shard([number for number, nouns in enumerate(phrases) if nouns]), module.vocabulary.offset
-    for together, trace in _trace(module, captions, selected, "looking", silent):
-        for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
+    for together, trace, regions in _trace(module, captions, selected, "looking", silent):
+        for number, alpha, of_image in zip(together, trace.weights.cpu().numpy(), regions, strict=True):
             seen = module.encoder.preprocessing.frame(examples[captions.image_index[number]].path).seen
+            maps, place = module.encoder.arrange(alpha, of_image, seen)
             for phrase in phrases[number]:
-                yield GroundedWord(
-                    alpha[phrase.noun + before].reshape(module.encoder.grid), seen, phrase.boxes, phrase.kind
-                )
+                yield GroundedWord(maps[phrase.noun + before], place, phrase.boxes, phrase.kind)
 
 
 def maps_of_captions(
     module: ImageCaptioner, images: ImageSource, examples: Sequence[Example], written: Sequence[Sequence[str]]
-) -> Iterator[tuple[np.ndarray, Box]]:
-    """Yield for each image the attention maps (T, rows, columns) at the T words of a caption, and the part of the image
-    that they cover.
+) -> Iterator[tuple[np.ndarray, Box | RegionBoxes]]:
+    """Yield for each image the attention maps at the T words of a caption, and their place (see `Encoder.arrange`).
 
     Args:
         written: a caption in words for each example.
@@ -140,10 +138,10 @@ def maps_of_captions(
     captions = (Caption(tuple(words), language=module.language or "") for words in written)
     own = [each._replace(captions=(caption,)) for each, caption in zip(examples, captions, strict=True)]
     dataset, first = CaptionDataset(own, module.vocabulary, images), module.vocabulary.offset
-    for together, trace in _trace(module, dataset, list(range(len(dataset))), "grounding"):
-        for number, alpha in zip(together, trace.weights.cpu().numpy(), strict=True):
+    for together, trace, regions in _trace(module, dataset, list(range(len(dataset))), "grounding"):
+        for number, alpha, of_image in zip(together, trace.weights.cpu().numpy(), regions, strict=True):
             seen = module.encoder.preprocessing.frame(examples[number].path).seen
-            yield alpha[first : first + len(written[number])].reshape(-1, *module.encoder.grid), seen
+            yield module.encoder.arrange(alpha[first : first + len(written[number])], of_image, seen)
 
 
 def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence[Example]) -> dict[str, RunningMean]:
@@ -151,7 +149,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
     from showattendtell.metrics import Means  # torchmetrics takes seconds to import
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
-    for together, trace in _trace(module, captions, shard(list(range(len(captions)))), "watching"):
+    for together, trace, _ in _trace(module, captions, shard(list(range(len(captions)))), "watching"):
         means.update(attention_figures(trace, captions.tokens.pad(together).to(module.device)))
     return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
 
@@ -168,7 +166,7 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
     said = []  # pairs of a relation word in a reference caption and the predicted one
-    for together, trace in _trace(module, captions, selected, "relating"):
+    for together, trace, _ in _trace(module, captions, selected, "relating"):
         for number, logits in zip(together, trace.at_steps(trace.logits), strict=True):  # (T, V)
             pairs = zip(captions.tokens[number], logits[:, known].argmax(dim=1).tolist(), strict=False)
             said += [(words[token], words[known[choice]]) for token, choice in pairs if token in known]
@@ -180,12 +178,14 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
 @torch.no_grad()
 def _trace(
     module: ImageCaptioner, captions: CaptionDataset, numbers: Sequence[int], doing: str, silent: bool = False
-) -> Iterator[tuple[list[int], CaptionerOutput]]:
-    """Yield batches: the indices of captions, and the output of the model for them with teacher forcing."""
+) -> Iterator[tuple[list[int], CaptionerOutput, list[Tensor]]]:
+    """Yield batches: the indices of captions, the output of the model for them with teacher forcing, and the input
+    that each was written for: stored regions or pixels."""
     console = Console(stderr=True)
     silent = silent or not console.is_terminal or rank() > 0
     starts = range(0, len(numbers), CAPTIONS_AT_A_TIME)
     for start in track(starts, doing, console=console, transient=True, disable=silent):
         together = list(numbers[start : start + CAPTIONS_AT_A_TIME])
         images, image_index, tokens, *_ = captions[together]
-        yield together, module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
+        trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
+        yield together, trace, [images[image] for image in image_index.tolist()]

@@ -107,8 +107,8 @@ class SoftLoss(nn.Module):
         trace = captioner(regions, image_index, tokens, read)
         maps = self.target_maps(targets, tokens)
         learned, nll = cost_of_captions(trace, tokens, self.label_smoothing)
-        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
-        penalty = self.over_batch(penalties, regions.shape[1], share.whole)
+        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD, trace.present)
+        penalty = self.over_batch(penalties, trace.num_regions, share.whole)
         terms = {"likelihood": learned.mean(), "attention": self.attention_weight * penalty}
         output = LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, trace)
         return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
@@ -141,9 +141,14 @@ class SoftLoss(nn.Module):
         """The current probability that an input word is sampled from the model; 0 outside training."""
         return self.scheduled_sampling * self.progress if self.training else 0.0
 
-    def over_batch(self, penalties: Tensor, num_regions: int, num_captions: int) -> Tensor:
-        """Reduce the doubly stochastic penalties (B,) to that of a batch of `num_captions`, before its weight."""
-        return penalties.mean() * (1 if self.penalty_mean == "captions" else num_captions / num_regions)
+    def over_batch(self, penalties: Tensor, num_regions: Tensor | int, num_captions: int) -> Tensor:
+        """Reduce the doubly stochastic penalties (B,) to that of a batch of `num_captions`, before its weight; for
+        `num_regions` see `CaptionerOutput`."""
+        if self.penalty_mean == "captions":
+            return penalties.mean()
+        if isinstance(num_regions, Tensor):
+            return num_captions * (penalties / num_regions).mean()
+        return penalties.mean() * (num_captions / num_regions)
 
 
 def negative_log_likelihood(trace: CaptionerOutput, tokens: Tensor) -> Tensor:
@@ -158,16 +163,18 @@ def cost_of_captions(trace: CaptionerOutput, tokens: Tensor, label_smoothing: fl
     return CrossEntropy(*(trace.at_steps(part.masked_fill(targets == PAD, 0.0)).sum(dim=1) for part in words))
 
 
-def doubly_stochastic_penalty(weights: Tensor, mask: Tensor) -> Tensor:
+def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, present: Tensor | None = None) -> Tensor:
     """Return sum_i (1 - sum_t alpha_ti)^2 of each caption (B,), which is small if the weights of each region
     sum to about 1 over the caption (Xu et al. 2015, Sec. 4.2.1).
 
     Args:
         weights: alpha, (B, T, L).
         mask: (B, T) true where a step counts.
+        present: (B, L) false for padding, which does not count.
     """
     totals = (weights * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
-    return (1 - totals).square().sum(dim=1)
+    squares = (1 - totals).square()
+    return (squares if present is None else squares * present).sum(dim=1)
 
 
 def attention_cross_entropy(weights: Tensor, maps: Tensor) -> Tensor:

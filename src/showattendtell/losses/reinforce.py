@@ -130,7 +130,8 @@ class HardLoss(BaselineLoss):
         mask = tokens != PAD
         path, entropy = _of_captions(trace, mask)
         supervision = None if maps is None else attention_cross_entropy(trace.weights, maps)
-        penalty = self.over_batch(doubly_stochastic_penalty(trace.weights, mask), regions.shape[1], num_samples)
+        penalties = doubly_stochastic_penalty(trace.weights, mask, trace.present)
+        penalty = self.over_batch(penalties, trace.num_regions, num_samples)
         if attention.estimator == "gumbel_st":
             return self._loss(trace, cost, penalty, entropy.mean(), supervision=supervision)
         released = attention.estimator == "reinforce_arctic"
@@ -170,7 +171,8 @@ class HardLoss(BaselineLoss):
         initial = captioner.init_state(regions)
         mask, read = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
         with torch.no_grad():
-            before = captioner(regions, image_index, tokens, read, initial=initial).sample
+            first = captioner(regions, image_index, tokens, read, initial=initial)
+        before = first.sample
         assert before is not None
         num_regions = regions.shape[1]
         step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,), never padding
@@ -187,13 +189,13 @@ class HardLoss(BaselineLoss):
         learned, nll = cost_of_captions(trace, tokens[rows], self.label_smoothing)
         weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_ti, (B, L)
         _, entropy = _of_captions(trace, mask[rows])
-        penalties = doubly_stochastic_penalty(trace.weights, mask[rows])
+        penalties = doubly_stochastic_penalty(trace.weights, mask[rows], trace.present)
 
         def expected(values: Tensor) -> Tensor:
             return (weights.detach() * values.view_as(weights)).sum(dim=1)
 
         reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
-        penalty = self.over_batch(expected(penalties), num_regions, num_captions)
+        penalty = self.over_batch(expected(penalties), first.num_regions, num_captions)
         cost = CrossEntropy(expected(learned), expected(nll))
         supervision = None if maps is None else expected(attention_cross_entropy(trace.weights, maps[rows]))
         return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean(), supervision=supervision)

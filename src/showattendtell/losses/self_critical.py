@@ -2,6 +2,8 @@
 2017, "Self-critical Sequence Training for Image Captioning")."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -31,6 +33,9 @@ class Reward(NamedTuple):
 
     cider: the weight of CIDEr-D (0 to 10); document frequencies are those of the training captions.
     bleu4: the weight of BLEU-4 (0 to 1).
+    length: subtracted for each word by which the caption is shorter or longer than the mean of its references, against
+        rewards that favour short captions.
+    repetition: subtracted from a caption of repeated pairs of words, in proportion to their share.
     likelihood: the weight of the usual loss on the reference captions, with all its terms; 0 leaves it out.
     samples: N, the number of captions sampled per image of a batch.
     baseline: subtracted from a caption's reward: the mean reward of the image's other samples (others), or the reward
@@ -40,6 +45,8 @@ class Reward(NamedTuple):
 
     cider: NonNegativeFloat = 0.0
     bleu4: NonNegativeFloat = 0.0
+    length: NonNegativeFloat = 0.0
+    repetition: NonNegativeFloat = 0.0
     likelihood: NonNegativeFloat = 0.0
     samples: PositiveInt = 5
     baseline: Literal["others", "greedy"] = "others"
@@ -105,7 +112,12 @@ class SelfCriticalLoss(nn.Module):
         return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
 
     def judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
-        """Return the `reward` of captions and its unweighted terms `cider` and `bleu4`, (I, N) each.
+        """Return the `reward` of captions and its unweighted terms, (I, N) each:
+
+            reward = w_cider cider + w_bleu4 bleu4 - w_length length - w_repetition repetition
+
+        where `length` is the distance to the mean length of the references in words, and `repetition` the share of
+        repeated pairs of words.
 
         Args:
             captions: the tokens of I * N captions, N consecutive ones per image.
@@ -116,12 +128,26 @@ class SelfCriticalLoss(nn.Module):
             image: [count_ngrams((*words, *self._end)) for words in self._references[image]] for image in set(images)
         }
         weighted = {image: list(map(self._cider.weigh, own)) for image, own in counts.items()}
+        lengths = {image: mean(map(len, self._references[image])) for image in counts}
         scores = []
         for tokens, image in zip(captions, images, strict=True):
             own = count_ngrams([self.vocabulary.words[token] for token in tokens])
-            scores.append((self._cider.score(self._cider.weigh(own), weighted[image]), bleu4(own, counts[image])))
-        cider, bleu = torch.tensor(scores).view(len(positions), -1, 2).unbind(dim=2)
-        return {"reward": self.reward.cider * cider + self.reward.bleu4 * bleu, "cider": cider, "bleu4": bleu}
+            scores.append(
+                (
+                    self._cider.score(self._cider.weigh(own), weighted[image]),
+                    bleu4(own, counts[image]),
+                    abs(len(tokens) - tokens.count(EOS) - lengths[image]),
+                    repeated_pairs(tokens),
+                )
+            )
+        cider, bleu, length, repetition = torch.tensor(scores).view(len(positions), -1, 4).unbind(dim=2)
+        reward = self.reward.cider * cider + self.reward.bleu4 * bleu
+        reward = reward - self.reward.length * length - self.reward.repetition * repetition
+        terms = {"cider": cider, "bleu4": bleu, "length": length, "repetition": repetition}
+        weighed = {
+            name: term for name, term in terms.items() if name in ("cider", "bleu4") or getattr(self.reward, name)
+        }
+        return {"reward": reward, **weighed}
 
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""
@@ -140,6 +166,12 @@ class SelfCriticalLoss(nn.Module):
         each = torch.tensor(endings).T.reshape(3, len(shares), -1)
         parts = {**values, **dict(zip(EndingRates._fields, each, strict=True))}
         return {name: shares.cpu() @ part.mean(dim=1) for name, part in parts.items()}
+
+
+def repeated_pairs(tokens: Sequence[int]) -> float:
+    """Return the share of the pairs of consecutive tokens that have occurred before in the caption, 0 to 1."""
+    pairs = list(pairwise(tokens))
+    return 1 - len(set(pairs)) / len(pairs) if pairs else 0.0
 
 
 def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: Tensor | None = None) -> Tensor:

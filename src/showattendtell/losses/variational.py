@@ -114,8 +114,8 @@ class VariationalLoss(BaselineLoss):
             if attention.estimator != "gumbel":
                 reinforce, figures = self._reinforce(-nll, log_prob, means, share, attention.estimator == "rloo")
             learned, nll = learned.mean(dim=0), nll.mean(dim=0)
-        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
-        penalty = self.over_batch(penalties, regions.shape[1], share.whole)
+        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD, trace.present)
+        penalty = self.over_batch(penalties, trace.num_regions, share.whole)
         terms = {
             "likelihood": means.of_captions(learned),
             "kl": self.kl_weight * means.of_captions(kl),

@@ -1,6 +1,8 @@
 """Attention metrics: maps against the ground-truth boxes of objects, accuracy of spatial relations, statistics of maps.
 
-A map has `rows` x `columns` weights, whose sum is 1. Baselines have the same size.
+A map has `rows` x `columns` weights, whose sum is 1, or a weight for each region, where regions are boxes and no grid.
+The cells of a grid are boxes too: both kinds of maps have the same scores where their regions are the same. Baselines
+have the same size.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 
 from showattendtell.data.tokenizers import WORD_CLASSES, word_class
 from showattendtell.data.vocabulary import PAD, Vocabulary
-from showattendtell.types import Box, CaptionerOutput
+from showattendtell.types import Box, CaptionerOutput, RegionBoxes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,14 +24,14 @@ if TYPE_CHECKING:
 class GroundedWord(NamedTuple):
     """Attention map at a word that names an object, and the object's position.
 
-    weights  (rows, columns) alpha on the grid
-    seen     the part of the image that the grid covers
+    weights  (rows, columns) alpha on the grid, or (L,) of regions that are boxes
+    seen     the part of the image that the grid covers, or the boxes of the regions
     boxes    the object's boxes; like `seen` in fractions of the image's width and height
     kind     the type of object
     """
 
     weights: np.ndarray
-    seen: Box
+    seen: Box | RegionBoxes
     boxes: tuple[Box, ...]
     kind: str = ""
 
@@ -37,8 +39,9 @@ class GroundedWord(NamedTuple):
 class AttentionHit(NamedTuple):
     """Scores of one map for one object, or their average.
 
-    hit          fraction of the map's peaks whose cell centre lies in a box (pointing game, Zhang et al. 2016)
-    correctness  fraction of the map's weight inside the boxes (attention correctness, Liu et al. 2017)
+    hit          fraction of the map's peaks whose region's centre lies in a box (pointing game, Zhang et al. 2016)
+    correctness  fraction of the map's weight inside the boxes (attention correctness, Liu et al. 2017). The weight of a
+                 region is spread evenly over its area
     """
 
     hit: float
@@ -94,8 +97,7 @@ def score_attention(words: Sequence[WordHits]) -> AttentionScores:
 
 
 def compare_maps(word: GroundedWord) -> WordHits:
-    """Score the attention map at a word, and the two baselines on the same grid."""
-    rows, columns = word.weights.shape
+    """Score the attention map at a word, and the two baselines on the same regions."""
     inside, covered = centres_inside(word), coverage(word)
 
     def score(weights: np.ndarray) -> AttentionHit:
@@ -103,8 +105,17 @@ def compare_maps(word: GroundedWord) -> WordHits:
         # expectation of a random choice among them: a uniform map hits as often as its cells lie in the boxes.
         return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
 
-    uniform = np.full((rows, columns), 1 / (rows * columns))
-    return WordHits(word.kind, score(word.weights), score(uniform), score(centre_prior(rows, columns)))
+    uniform = np.full(word.weights.shape, 1 / word.weights.size)
+    if isinstance(word.seen, RegionBoxes):
+        centre = centre_prior_of(word.seen)
+    else:
+        rows, columns = word.weights.shape
+        centre = centre_prior(rows, columns)
+    return WordHits(word.kind, score(word.weights), score(uniform), score(centre))
+
+
+SPREAD = 0.25
+"""Standard deviation of the centre prior, in sides of the visible part."""
 
 
 def centre_prior(rows: int, columns: int) -> np.ndarray:
@@ -112,26 +123,42 @@ def centre_prior(rows: int, columns: int) -> np.ndarray:
 
     It is exactly symmetric, so the central cells of an even grid tie.
     """
-    spread = 0.25  # standard deviation, in sides of the visible part
     # cell k of n has its centre at (k + 1/2) / n, which is (2k + 1 - n) / 2n from the middle
-    down, across = (np.exp(-(((2 * np.arange(n) + 1 - n) / (2 * n * spread)) ** 2) / 2) for n in (rows, columns))
+    down, across = (np.exp(-(((2 * np.arange(n) + 1 - n) / (2 * n * SPREAD)) ** 2) / 2) for n in (rows, columns))
     weights = np.outer(down, across)
     return weights / weights.sum()
 
 
+def centre_prior_of(regions: RegionBoxes) -> np.ndarray:
+    """Return a Gaussian of the regions' centres (L,) around the centre of the image, with sum 1."""
+    weights = np.exp(-(((centres(regions) - 0.5) / SPREAD) ** 2).sum(axis=1) / 2)
+    return weights / weights.sum()
+
+
+def centres(regions: RegionBoxes) -> np.ndarray:
+    """Return the centres (L, 2) of regions, x and y in fractions of the image."""
+    return np.array(regions.boxes).reshape(-1, 2, 2).mean(axis=1)
+
+
 def centres_inside(word: GroundedWord) -> np.ndarray:
-    """Return a mask (rows, columns): whether the centre of each cell lies in one of the boxes."""
-    rows, columns = word.weights.shape
-    y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
-    boxes = _on_grid(word).tolist()
+    """Return a mask (rows, columns) or (L,): whether the centre of each region lies in one of the boxes."""
+    if isinstance(word.seen, RegionBoxes):
+        (x, y), boxes = centres(word.seen).T, [tuple(box) for box in word.boxes]
+    else:
+        rows, columns = word.weights.shape
+        y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
+        boxes = _on_grid(word, word.seen).tolist()
     return np.any(
         [(left <= x) & (x <= right) & (top <= y) & (y <= bottom) for left, top, right, bottom in boxes], axis=0
     )
 
 
 def coverage(word: GroundedWord) -> np.ndarray:
-    """Return the exact fraction (rows, columns) of each cell's area that the union of the boxes covers."""
-    return covered_areas(_on_grid(word)[np.newaxis], *word.weights.shape)[0]
+    """Return the exact fraction (rows, columns) or (L,) of each region's area that the union of the boxes covers."""
+    if isinstance(word.seen, RegionBoxes):  # each region is a grid of one cell
+        boxes = np.stack([boxes_on_grid(_as_array(word.boxes), region, 1, 1) for region in word.seen.boxes])
+        return covered_areas(boxes, 1, 1).reshape(-1)
+    return covered_areas(_on_grid(word, word.seen)[np.newaxis], *word.weights.shape)[0]
 
 
 def covered_areas(boxes: np.ndarray, rows: int, columns: int) -> np.ndarray:
@@ -176,9 +203,13 @@ def boxes_on_grid(boxes: np.ndarray, seen: Box, rows: int, columns: int) -> np.n
     return (boxes - corner) / size
 
 
-def _on_grid(word: GroundedWord) -> np.ndarray:
+def _on_grid(word: GroundedWord, seen: Box) -> np.ndarray:
     """Return the boxes (M, 4) in cells from the grid's corner."""
-    return boxes_on_grid(np.array(word.boxes, dtype=np.float64).reshape(-1, 4), word.seen, *word.weights.shape)
+    return boxes_on_grid(_as_array(word.boxes), seen, *word.weights.shape)
+
+
+def _as_array(boxes: Sequence[Box]) -> np.ndarray:
+    return np.array(boxes, dtype=np.float64).reshape(-1, 4)
 
 
 RELATIONS = ("left", "right", "above", "below", "near", "behind", "under", "between")
@@ -231,7 +262,7 @@ def attention_figures(trace: CaptionerOutput, tokens: Tensor) -> dict[str, Runni
     entropy = (entropies(trace) * mask).sum() / words
     steps = (trace.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
     looked = (trace.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
-    most = mask.sum(dim=1).clamp(max=trace.weights.shape[2])
+    most = mask.sum(dim=1).clamp(max=trace.num_regions)
     return {
         "entropy": RunningMean(entropy, words),
         "movement": RunningMean(steps / max(1, words - captions), words - captions),

@@ -26,15 +26,28 @@ class AttentionCache(NamedTuple):
     regions          (R, L, D)
     keys             (R, ...) the part of the score that depends on the image alone
     use_expectation  (R,) true if hard attention uses the expectation for the whole caption; None: for no image
+    present          (R, L) false for padding, which has no weight; None: images have equally many regions
     """
 
     regions: Tensor
     keys: Any
     use_expectation: Tensor | None = None
+    present: Tensor | None = None
 
     def select(self, rows: Tensor) -> "AttentionCache":
-        use_expectation = None if self.use_expectation is None else self.use_expectation[rows]
-        return AttentionCache(self.regions[rows], self.keys[rows], use_expectation)
+        use_expectation, present = (None if one is None else one[rows] for one in (self.use_expectation, self.present))
+        return AttentionCache(self.regions[rows], self.keys[rows], use_expectation, present)
+
+
+PADDING = -1e30
+"""Score of padding. Its weight exp(PADDING - max e) is exactly 0, and its log is finite: 0 log 0 is then 0."""
+
+
+def mask_padding(scores: Tensor, present: Tensor | None) -> Tensor:
+    """Return scores (..., L) with those of padding replaced by `PADDING`, from a mask that broadcasts to them."""
+    if present is None:
+        return scores
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~present, PADDING)
 
 
 class AttentionOutput(NamedTuple):
@@ -143,7 +156,8 @@ class ScoredAttention(StepAttention):
 
     def scores(self, memory: AttentionCache, hidden: Tensor) -> Tensor:
         """Return the scores e (R, K, H, L) of the states (B, n)."""
-        return self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
+        scores = self.score(memory.keys, hidden.unflatten(0, (len(memory.regions), -1)))
+        return mask_padding(scores, None if memory.present is None else memory.present[:, None, None])
 
     def read(self, memory: AttentionCache, maps: Tensor) -> Tensor:
         """Return the context vectors (B, D), before the gate, of the attention maps (R, K, H, L)."""
@@ -229,9 +243,11 @@ class MeanAttention(StepAttention):
         return AttentionCache(regions, regions.mean(dim=1))
 
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
-        captions = len(state.hidden)
-        context = memory.keys.repeat_interleave(captions // len(memory.keys), dim=0)
-        num_regions = memory.regions.shape[1]
-        return AttentionOutput(
-            context, context.new_full((captions, num_regions), 1 / num_regions), context.new_ones(captions)
-        )
+        each = len(state.hidden) // len(memory.keys)
+        context, num_regions = memory.keys, memory.regions.shape[1]
+        weights = context.new_full((len(context), num_regions), 1 / num_regions)
+        if memory.present is not None:  # rows of padding are zeros, which the mean has counted
+            number = memory.present.sum(dim=1, keepdim=True).to(weights.dtype)
+            weights, context = memory.present.to(weights.dtype) / number, context * (num_regions / number)
+        context, weights = (one.repeat_interleave(each, dim=0) for one in (context, weights))
+        return AttentionOutput(context, weights, context.new_ones(len(context)))

@@ -20,22 +20,33 @@ from showattendtell.types import CaptionerOutput, OutputFeatures, SampledLocatio
 class Captioner(nn.Module):
     """Predict words from regions. Independent of pixels, files and training.
 
+    Args:
+        padded: whether rows of zeros in the regions are padding of images with fewer regions. Padding has no weight in
+            any attention, and does not change the initial state.
+
     Raises:
         ValueError: attention and decoder do not fit: the attention depends on the words so far, but the decoder reads
             the image only once; or one of both is that of the transformer, and the other is not.
     """
 
-    def __init__(self, attention: Attention, decoder: Decoder):
+    def __init__(self, attention: Attention, decoder: Decoder, padded: bool = False):
         super().__init__()
         _check_fit(attention, decoder)
         self.attention = attention
         self.decoder = decoder
+        self.padded = padded
         self.posterior = attention.inference_network(decoder) if isinstance(attention, VariationalAttention) else None
 
     def init_state(self, regions: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return the attention cache and the initial states of the images (I, L, D), one row per image."""
+        present = (regions != 0).any(dim=2) if self.padded else None  # before a dropout may set others to 0
         regions = self.decoder.drop_regions(regions)
-        return self._reader.precompute(regions), self.decoder.start(regions)
+        cache = self._reader.precompute(regions)
+        if present is None:
+            return cache, self.decoder.start(regions)
+        # `start` reads the mean over L rows. Padding adds zeros to it, so that the factor makes it that of the others.
+        factor = present.shape[1] / present.sum(dim=1).to(regions.dtype)
+        return cache._replace(present=present), self.decoder.start(regions * factor[:, None, None])
 
     def init_state_of_parts(self, regions: Tensor, parts: Tensor) -> tuple[AttentionCache, DecoderState]:
         """Return `init_state(regions[parts])` in evaluation mode, with each region projected once.
@@ -75,9 +86,11 @@ class Captioner(nn.Module):
         memory, state = initial or self.init_state(regions)
         packing, attention, decoder = Packing.of(tokens), self.attention, self.decoder
         read, sample = shift_right(tokens) if read is None else read, None
+        present = None if memory.present is None else memory.present[image_index]
         if isinstance(decoder, TransformerDecoder):
             assert isinstance(attention, CrossAttention)
-            output = decoder(read, memory.keys[image_index], state.select(image_index), attention.map)
+            keys, first = memory.keys[image_index], state.select(image_index)
+            output = decoder(read, keys, first, attention.map, present=present)
             values, weights = decoder.output_features(packing.pack(output.hidden)), output.weights
             weights = packing.pad(packing.pack(weights))
             gates = packing.pad(weights.new_ones(len(values)))
@@ -94,11 +107,11 @@ class Captioner(nn.Module):
                 inputs = (memory, of_words, embedded, word_gates, steps.before, steps.hidden, steps.context)
                 mixture = attention.mixture(decoder, *inputs, steps.weights, whole)
                 log_q = self._log_q(steps.hidden, tokens.flatten()[packing.places], memory.regions, mixture)
-                return CaptionerOutput(mixture, packing.places, weights, gates, log_q=log_q)
+                return CaptionerOutput(mixture, packing.places, weights, gates, log_q=log_q, present=present)
             values = decoder.output_features(embedded, steps.hidden, steps.context)
             sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
         features = OutputFeatures(values, decoder.word_scores.weight, decoder.word_scores.bias)
-        return CaptionerOutput(features, packing.places, weights, gates, sample)
+        return CaptionerOutput(features, packing.places, weights, gates, sample, present=present)
 
     def _log_q(self, hidden: Tensor, words: Tensor, regions: Tensor, mixture: MixtureFeatures) -> Tensor | None:
         """Return log q (N, L) of the inference network, if there is one, for the words (N,) after the states (N, n)."""

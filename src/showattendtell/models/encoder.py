@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
@@ -17,6 +18,7 @@ from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.runtime.vision import VGG, checkpoint_seq, timm
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt
+from showattendtell.types import Box, RegionBoxes
 
 
 class Encoder(nn.Module):
@@ -51,6 +53,12 @@ class Encoder(nn.Module):
     """
 
     network: Any
+
+    padded = False
+    """Whether images have different numbers of regions, and rows of zeros are padding."""
+
+    reads_pixels = True
+    """Whether the regions are computed from photographs."""
 
     def __init__(
         self,
@@ -110,6 +118,7 @@ class Encoder(nn.Module):
         self.requires_grad_(trainable)
         self.eval()
         self.grid, self.dim = self._measure()
+        self.feature_dim = self.dim
         if frozen_stride is not None:
             self._freeze(frozen_stride)
 
@@ -213,6 +222,27 @@ class Encoder(nn.Module):
         # (y, x) of each region, row by row, flipped to (x, y)
         places = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
         return torch.cat([regions, places.expand(len(regions), -1, -1)], dim=2)
+
+    def check_reads_pixels(self) -> None:
+        """Raise `UserError` if the regions of a new photograph cannot be computed."""
+
+    def boxes_of(self, regions: Tensor) -> RegionBoxes | None:
+        """Return the boxes of an image's regions (L, D), which `locate` has not changed; None for the regions of a
+        grid."""
+        return None
+
+    def arrange(self, maps: np.ndarray, regions: Tensor, seen: Box) -> tuple[np.ndarray, Box | RegionBoxes]:
+        """Arrange attention maps (T, L) of an image in space.
+
+        Args:
+            regions: of the image (L, D), which `locate` has not changed.
+            seen: the part of the image that the encoder sees.
+
+        Returns:
+            The maps (T, rows, columns) and `seen`, for regions of a grid. Otherwise the maps (T, L) of the L regions
+            that are no padding, and their boxes.
+        """
+        return maps.reshape(len(maps), *self.grid), seen
 
     def train(self, mode: bool = True) -> "Encoder":
         """Stay in evaluation mode: normalisation layers keep their pretrained statistics, also when fine-tuned."""

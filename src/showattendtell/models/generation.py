@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.models.attention import AttentionCache, CaptionGrid, SoftAttention, StepAttention
+from showattendtell.models.attention import AttentionCache, CaptionGrid, SoftAttention, StepAttention, mask_padding
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.kernels import to_multiply, without_autocast
@@ -232,13 +232,14 @@ class SoftIncrementalDecoder(IncrementalDecoder):
         self._matrices = matrices
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
-        (regions, keys, _), matrices, decoder = self.memory, self._matrices, self.decoder
+        (regions, keys, _, present), matrices, decoder = self.memory, self._matrices, self.decoder
+        present = None if present is None else present[images]
         groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
         with without_autocast(tokens.device):
             # of the P stems: alpha, z, and the terms of h and z in the gates and in the deep output
             from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
             gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
-            weights = RegionPairs(groups, keys, matrices.score).scores(query).softmax(dim=1)
+            weights = mask_padding(RegionPairs(groups, keys, matrices.score).scores(query), present).softmax(dim=1)
             context, gate = weighted_sum(groups, regions, weights), weights.new_ones(len(weights))
             if beta.shape[1]:
                 context *= beta.sigmoid_()
@@ -274,7 +275,7 @@ class TransformerIncrementalDecoder(IncrementalDecoder):
         # its attention reads the last word, so that captions of one stem share nothing
         grid = self.grid(images[stems])
         inputs = (tokens.unsqueeze(1), self.memory.keys, state.select(stems))
-        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid)
+        hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.memory.present)
         weights = weights.squeeze(1)
         scores = self.score(self.decoder.output_features(hidden.squeeze(1)))
         return StepOutput(*scores, state, weights, weights.new_ones(len(weights)))

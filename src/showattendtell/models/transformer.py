@@ -119,6 +119,7 @@ class TransformerLayer(nn.Module):
         angles: Tensor | None,
         regions: Tensor,
         grid: CaptionGrid | None,
+        present: Tensor | None,
         with_weights: tuple[bool, bool],
     ) -> LayerOutput:
         """Compute the layer for T words of each caption.
@@ -130,6 +131,7 @@ class TransformerLayer(nn.Module):
             angles: of the words' rotary positions, (B or 1, 1, T, d / 2); None without.
             regions: from `precompute`, with a row per caption; with `grid`, per image.
             grid: the captions of each image; needs T = 1.
+            present: false for padding among the regions, (R, L); None without.
             with_weights: whether the weights of self-attention and of cross-attention are needed.
         """
         queries, keys, values = self.split(self.self_inputs(self.self_norm(x))).unbind(dim=1)
@@ -142,8 +144,9 @@ class TransformerLayer(nn.Module):
         queries = self.cross_query(self.cross_norm(x))
         if grid is not None:  # (B, 1, n) to (R, K, n)
             queries = queries[grid.rows].view(len(regions), -1, queries.shape[2])
+        of_regions = None if present is None else present[:, None, None]
         attended, cross_weights = attend(
-            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], with_weights=with_weights[1]
+            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], of_regions, with_weights[1]
         )
         attended = _merge(attended)
         if grid is not None:
@@ -259,7 +262,13 @@ class TransformerDecoder(Decoder):
         return AttentionCache(regions[parts], keys[:, :, :, parts].movedim(3, 0))
 
     def forward(
-        self, tokens: Tensor, regions: Tensor, state: DecoderState, map: Map, grid: CaptionGrid | None = None
+        self,
+        tokens: Tensor,
+        regions: Tensor,
+        state: DecoderState,
+        map: Map,
+        grid: CaptionGrid | None = None,
+        present: Tensor | None = None,
     ) -> TransformerOutput:
         """Read T more words of each caption.
 
@@ -269,6 +278,7 @@ class TransformerDecoder(Decoder):
             state: after the t words before.
             map: see `CrossAttention`.
             grid: the captions of each image; needs T = 1.
+            present: false for padding among the regions, (R, L) with the rows of `regions`; None without.
         """
         before, words = state.hidden.shape[-2], tokens.shape[1]
         places = torch.arange(before, before + words, device=tokens.device)
@@ -280,7 +290,7 @@ class TransformerDecoder(Decoder):
         def extend(number: int, new: Tensor) -> Tensor:
             return torch.cat([state.hidden[:, number], new], dim=-2)
 
-        return self._run(tokens, places.unsqueeze(0), mask, extend, regions, state.cell, map, grid)
+        return self._run(tokens, places.unsqueeze(0), mask, extend, regions, state.cell, map, grid, present)
 
     def step_in_buffer(self, tokens: Tensor, regions: Tensor, state: DecoderState, map: Map) -> TransformerOutput:
         """Read one more word of each caption, in tensors of constant size, as exported graphs need them.
@@ -330,6 +340,7 @@ class TransformerDecoder(Decoder):
         rolled_before: Tensor,
         map: Map,
         grid: CaptionGrid | None,
+        present: Tensor | None = None,
     ) -> TransformerOutput:
         """Compute the layers for tokens (B, T) at `places` (B or 1, T) of their captions.
 
@@ -355,7 +366,7 @@ class TransformerDecoder(Decoder):
             with_weights = (is_rollout and number > 0, is_rollout or number + 1 == shown)
             past_of_layer = partial(extend, number)
             x, past, self_weights, cross_weights = layer(
-                x, past_of_layer, mask, angles, regions[:, number], grid, with_weights
+                x, past_of_layer, mask, angles, regions[:, number], grid, present, with_weights
             )
             pasts.append(past)
             if is_rollout:

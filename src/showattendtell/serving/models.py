@@ -100,6 +100,8 @@ class ModelRegistry:
     """The served models by name; the first one is the default."""
 
     def __init__(self, captioners: Sequence[CaptioningPipeline]):
+        for captioner in captioners:
+            captioner.check_reads_pixels()
         names = names_of([captioner.name for captioner in captioners])
         self.by_name = {name: RegisteredModel(name, one) for name, one in zip(names, captioners, strict=True)}
         self.names = list(self.by_name)

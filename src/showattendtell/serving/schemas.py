@@ -149,6 +149,7 @@ class ModelResponse(BaseModel):
 
     @classmethod
     def of(cls, model: str, output: ImageCaptions) -> "ModelResponse":
+        assert isinstance(output.seen, Box)  # models without a grid are not served
         seen = SeenResponse(**{edge: round(place, DIGITS) for edge, place in output.seen._asdict().items()})
         captions = [CaptionResponse.of(caption, output.seen) for caption in output.captions]
         return cls(model=model, seen=seen, captions=captions)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, WeightAveraging
 from rich import get_console
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from showattendtell.config.command_line import with_defaults
 from showattendtell.config.sweeper import is_trial
@@ -30,6 +31,7 @@ from showattendtell.metrics.attention import STILL, entropies
 from showattendtell.runtime.distributed import any_rank, rank
 from showattendtell.runtime.files import BEST, write_times
 from showattendtell.runtime.random_states import random_states, set_random_states
+from showattendtell.settings import Fraction
 from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.lightning_internals import logged_step
 from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, figures_in
@@ -68,6 +70,22 @@ class TrainingFigures(Callback):
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if isinstance(module, CaptioningModule):
             module.log_training()
+
+
+class ExponentialMovingAverage(WeightAveraging):
+    """Averages the weights over the steps of training; validation and checkpoints use the averaged weights.
+
+        theta' <- decay theta' + (1 - decay) theta
+
+    Unlike Lightning's `EMAWeightAveraging`, it changes no weight that training does not change: the average is computed
+    as theta' + (1 - decay) (theta - theta'), without rounding where both are equal.
+
+    Args:
+        decay: of the average at each step.
+    """
+
+    def __init__(self, decay: Fraction = 0.999):
+        super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
 class AttentionEvaluation(Callback):
@@ -320,7 +338,7 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
     """Caption validation images, with the attention map of each word."""
     images = data.val_images.images(indices).to(module.device)
     panels = []
-    for index, (best, *_) in zip(indices, module.generate(images), strict=True):
+    for index, image, (best, *_) in zip(indices, images, module.generate(images), strict=True):
         example, words = data.val_images.examples[index], module.vocabulary.decode(best.tokens)
         references = tuple(caption.written or " ".join(caption.words) for caption in example.captions)
         try:
@@ -328,9 +346,11 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
         except UserError:  # the image file is missing, of which training needs only the grid
             picture = None
         else:
-            maps = best.attention.float().cpu().unflatten(1, module.encoder.grid).numpy()
-            seen = module.encoder.preprocessing.crop_box(*photograph.size)
-            picture = draw_panel(photograph, words, maps, best.gates.float().cpu().numpy(), seen)
+            width, height = photograph.size
+            seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
+            maps, place = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
+            gates = best.gates.float().cpu().numpy()
+            picture = draw_panel(photograph, words, maps, gates, place.scaled(width, height))
         panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
     return panels
 

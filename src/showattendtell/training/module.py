@@ -157,7 +157,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             attention = self._attention
             if not isinstance(attention, Attention):
                 attention = attention(region_dim, decoder.hidden_dim)
-            self.captioner = Captioner(attention, decoder)
+            self.captioner = Captioner(attention, decoder, self.encoder.padded)
         if self.loss is None:
             attention = self.captioner.attention
             self.loss = (
@@ -194,6 +194,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             raise UserError(
                 "loss.supervision_weight supervises attention maps, and that of attention=none is constant; leave it "
                 "out, or choose another attention"
+            )
+        if self.encoder.padded:
+            raise UserError(
+                "loss.supervision_weight compares attention with boxes on a grid, and the regions of this model are "
+                "no grid; leave it out"
             )
         if isinstance(data, CaptionDataModule):
             data.add_targets(self.encoder.grid)
@@ -335,7 +340,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         reading = data.settings() if isinstance(data, ReaderDataModule) else {}
         dataset = getattr(data, "dataset", None) or Dataset("own data", {})
         parts = {
-            "encoder": partial(Encoder, **self.encoder.settings()),
+            "encoder": partial(type(self.encoder), **self.encoder.settings()),
             "attention": self._attention,
             "decoder": self._decoder,
         }
@@ -350,12 +355,14 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
-            settings = {**checkpoint[CARD]["config"]["encoder"], "weights": "random"}
-            settings.pop("_target_")
             if self.vocabulary is None:
                 tokenizer = build(DictConfig(checkpoint[CARD]["config"].get("tokenizer", PLAIN)))
                 self.vocabulary = read_vocabulary(checkpoint[CARD], tokenizer, "the checkpoint")
-            self.encoder = self.encoder or Encoder(**settings)
+            if self.encoder is None:
+                settings = checkpoint[CARD]["config"]["encoder"]
+                self.encoder = build(
+                    DictConfig({**settings, **({"weights": "random"} if "weights" in settings else {})})
+                )
             self._build()
         elif rank() == 0:  # its sums cover all processes
             self._trained.load_means(checkpoint.get(TRAINED, {}))

@@ -1,4 +1,4 @@
-"""Training in stages, each of which begins with the best checkpoint of the previous one."""
+"""Training in stages, each of which begins with the best checkpoint of the previous one or averages several."""
 
 import json
 import os
@@ -6,22 +6,35 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.entry_point import quoted, read_choices, run_folder, search_root
 from showattendtell.config.subprocesses import Subcommands
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import BEST, atomic_write
 from showattendtell.settings import may_differ
 from showattendtell.training.resume import STAGES, checkpoints_in, command_of, discard, is_trained, peek
 
 
-def run_stages(settings: Mapping[str, Any]) -> float:
-    """Train all stages and return the best metric of the last one.
+class Stage(NamedTuple):
+    """A stage: its name, its folder, and its command, `train` or `average`, with the arguments."""
 
-    Each runs as a process `python -m showattendtell.train` in a folder `NUMBER-NAME` of the run; finished ones are
-    skipped, others resume.
+    name: str
+    folder: Path
+    command: str
+    arguments: list[str]
+
+    @property
+    def is_finished(self) -> bool:
+        return is_trained(self.folder) if self.command == "train" else (self.folder / BEST).is_file()
+
+
+def run_stages(settings: Mapping[str, Any]) -> float:
+    """Run all stages and return the best metric of the last one that trains.
+
+    Each runs as a process, such as `python -m showattendtell.train`, in a folder `NUMBER-NAME` of the run. Finished
+    stages are skipped, others resume.
 
     Raises:
         UserError: the command of a stage has a mistake; before the first stage begins.
@@ -31,35 +44,55 @@ def run_stages(settings: Mapping[str, Any]) -> float:
     given = read_choices().arguments
     folder = _find_folder(settings, given)
     stages = list(plan_stages(settings["stages"], folder, given))
-    for name, _, arguments in stages:
+    for stage in stages:
         try:
-            check_command("train", arguments)
+            check_command(stage.command, stage.arguments)
         except UserError as fault:
-            raise UserError(f"stage {name}: {fault}") from None
+            raise UserError(f"stage {stage.name}: {fault}") from None
     with atomic_write(folder / STAGES) as file:
         file.write(json.dumps({"arguments": given}, indent=2).encode())
-    for number, (name, place, arguments) in enumerate(stages, start=1):
-        done = is_trained(place)
-        print(f"stage {number} of {len(stages)}, {name}: {place}{' is finished' * done}", flush=True)
+    for number, stage in enumerate(stages, start=1):
+        done = stage.is_finished
+        print(f"stage {number} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * done}", flush=True)
         if not done:
-            _train_stage(name, place, arguments)
-    best = peek(stages[-1][1]).best
-    return 0.0 if best is None else best
+            _run_stage(stage)
+    trained = [stage.folder for stage in stages if stage.command == "train"]
+    return peek(trained[-1]).best or 0.0
 
 
 def plan_stages(
-    stages: Mapping[str, Sequence[str]], folder: Path, given: Sequence[str]
-) -> Iterator[tuple[str, Path, list[str]]]:
-    """Yield each stage's name, its folder within that of the run, and the arguments of its command: those given for all
-    stages, its own ones, and its initial checkpoint."""
-    begins: list[str] = []
-    for number, (name, own) in enumerate(stages.items(), start=1):
-        if "/" in str(name):
+    stages: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]], folder: Path, given: Sequence[str]
+) -> Iterator[Stage]:
+    """Yield each stage with its folder within that of the run.
+
+    The arguments of a training are those given for all stages, its own ones, and its initial checkpoint. A stage
+    `{average: [NAME, ...]}` averages the best checkpoints of stages before it.
+
+    Raises:
+        UserError: a name has a slash, or `average` names no stage before it.
+    """
+    places: dict[str, Path] = {}
+    for number, (key, own) in enumerate(stages.items(), start=1):
+        name = str(key)
+        if "/" in name:
             raise UserError(f"stages.{name}: the name of a stage is the name of its folder, and has no slash")
         place = folder / f"{number}-{name}"
-        fixed = ["stages=null", f"hydra.run.dir={quoted(str(place))}"]
-        yield str(name), place, [*given, *own, *begins, *fixed]
-        begins = [f"init_from={quoted(str(place / BEST))}"]
+        if isinstance(own, Mapping):
+            yield Stage(name, place, "average", _average_arguments(name, own["average"], places, place))
+        else:
+            begins = [f"init_from={quoted(str(best))}" for best in list(places.values())[-1:]]
+            fixed = ["stages=null", f"hydra.run.dir={quoted(str(place))}"]
+            yield Stage(name, place, "train", [*given, *own, *begins, *fixed])
+        places[name] = place / BEST
+
+
+def _average_arguments(name: str, averaged: Sequence[str], places: Mapping[str, Path], folder: Path) -> list[str]:
+    if unknown := [other for other in averaged if other not in places]:
+        raise UserError(
+            f"stages.{name}.average: there is no stage {unknown[0]} before it{did_you_mean(unknown[0], places)}"
+        )
+    checkpoints = ",".join(quoted(str(places[other])) for other in averaged)
+    return [f"checkpoint=[{checkpoints}]", f"output={quoted(str(folder / BEST))}"]
 
 
 def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
@@ -80,7 +113,7 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
             if _has_command(run, given):
                 same.append(run)
     stages = settings["stages"]
-    unfinished = [run for run in same if not all(is_trained(it) for _, it, _ in plan_stages(stages, run, given))]
+    unfinished = [run for run in same if not all(stage.is_finished for stage in plan_stages(stages, run, given))]
     found = next(iter([*unfinished, *same]), folder)
     if found != folder:
         discard(folder)
@@ -96,16 +129,16 @@ def _has_command(folder: Path, given: Sequence[str]) -> bool:
     return ours == theirs
 
 
-def _train_stage(name: str, folder: Path, arguments: Sequence[str]) -> None:
-    """Train a stage. Exits with the status of a training that a signal stopped."""
-    resuming = ["resume=true"] if checkpoints_in(folder) else []
+def _run_stage(stage: Stage) -> None:
+    """Run a stage. Exits with the status of a training that a signal stopped."""
+    resuming = ["resume=true"] if stage.command == "train" and checkpoints_in(stage.folder) else []
     with Subcommands() as commands:
-        status = commands.status_of("train", *arguments, *resuming)
+        status = commands.status_of(stage.command, *stage.arguments, *resuming)
     if status > 128:  # as in shells: a signal ended the program
         sys.exit(status)
     if status:
         raise UserError(
-            f"stage {name} failed with the error above; when that is fixed, resume=true continues from there"
+            f"stage {stage.name} failed with the error above; when that is fixed, resume=true continues from there"
         )
-    if not (folder / BEST).is_file():
-        raise UserError(f"stage {name} has left no {BEST} for the next; it must validate at least once")
+    if not (stage.folder / BEST).is_file():
+        raise UserError(f"stage {stage.name} has left no {BEST} for the next; it must validate at least once")

@@ -62,7 +62,7 @@ def build_module(
 ) -> CaptioningModule:
     """Build the model of a training configuration, with fresh weights. The captions of the training examples give the
     document frequencies of the reward."""
-    captioner = build_captioner(settings, encoder.region_dim, len(vocabulary))
+    captioner = build_captioner(settings, encoder, len(vocabulary))
     loss = build(settings["loss"])
     if any(getattr(captioner.attention, kind) != getattr(loss, kind) for kind in ("stochastic", "variational")):
         raise UserError(

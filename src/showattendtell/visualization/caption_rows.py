@@ -2,13 +2,17 @@
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterable
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from showattendtell.errors import UserError
+from showattendtell.runtime.files import atomic_write
 from showattendtell.types import CaptionOutput
 from showattendtell.visualization.result_files import write_errors
 
@@ -25,6 +29,7 @@ class CaptionRow(NamedTuple):
     confidence  in the caption, 0 to 1
     unsure      whether the photograph is unlike those that a calibrated model was trained on
     checkpoint  the model; the checkpoints of an ensemble are joined by ` + `
+    settings    checksum of the models and settings of the command, for `resume=true`
     """
 
     file: str
@@ -33,11 +38,12 @@ class CaptionRow(NamedTuple):
     confidence: float
     unsure: bool
     checkpoint: str
+    settings: str
 
     @classmethod
-    def of(cls, file: str, caption: CaptionOutput[np.ndarray], checkpoint: str) -> "CaptionRow":
+    def of(cls, file: str, caption: CaptionOutput[np.ndarray], checkpoint: str, settings: str) -> "CaptionRow":
         log_prob, confidence = round(caption.log_prob, DIGITS), round(caption.confidence, DIGITS)
-        return cls(file, caption.caption, log_prob, confidence, caption.unsure, checkpoint)
+        return cls(file, caption.caption, log_prob, confidence, caption.unsure, checkpoint, settings)
 
 
 def json_line(row: CaptionRow) -> str:
@@ -65,21 +71,22 @@ def row_file(folder: Path, suffix: str) -> Path:
     return folder / f"captions.{suffix}"
 
 
-def row_writer(folder: Path, formats: Collection[str]) -> Callable[[CaptionRow], None]:
-    """Return a function that appends a row to `captions.jsonl`, `captions.csv` or both in a folder.
+def row_writer(folder: Path, formats: Collection[str], append: bool = False) -> Callable[[Iterable[CaptionRow]], None]:
+    """Return a function that appends the rows of a photograph to `captions.jsonl`, `captions.csv` or both in a folder.
 
-    The first row replaces earlier files. When the function returns, the row is in the files. It raises a `UserError` if
-    a file cannot be written.
+    When the function returns, the rows are in the files. It raises a `UserError` if a file cannot be written.
 
     Args:
         formats: suffixes of the files; those of other files are ignored.
+        append: keep earlier rows, see `resume_rows`; otherwise the first rows replace them.
     """
-    begun = set[str]()
+    begun = {suffix for suffix in FORMATS if append and row_file(folder, suffix).exists()}
 
-    def write(row: CaptionRow) -> None:
-        for suffix in FORMATS.keys() & formats:
-            path, line = row_file(folder, suffix), FORMATS[suffix](row)
-            mode, text = ("a", line) if suffix in begun else ("w", HEADERS[suffix] + line)
+    def write(rows: Iterable[CaptionRow]) -> None:
+        rows = list(rows)
+        for suffix in sorted(FORMATS.keys() & formats):  # csv first: resuming reads jsonl
+            path, lines = row_file(folder, suffix), "".join(map(FORMATS[suffix], rows))
+            mode, text = ("a", lines) if suffix in begun else ("w", HEADERS[suffix] + lines)
             # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
             with (
                 write_errors(path, "output to another folder"),
@@ -89,3 +96,65 @@ def row_writer(folder: Path, formats: Collection[str]) -> Callable[[CaptionRow],
             begun.add(suffix)
 
     return write
+
+
+def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[str]:
+    """Prepare the files of an interrupted command for further rows, and return the photographs that they have.
+
+    An incomplete line at the end of `captions.jsonl` is removed, and so are the rows of the last photograph if it has
+    fewer of them than others. `captions.csv` is written again from `captions.jsonl`.
+
+    Args:
+        settings: the checksum that all rows must have.
+
+    Raises:
+        UserError: `captions.jsonl` has other rows or is damaged, or a file cannot be written.
+    """
+    journal = row_file(folder, "jsonl")
+    if not journal.exists():
+        return set()
+    rows_of = Counter[str]()
+    start = end = 0  # of the lines of the last photograph, in bytes
+    last = ""
+    with journal.open("rb") as lines:
+        for row, line in _rows(journal, lines):
+            if row.settings != settings:
+                raise UserError(
+                    f"{journal} has captions by another model or with other settings; "
+                    "set output to another folder, or leave resume out to replace them"
+                )
+            if row.file != last:
+                last, start = row.file, end
+            rows_of[row.file] += 1
+            end += len(line)
+    if rows_of and rows_of[last] < max(rows_of.values()):
+        end = start
+        del rows_of[last]
+    with write_errors(journal, "output to another folder"):
+        os.truncate(journal, end)
+    if "csv" in formats:
+        table = row_file(folder, "csv")
+        with write_errors(table, "output to another folder"), atomic_write(table) as file, journal.open("rb") as lines:
+            file.write(HEADERS["csv"].encode())
+            for row, _ in _rows(journal, lines):
+                file.write(csv_line(row).encode(errors="backslashreplace"))
+    return {*rows_of}
+
+
+def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, bytes]]:
+    """Yield each row of JSON lines with its line, up to a line that is incomplete.
+
+    Raises:
+        UserError: a complete line is no row of captions.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            row = CaptionRow(**json.loads(line))
+            is_row = isinstance(row.file, str)
+        except (ValueError, TypeError, RecursionError):
+            is_row = False
+        if not is_row:
+            raise UserError(f"line {number} of {path} is no row of captions; set output to another folder")
+        yield row, line

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.types import Box
+from showattendtell.types import Box, RegionBoxes
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.fonts import families, pillow_font, right_to_left
 from showattendtell.visualization.rendering import DARKEST, UNGATED, spaces_before
@@ -33,13 +33,17 @@ LETTERS, GAP, LINE, MARGIN = 16, 8, 26, 10
 PAPER, INK, QUIET, MARK = "#ffffff", "#1d1d1f", "#8a8a92", "#f7c95c"
 
 
-def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int) -> np.ndarray:
-    """Map attention on the grid (rows, columns) to the photograph (height, width), with peak 1.
+def map_onto_photograph(weights: np.ndarray, seen: Box | RegionBoxes, width: int, height: int) -> np.ndarray:
+    """Map attention on the grid (rows, columns), or on boxes (L,), to the photograph (height, width), with peak 1.
 
     The grid is enlarged by bicubic interpolation and smoothed by a Gaussian of half a region, which approximates the
     regions' overlapping receptive fields. It is placed on the part of the photograph that the encoder saw; elsewhere
     the map is 0.
+
+    Of regions that are boxes, a pixel has the largest of the weights of the boxes that it lies in.
     """
+    if isinstance(seen, RegionBoxes):
+        return _map_boxes(weights, seen, width, height)
     left, top, right, bottom = (round(edge) for edge in seen)
     size = (max(1, right - left), max(1, bottom - top))
     grid = Image.fromarray(weights.astype(np.float32))
@@ -52,12 +56,26 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
     return canvas / peak if peak > 0 else canvas
 
 
+def _map_boxes(weights: np.ndarray, regions: RegionBoxes, width: int, height: int) -> np.ndarray:
+    canvas = np.zeros((height, width), dtype=np.float32)
+    for number in weights.argsort():  # the largest weight last
+        columns, rows = _pixels(regions.boxes[number], width, height)
+        canvas[rows, columns] = weights[number]
+    return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
+
+
+def _pixels(box: Box, width: int, height: int) -> tuple[slice, slice]:
+    """Return the columns and rows of pixels of a box, one at least."""
+    left, top = min(int(box.left), width - 1), min(int(box.top), height - 1)
+    return slice(left, max(left + 1, round(box.right))), slice(top, max(top + 1, round(box.bottom)))
+
+
 def draw_heatmaps(
     photograph: Image.Image,
     words: Sequence[str],
     weights: np.ndarray,
     gates: np.ndarray,
-    seen: Box,
+    seen: Box | RegionBoxes,
     path: Path,
     caption: str = "",
 ) -> None:
@@ -71,7 +89,7 @@ def heatmap_figure(
     words: Sequence[str],
     weights: np.ndarray,
     gates: np.ndarray,
-    seen: Box,
+    seen: Box | RegionBoxes,
     caption: str = "",
 ) -> Figure:
     """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
@@ -109,7 +127,7 @@ def titles(words: Sequence[str], gates: np.ndarray) -> list[str]:
 
 
 def draw_panel(
-    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box
+    photograph: Image.Image, words: Sequence[str], weights: np.ndarray, gates: np.ndarray, seen: Box | RegionBoxes
 ) -> Image.Image:
     """Return one image: the photograph, then a cell for each word with its map and beta.
 
@@ -132,7 +150,7 @@ def draw_animation(
     words: Sequence[str],
     weights: np.ndarray,
     gates: np.ndarray,
-    seen: Box,
+    seen: Box | RegionBoxes,
     path: Path,
     caption: str = "",
 ) -> None:
@@ -186,15 +204,21 @@ def place_words(
     return placed, int(y) + LINE + MARGIN
 
 
-def _shrink(photograph: Image.Image, seen: Box, longest: int) -> tuple[Image.Image, Box]:
+def _shrink(photograph: Image.Image, seen: Box | RegionBoxes, longest: int) -> tuple[Image.Image, Box | RegionBoxes]:
     """Scale the photograph and the part that the encoder saw down to a maximum length of its longest side."""
     scale = min(1.0, longest / max(photograph.size))
     size = (max(1, round(photograph.width * scale)), max(1, round(photograph.height * scale)))
     return photograph.resize(size), seen.scaled(scale, scale)
 
 
-def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
-    """Darken the photograph where attention on the grid (rows, columns) is small."""
+def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box | RegionBoxes) -> Image.Image:
+    """Darken the photograph where attention on the grid (rows, columns) is small, or on boxes (L,), of which the one
+    with the largest weight is outlined."""
     light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
     pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
-    return Image.fromarray(np.rint(pixels).astype(np.uint8))
+    darkened = Image.fromarray(np.rint(pixels).astype(np.uint8))
+    if isinstance(seen, RegionBoxes):
+        columns, rows = _pixels(seen.boxes[int(weights.argmax())], photograph.width, photograph.height)
+        corners = (columns.start, rows.start, columns.stop - 1, rows.stop - 1)
+        ImageDraw.Draw(darkened).rectangle(corners, outline=MARK, width=2)
+    return darkened

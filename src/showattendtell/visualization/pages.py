@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from io import BytesIO
 from itertools import count
 from multiprocessing import get_context
@@ -21,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from showattendtell.errors import UserError
-from showattendtell.types import Box, CaptionOutput
+from showattendtell.types import Box, CaptionOutput, RegionBoxes
 from showattendtell.visualization.rendering import DARKEST, UNGATED, fill, spaces_before
 from showattendtell.visualization.result_files import write_text
 
@@ -44,6 +45,9 @@ UNSURE = "this photograph is unlike those that the model was trained on"
 EVEN = 1.25
 """A map counts as uniform if its peak is less than this many times its mean."""
 
+FRAME = 'width="100%" height="660" style="border: 0; color-scheme: normal"'
+"""Attributes of the frame around a page in a notebook."""
+
 PLACES = (
     ("at the top left", "at the top", "at the top right"),
     ("at the left", "in the middle", "at the right"),
@@ -60,13 +64,14 @@ class ImageCaptions:
     Args:
         name: file name of the photograph.
         photograph: upright RGB image.
-        seen: the part of the photograph that the encoder sees, in fractions of its width and height.
-        captions: best first, with words and with `attention` (T, rows, columns).
+        seen: the part of the photograph that the encoder sees, in fractions of its width and height; or the boxes of
+            its L regions, if they are no grid.
+        captions: best first, with words and with `attention` (T, rows, columns), or (T, L) with boxes.
     """
 
     name: str
     photograph: Image.Image
-    seen: Box
+    seen: Box | RegionBoxes
     captions: tuple[CaptionOutput[np.ndarray], ...]
 
     @property
@@ -126,12 +131,18 @@ class ImageCaptions:
         """Draw the caption: a panel for each word as `.png`, or an animation as `.gif` or `.webp`."""
         draw_picture(*self.as_drawn(), Path(path), self.caption)
 
-    def as_drawn(self) -> tuple[Image.Image, tuple[str, ...], np.ndarray, np.ndarray, Box]:
+    def as_drawn(self) -> tuple[Image.Image, tuple[str, ...], np.ndarray, np.ndarray, Box | RegionBoxes]:
         """Return the arguments of `heatmap_figure`: photograph, words, attention, gates, and `seen` in pixels."""
         return self.photograph, self.words, self.attention, self.gates, self.seen.scaled(*self.photograph.size)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the photograph, with the map of each word under the pointer."""
+        page = render(Page("", ["model"], [make_entry(self.name, [self])]), "notebook.html")
+        title = escape(f"Attention maps of {self.name}")
+        return f'<iframe srcdoc="{escape(page)}" title="{title}" {FRAME}></iframe>'
+
     def _repr_png_(self) -> bytes:
-        """Return the figure that a notebook shows: a panel for each word with its map."""
+        """Return the figure that viewers of notebooks without HTML show: a panel for each word with its map."""
         from showattendtell.visualization.figures import encode
         from showattendtell.visualization.heatmaps import heatmap_figure
 
@@ -296,7 +307,7 @@ def render(page: Page, template: str = "page.html") -> str:
 
 
 def encode_map(grid: np.ndarray) -> str:
-    """Return attention (rows, columns) as base64 of one byte per region, 255 at the peak."""
+    """Return attention (rows, columns) or (L,) as base64 of one byte per region, 255 at the peak."""
     levels = np.rint(grid / max(grid.max(), np.finfo(np.float32).tiny) * LEVELS)
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode()
 
@@ -305,7 +316,7 @@ ISOLATE, END_ISOLATE = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
 """Characters around a word from right to left, which leave the order of the words around it as it is."""
 
 
-def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box, log_prob: float) -> str:
+def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box | RegionBoxes, log_prob: float) -> str:
     """Return where the model looked at a word, beta and p of the word as text, for readers who do not see the map."""
     beta = "" if gate is None else f", beta {gate:.2f}"
     if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in word):
@@ -313,11 +324,19 @@ def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box, lo
     return f"{word}: {find_place(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
 
 
-def find_place(grid: np.ndarray, seen: Box) -> str:
-    """Return in which third of the photograph, across and down, a map (rows, columns) has its peak, in words."""
+def find_place(grid: np.ndarray, seen: Box | RegionBoxes) -> str:
+    """Return in which third of the photograph, across and down, a map has its peak, in words.
+
+    Args:
+        grid: the map, (rows, columns), or (L,) of regions that are boxes.
+    """
     if grid.max() < EVEN * grid.mean():
         return "everywhere alike"
-    row, column = np.unravel_index(grid.argmax(), grid.shape)
-    x = seen.left + (column + 0.5) / grid.shape[1] * (seen.right - seen.left)
-    y = seen.top + (row + 0.5) / grid.shape[0] * (seen.bottom - seen.top)
+    if isinstance(seen, RegionBoxes):
+        left, top, right, bottom = seen.boxes[int(grid.argmax())]
+        x, y = (min((start + end) / 2, 0.999) for start, end in ((left, right), (top, bottom)))
+    else:
+        row, column = np.unravel_index(grid.argmax(), grid.shape)
+        x = seen.left + (column + 0.5) / grid.shape[1] * (seen.right - seen.left)
+        y = seen.top + (row + 0.5) / grid.shape[0] * (seen.bottom - seen.top)
     return f"mostly {PLACES[int(3 * y)][int(3 * x)]}"

@@ -102,11 +102,14 @@ def model_card(
         limits=limits,
         scores=[_scores(json.loads(Path(file).read_text(encoding="utf-8"))) for file in files],
         words=len(card["vocabulary"]) - 4,
-        sees=_seen(card["encoder"]["preprocessing"]),
+        sees=_seen(card["encoder"]),
     )
 
 
-def _seen(preprocessing: Mapping[str, Any]) -> str:
+def _seen(encoder: Mapping[str, Any]) -> str:
+    if "features" in encoder:
+        return f"regions that a detector has stored, in the layout of {encoder['features']}"
+    preprocessing = encoder["preprocessing"]
     crop, side = preprocessing["crop"], preprocessing["resize"]
     squashed = preprocessing.get("crop_mode") == "squash"
     if squashed and crop == side:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.metrics.attention import AttentionScores, MapScore, Relations
@@ -207,8 +207,8 @@ FAITHFULNESS = {
 
 def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
     """Print the faithfulness of each map, and for the attention maps the differences to random maps."""
-    table = Table("map", title=title, title_justify="left")
-    for column in ("rank corr.", "|effect|", "top tenth", "deletion", "insertion", "|top tenth|"):
+    table = Table(Column("map", min_width=12), title=title, title_justify="left")  # fits into 80 columns
+    for column in ("rank\ncorr.", "|effect|", "top\ntenth", "deletion", "insertion", "|top\ntenth|"):
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:

@@ -24,7 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.models.attention import Attention, AttentionCache, ScoredAttention, SoftAttention, StepAttention
+from showattendtell.models.attention import (
+    Attention,
+    AttentionCache,
+    ScoredAttention,
+    SoftAttention,
+    StepAttention,
+    mask_padding,
+)
 from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder, RecurrentDecoder
 from showattendtell.models.hard_attention import HardAttention, path_of
 from showattendtell.models.kernels import to_multiply, without_autocast
@@ -127,7 +134,8 @@ def unroll_fused(
         mask = torch.zeros(len(keys), dtype=torch.bool, device=keys.device) if mask is None else mask
         averaged = mask[image_index]
     first = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
-    batch = (packing, CaptionGroups(image_index, len(keys)), draw, chosen, averaged)
+    present = None if memory.present is None else memory.present[image_index]
+    batch = (packing, CaptionGroups(image_index, len(keys)), draw, chosen, averaged, present)
     weights = weights_of(attention, decoder)
     with without_autocast(keys.device):
         hidden, context, scores, beta, drawn = _Recurrence.apply(
@@ -190,6 +198,7 @@ class _Recurrence(torch.autograd.Function):
         draw: Callable[[Tensor, Tensor | None], Tensor] | None,
         chosen: Tensor | None,
         averaged: Tensor | None,
+        present: Tensor | None,
         keys: Tensor,
         regions: Tensor,
         word_gates: Tensor,
@@ -203,6 +212,7 @@ class _Recurrence(torch.autograd.Function):
             groups: the images of the captions, in the packing's order.
             draw: hard attention: from alpha (b, 1, L) and the locations in `chosen` (N, 1) to sampled locations (b, 1).
             averaged: (B,) true if r is an expectation, so that its gradient reaches alpha; None: for all captions.
+            present: (B, L) false for padding, in the packing's order. Its alpha is 0, and so is its gradient.
             keys: p, (I, L, A); the regions a are (I, L, D).
             word_gates: x, (N, 4n).
             first_hidden: h before the first word, (B, n), in the packing's order; `first_cell` likewise.
@@ -216,7 +226,7 @@ class _Recurrence(torch.autograd.Function):
             # W_h h, q and the argument of beta by one product; the three are views of it
             from_hidden = _product(hidden[:size], weights.state, weights.bias)  # (b, 4n + A + G)
             gates, query, beta = weights.split(from_hidden)
-            scores = pairs.scores(query)  # (b, L)
+            scores = mask_padding(pairs.scores(query), None if present is None else present[:size])  # (b, L)
             maps = alpha = scores.softmax(dim=1)
             if draw is not None and averaged is not None:
                 draws.append(draw(alpha.unsqueeze(1), None if chosen is None else chosen[rows]))
@@ -295,15 +305,15 @@ class _Recurrence(torch.autograd.Function):
             # gates, q and beta read h:  dh = W^T of all three by one product
             grad_hidden[:size] = _product(grad_from_hidden[rows], weights.state.T)
         grad_regions = None
-        if ctx.needs_input_grad[6]:
+        if ctx.needs_input_grad[7]:
             # da_i = sum_t m_ti dr_t, summed over the captions of an image
             maps, grad_read = (packing.pad(values)[packing.order] for values in (maps, grad_read))  # (B, T, ...)
             grad_regions = torch.zeros_like(regions).index_add_(0, ctx.groups.image_index, maps.mT @ grad_read)
         grad_state = _outer(grad_from_hidden, hidden_before, weights.state.dtype)
         grad_matrix = _outer(grad_gates, context, weights.context.dtype)
         grad_weights = (grad_state, grad_from_hidden.sum(dim=0), grad_matrix, grad_score.sum(dim=0))
-        # x is added to the gates, so dx = dgates; no gradient for the five arguments that are not tensors of the model
-        return *(None,) * 5, grad_keys, grad_regions, grad_gates, grad_hidden, grad_cell, *grad_weights
+        # x is added to the gates, so dx = dgates; no gradient for the six arguments that are not tensors of the model
+        return *(None,) * 6, grad_keys, grad_regions, grad_gates, grad_hidden, grad_cell, *grad_weights
 
 
 def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:

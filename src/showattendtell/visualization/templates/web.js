@@ -22,7 +22,7 @@ function start() {
     loaded += bytes;
     note.textContent = `loading, ${Math.min(99, Math.round(100 * loaded / BYTES))} % of ${(BYTES / 1e6).toFixed(1)} MB`;
   });
-  opened.then(() => { note.textContent = "ready"; }, fault => { note.textContent = fault.message; note.className = "fault"; });
+  opened.then(gpu => { note.textContent = gpu ? "ready, on the GPU" : "ready"; }, fault => { note.textContent = fault.message; note.className = "fault"; });
 }
 
 /** Send a request to the worker and return its result. */

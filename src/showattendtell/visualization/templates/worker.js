@@ -1,14 +1,12 @@
 /* Runs the graphs away from the page, so that it stays responsive. */
 
 import {caption, imageSize, plan, preprocess} from "./captioner.js";
-import * as ort from "./onnxruntime/ort.wasm.bundle.min.mjs";
 
 const MEGAPIXELS = 64;  // more would take gigabytes of memory
 const TYPES = {BigInt64Array: "int64", Float32Array: "float32", Uint8Array: "uint8"};
 
-ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
-
 const models = new Map();  // name -> its card and graphs
+let ort;                   // onnxruntime-web
 
 /** Fetch a file, decompressed if it is compressed, and report the bytes as they come. */
 async function read(address, report) {
@@ -21,11 +19,13 @@ async function read(address, report) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-async function open({name, folder, files}, report) {
+async function open({name, folder, files}, gpu, report) {
   const card = JSON.parse(new TextDecoder().decode(await read(`${folder}/captioner.json`, report)));
   const graphs = {};
   for (const [graph, file] of Object.entries(files)) {
-    const session = await ort.InferenceSession.create(await read(`${folder}/${file}`, report));
+    // each step of the decoder is small: on a GPU it would wait for the transfers
+    const executionProviders = gpu && graph === "encode" ? ["webgpu", "wasm"] : ["wasm"];
+    const session = await ort.InferenceSession.create(await read(`${folder}/${file}`, report), {executionProviders});
     graphs[graph] = async (...arrays) => {
       const tensors = arrays.map(({data, dims}) => new ort.Tensor(TYPES[data.constructor.name], data, dims));
       const given = await session.run(Object.fromEntries(session.inputNames.map((input, n) => [input, tensors[n]])));
@@ -71,10 +71,16 @@ async function describe({file, chosen, beam, mode, language}) {
   return {width: bitmap.width, height: bitmap.height, outputs};
 }
 
+/** Load onnxruntime-web and the models; return whether encoders run on a GPU. */
 async function start(opened, report) {
-  ort.env.wasm.wasmBinary = await read("./onnxruntime/ort-wasm-simd-threaded.wasm.gz", report);
-  for (const model of opened) await open(model, report);
-  return true;
+  const gpu = {{ webgpu | tojson }} && Boolean(await navigator.gpu?.requestAdapter());
+  const [script, program] = gpu ? ["ort.webgpu.bundle.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"]
+    : ["ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"];
+  ort = await import(`./onnxruntime/${script}`);
+  ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
+  ort.env.wasm.wasmBinary = await read(`./onnxruntime/${program}.gz`, report);
+  for (const model of opened) await open(model, gpu, report);
+  return gpu;
 }
 
 onmessage = async ({data: {number, models: opened, ...request}}) => {

@@ -1,0 +1,105 @@
+"""Word vectors of other models: text files, and matrices of token embeddings."""
+
+import math
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import rich.progress
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from showattendtell.errors import UserError, first_line, printable
+
+WORDLLAMA = "wordllama"
+"""A package whose wheel contains a matrix of token embeddings (Miller 2024, MIT licence)."""
+
+TOKENIZER = "tokenizer.json"
+
+
+def read_word_vectors(source: str, words: Collection[str]) -> dict[str, Tensor]:
+    """Return the vectors, (m,) each, of those words that a source has.
+
+    Args:
+        source: one of
+
+            - a text file with a word and its vector in each line, as of GloVe, word2vec and fastText;
+            - a safetensors file with one matrix, a row for each token of the `tokenizer.json` next to it, as of
+              model2vec and of StaticEmbedding in Sentence Transformers. The vector of a word is the mean of the vectors
+              of its tokens;
+            - `wordllama`, the matrix in the package of this name.
+
+    Raises:
+        UserError: the source is missing or damaged, or has none of the words.
+    """
+    if source == WORDLLAMA:
+        vectors = _token_means(*_wordllama_files(), words)
+    elif (path := Path(source).expanduser()).suffix == ".safetensors":
+        vectors = _token_means(path, path.parent / TOKENIZER, words)
+    else:
+        vectors = dict(_lines(path, words))
+    if not vectors:
+        raise UserError(f"{source} has none of the words of the vocabulary; give vectors in the captions' language")
+    return vectors
+
+
+def _wordllama_files() -> tuple[Path, Path]:
+    spec = find_spec(WORDLLAMA)
+    if spec is None or spec.origin is None:
+        raise UserError("init_embeddings=wordllama needs the package wordllama; run pip install wordllama")
+    folder = Path(spec.origin).parent
+    [matrix], [tokenizer] = folder.glob("weights/*.safetensors"), folder.glob("tokenizers/*.json")
+    return matrix, tokenizer
+
+
+def _token_means(matrix: Path, tokenizer: Path, words: Collection[str]) -> dict[str, Tensor]:
+    for file in (matrix, tokenizer):
+        if not file.is_file():
+            raise UserError(f"{file} does not exist; a matrix of vectors needs the tokenizer of its rows next to it")
+    try:
+        tensors = [tensor for tensor in load_file(matrix).values() if tensor.ndim == 2]
+        split = Tokenizer.from_file(str(tokenizer))
+        tokens = {word: split.encode(word, add_special_tokens=False).ids for word in words}
+    except SafetensorError as fault:
+        raise UserError(f"{matrix} is damaged ({first_line(fault)}); get it again") from None
+    except Exception as fault:  # the class that tokenizers raises
+        raise UserError(f"{tokenizer} cannot be used ({first_line(fault)}); give that of the matrix") from None
+    if len(tensors) != 1:
+        raise UserError(f"{matrix} has {len(tensors)} matrices; one is needed, with a row for each token")
+    [rows] = tensors
+    if max((max(ids, default=0) for ids in tokens.values()), default=0) >= len(rows):
+        raise UserError(f"{matrix} has {len(rows):,} rows, fewer than {tokenizer} has tokens; give files of one model")
+    vectors = {word: rows[ids].float().mean(dim=0) for word, ids in tokens.items() if ids}
+    if not all(vector.isfinite().all() for vector in vectors.values()):
+        raise UserError(f"{matrix} has values that are not finite; give another file")
+    return vectors
+
+
+def _lines(path: Path, words: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yield words and vectors of a text file. A first line with the numbers of words and columns is skipped."""
+    width = 0
+    try:
+        with rich.progress.open(path, "r", encoding="utf-8", errors="replace", description="word vectors") as file:
+            for number, line in enumerate(file, start=1):
+                word, *fields = line.rstrip().split(" ")
+                if number == 1 and len(fields) == 1:
+                    continue
+                width = width or len(fields)
+                # some words contain spaces
+                word, values = " ".join([word, *fields[:-width]]), fields[-width:]
+                if word not in words:
+                    continue
+                vector = [float(value) for value in values]
+                if not vector or len(vector) != width or not all(map(math.isfinite, vector)):
+                    raise ValueError
+                yield word, torch.tensor(vector)
+    except OSError as fault:
+        raise UserError(f"{path} cannot be read ({fault.strerror}); set init_embeddings to another file") from None
+    except ValueError:
+        raise UserError(
+            f"{path} line {number} has no vector of {width} numbers after the word {printable(repr(word), 40)}; give a "
+            "file with a word and its vector in each line"
+        ) from None

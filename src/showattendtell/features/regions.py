@@ -1,0 +1,383 @@
+"""Read the regions that detectors have stored, in the layouts of the repositories that publish them (docs/data.md).
+
+A region has features and a box. Nothing in these files is executed: arrays of objects, which numpy would unpickle, are
+refused, and the size of every array is checked before memory is allocated for it.
+"""
+
+import base64
+import binascii
+import json
+import math
+import os
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from showattendtell.data.images import image_size
+from showattendtell.errors import UserError, first_line, printable
+from showattendtell.features.store import EncodedBatch
+from showattendtell.models.region_features import BOX, RegionFeatures
+
+COLUMNS = {6: (0, 1, 2, 4, 5), 10: (0, 2, 1, 8, 9)}
+"""Of a line of a .tsv file, by the number of its columns: those of image id, width, height, boxes and features."""
+
+LONGEST_LINE = 2**26
+"""Largest number of bytes in a line of a .tsv file; 100 regions of 2048 channels take 2^20."""
+
+FEATURES, BOXES = ("feat", "x", "features"), ("bbox", "boxes")
+"""Names of the arrays of a .npz file."""
+
+LARGEST = 2**22
+"""Largest number of values in the features of an image; 100 regions of 2048 channels are 200,000."""
+
+SMALLEST = 2.0**-10
+"""Smallest width and height of a box, in fractions of the photograph; a box without an area would hold no weight."""
+
+TOLERANCE = 0.02
+"""How far a box may reach beyond its photograph, in fractions of it, before it counts as that of another one."""
+
+
+class StoredRegions(NamedTuple):
+    """The regions of an image as a file has them.
+
+    features  (n, D)
+    boxes     (n, 4) left, top, right and bottom in pixels, or in fractions of the photograph
+    size      width and height of the photograph, if the file knows them
+    """
+
+    features: NDArray
+    boxes: NDArray
+    size: tuple[float, float] | None = None
+
+
+class RegionFile(ABC):
+    """Regions of many images, from a file or folder. Reading raises many types of errors if it is damaged; see
+    `reported`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @abstractmethod
+    def read(self, image: str) -> StoredRegions | None:
+        """Return the regions of an image with this id; None if the file has none."""
+
+
+def image_ids(image: str) -> list[str]:
+    """Return the ids under which files may list an image: its name, the name without suffix, and the number at the end
+    of that, such as 391895 for `COCO_val2014_000000391895.jpg`."""
+    name = PurePath(image).name
+    stem = name.removesuffix(PurePath(name).suffix)
+    number = stem.rpartition("_")[2]
+    return list(dict.fromkeys([name, stem, *([str(int(number))] if number.isascii() and number.isdigit() else [])]))
+
+
+class TsvRegions(RegionFile):
+    """Tab-separated lines of image id, width, height, number of boxes, and boxes and features as float32 in base64. The
+    10 columns of LXMERT are also read. `path` is a file, or a folder of such files, as of a split in parts."""
+
+    @cached_property
+    def _lines(self) -> dict[str, tuple[Path, int]]:
+        """The file and position of each image's line."""
+        lines: dict[str, tuple[Path, int]] = {}
+        for file in sorted(self.path.glob("*.tsv*")) if self.path.is_dir() else [self.path]:
+            with file.open("rb") as stream:
+                position = 0
+                while line := stream.readline(LONGEST_LINE):
+                    if len(line) == LONGEST_LINE:
+                        raise _damaged(file, f"the line at byte {position} is longer than {LONGEST_LINE:,} bytes")
+                    name = line[: line.find(b"\t")].decode("utf-8", "replace")
+                    lines.setdefault(name, (file, position))
+                    position += len(line)
+        return lines
+
+    def read(self, image: str) -> StoredRegions | None:
+        if image not in self._lines:
+            return None
+        file, position = self._lines[image]
+        with file.open("rb") as stream:
+            stream.seek(position)
+            cells = stream.readline(LONGEST_LINE).rstrip(b"\r\n").split(b"\t")
+        if len(cells) not in COLUMNS:
+            raise ValueError(f"its line has {len(cells)} columns instead of {' or '.join(map(str, COLUMNS))}")
+        _, width, height, boxes, features = (cells[column] for column in COLUMNS[len(cells)])
+        corners = _from_base64(boxes).reshape(-1, BOX)
+        values = _from_base64(features)
+        if not len(corners) or len(values) % len(corners):
+            raise ValueError(f"its {len(values)} values of features do not fit its {len(corners)} boxes")
+        return StoredRegions(values.reshape(len(corners), -1), corners, (float(width), float(height)))
+
+
+def _from_base64(text: bytes) -> NDArray[np.float32]:
+    return np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<f4"))
+
+
+class NpzRegions(RegionFile):
+    """A folder with a file `ID.npz` for each image: `feat`, and boxes in `ID.npy` of the folder `boxes`; or `x` and
+    `bbox`, with `image_w` and `image_h`."""
+
+    def __init__(self, path: Path, boxes: Path | None = None):
+        super().__init__(path)
+        other = path.with_name(f"{path.name.removesuffix('_att')}_box") if path.name.endswith("_att") else None
+        self._boxes = boxes or (other if other and other.is_dir() else None)
+        if boxes and not boxes.is_dir():
+            raise UserError(f"encoder.boxes={boxes} is not a folder; give the folder with the boxes of {path}")
+
+    def read(self, image: str) -> StoredRegions | None:
+        file = self.path / f"{image}.npz"
+        if not file.is_file():
+            return None
+        with zipfile.ZipFile(file) as archive:
+            inside = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            features, boxes = (next((n for n in names if n in inside), None) for names in (FEATURES, BOXES))
+            if features is None:
+                raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
+
+            def array(name: str) -> NDArray:
+                with archive.open(inside[name]) as stream:
+                    return read_array(stream, f"{name} in {file.name}")
+
+            values = array(features)
+            if boxes is not None:
+                corners = array(boxes)
+            elif self._boxes is not None:
+                corners = self._separate(self._boxes / f"{image}.npy")
+            else:
+                raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
+            has_size = {"image_w", "image_h"} <= inside.keys()
+            size = tuple(float(array(name).reshape(-1)[0]) for name in ("image_w", "image_h")) if has_size else None
+        return StoredRegions(values, corners, size)  # type: ignore[arg-type]  # a tuple of two
+
+    def _separate(self, file: Path) -> NDArray:
+        if not file.is_file():
+            raise ValueError(f"{file} does not exist")
+        with file.open("rb") as stream:
+            return read_array(stream, file.name)
+
+
+def read_array(stream: IO[bytes], name: str) -> NDArray:
+    """Read an array of numbers in numpy's .npy format.
+
+    Raises:
+        ValueError: it is damaged, has more than `LARGEST` values, or has objects.
+    """
+    version = np.lib.format.read_magic(stream)
+    readers: Mapping[Any, Any] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"{name} has an unknown version of numpy's format")
+    shape, is_fortran, dtype = readers[version](stream)
+    if dtype.kind not in "fiu":
+        raise ValueError(f"{name} has no numbers but {dtype}")
+    if math.prod(shape) > LARGEST:
+        raise ValueError(f"{name} has the shape {shape}, which is more than {LARGEST:,} values")
+    size = math.prod(shape) * dtype.itemsize
+    content = stream.read(size)
+    if len(content) != size:
+        raise ValueError(f"{name} ends after {len(content)} of {size} bytes")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+class H5Regions(RegionFile):
+    """An HDF5 file with `ID_features` and `ID_boxes` of each image (M2 transformer); or with `image_features` and
+    `image_bb` of all, in rows that a JSON file next to it names (bottom-up-attention-vqa)."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        try:
+            import h5py  # an optional dependency
+        except ImportError:
+            package = "pip install 'showattendtell[regions]'"
+            raise UserError(f"{path} needs the package h5py; install it with: {package}") from None
+        self._h5py = h5py
+        self._file = h5py.File(path, "r")
+        self._rows = self._read_rows() if "image_features" in self._file else None
+
+    def read(self, image: str) -> StoredRegions | None:
+        if self._rows is None:
+            if f"{image}_features" not in self._file:
+                return None
+            features, boxes = (self._dataset(f"{image}_{name}") for name in ("features", "boxes"))
+            return StoredRegions(self._values(features, ()), self._values(boxes, ()))
+        if image not in self._rows:
+            return None
+        row, features, boxes = self._rows[image], self._dataset("image_features"), self._dataset("image_bb")
+        place: Any = row
+        if "pos_boxes" in self._file:
+            first, last = self._values(self._dataset("pos_boxes"), row).tolist()
+            place = slice(first, last)
+            if not 0 <= first <= last <= len(features) or (last - first) * features.shape[1] > LARGEST:
+                raise ValueError(f"pos_boxes has rows {first} to {last} for it")
+        elif not 0 <= row < len(features):
+            raise ValueError(f"row {row} is beyond the {len(features)} images of the file")
+        return StoredRegions(self._values(features, place), self._values(boxes, place))
+
+    def _read_rows(self) -> dict[str, int]:
+        """Return the row of each image in arrays of all images."""
+        index = self.path.with_name(f"{self.path.stem}_imgid2idx.json")
+        if not index.is_file():
+            pickle = index.with_suffix(".pkl").name
+            raise UserError(
+                f"{self.path.name} does not name its images, and pickle files are not read, because they can run any "
+                f'program; write {index.name} next to it: python -c "import json, pickle; '
+                f"json.dump(pickle.load(open('{pickle}', 'rb')), open('{index.name}', 'w'))\""
+            )
+        rows = json.loads(index.read_text(encoding="utf-8"))
+        if not isinstance(rows, dict) or not all(type(row) is int for row in rows.values()):
+            raise _damaged(index, "it is no object of numbers by image id")
+        return rows
+
+    def _dataset(self, name: str) -> Any:
+        # a link could lead to another file, and a virtual or external data set has its values in one
+        found = self._file.get(name, getlink=True)
+        dataset = self._file[name] if isinstance(found, self._h5py.HardLink) else None
+        if not isinstance(dataset, self._h5py.Dataset) or dataset.is_virtual or dataset.external:
+            raise ValueError(f"{name} is no array in this file")
+        if dataset.dtype.kind not in "fiu":
+            raise ValueError(f"{name} has no numbers but {dataset.dtype}")
+        return dataset
+
+    def _values(self, dataset: Any, place: Any) -> NDArray:
+        shape = dataset.shape if place == () else dataset.shape[1:]
+        if math.prod(shape) > LARGEST:
+            raise ValueError(f"{dataset.name} has the shape {dataset.shape}, which is more than {LARGEST:,} values")
+        return np.asarray(dataset[place])
+
+
+def open_region_file(encoder: RegionFeatures) -> RegionFile:
+    """Open the file or folder of `encoder.features`, whose layout follows from its name.
+
+    Raises:
+        UserError: it is missing, damaged or of an unknown layout.
+    """
+    path = Path(encoder.features).expanduser()
+    boxes = None if encoder.boxes is None else Path(encoder.boxes).expanduser()
+    if not path.exists():
+        raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
+    with reported(path):
+        if path.is_dir():
+            if any(path.glob("*.tsv*")):
+                return TsvRegions(path)
+            if any(path.glob("*.npz")):
+                return NpzRegions(path, boxes)
+        elif ".tsv" in path.suffixes:
+            return TsvRegions(path)
+        elif path.suffix in (".h5", ".hdf5"):
+            return H5Regions(path)
+    raise UserError(
+        f"encoder.features={path} is of an unknown layout; give a .tsv, .h5 or .hdf5 file, or a folder of .npz or .tsv "
+        "files"
+    )
+
+
+@contextmanager
+def reported(path: Path, image: str = "") -> Iterator[None]:
+    """Convert the errors of reading a damaged file to `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    # zlib, zipfile, base64, numpy and h5py raise these for files that were cut off or altered
+    except (
+        *(OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, EOFError, MemoryError, RecursionError),
+        *(NotImplementedError, SyntaxError, zlib.error, zipfile.BadZipFile, binascii.Error),
+    ) as fault:
+        reason = getattr(fault, "strerror", None) or first_line(fault) or type(fault).__name__
+        raise _damaged(path, f"{printable(image)}: {reason}" if image else reason) from None
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} cannot be read ({reason}); get it again, or give another as encoder.features")
+
+
+@dataclass(frozen=True)
+class RegionReading:
+    """An `Encode` that reads regions instead of computing them.
+
+    paths: image files by name, for the size of photographs that the file does not tell.
+    """
+
+    encoder: RegionFeatures
+    file: RegionFile
+    paths: Mapping[str, str]
+    skip_unreadable: bool
+
+    def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+        """Yield the regions of batches of images, given by their names.
+
+        Raises:
+            UserError: an image has no regions or damaged ones, unless such images are skipped.
+        """
+        for images in batches:
+            read: dict[str, NDArray] = {}
+            skipped: dict[str, str] = {}
+            for image in images:
+                try:
+                    with reported(self.file.path, image):
+                        read[image] = self._regions(image)
+                except UserError as fault:
+                    if not self.skip_unreadable:
+                        raise UserError(f"{fault}, or skip such images with dataset.skip_unreadable=true") from None
+                    skipped[image] = str(fault)
+            grids = np.zeros((len(read), 1, self.encoder.max_regions, self.encoder.dim), np.float32)
+            for row, regions in enumerate(read.values()):
+                grids[row, 0, : len(regions)] = regions
+            yield EncodedBatch(list(read), torch.from_numpy(grids), skipped)
+
+    def _regions(self, image: str) -> NDArray[np.float32]:
+        """Return the features and boxes (n, D + 4) of an image."""
+        stored = next(filter(None, map(self.file.read, image_ids(image))), None)
+        if stored is None:
+            raise UserError(f"{self.file.path} has no regions of {image}; give a file with all images of the data set")
+        dim, most = self.encoder.feature_dim, self.encoder.max_regions
+        features, boxes = stored.features.astype(np.float32), stored.boxes.astype(np.float64)
+        if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != BOX:
+            raise ValueError(f"features of shape {features.shape} with boxes of shape {boxes.shape}")
+        if features.shape[0] == dim and features.shape[1] == len(boxes) and len(boxes) != dim:
+            features = features.T  # as openvqa has them
+        if features.shape[1] != dim:
+            raise UserError(
+                f"{self.file.path} has regions of {features.shape[1]} values; give encoder.dim={features.shape[1]}"
+            )
+        if len(features) != len(boxes):
+            raise ValueError(f"{len(features)} regions with {len(boxes)} boxes")
+        if not (np.isfinite(features).all() and np.isfinite(boxes).all()):
+            raise ValueError("values that are not finite")
+        kept = features.any(axis=1)  # a region of zeros is padding of the file
+        features, boxes = features[kept], boxes[kept]
+        if not 0 < len(features) <= most:
+            raise UserError(
+                f"{self.file.path} has {len(features)} regions of {image}, and encoder.max_regions={most} reads 1 to "
+                f"{most}; give another file, or a larger encoder.max_regions"
+            )
+        return np.concatenate([features, self._in_fractions(boxes, stored.size, image)], axis=1, dtype=np.float32)
+
+    def _in_fractions(self, boxes: NDArray, size: tuple[float, float] | None, image: str) -> NDArray:
+        """Return boxes in fractions of the photograph, each with an area. Those of which no side is longer than 1 are
+        in fractions already."""
+        if boxes.max() > 1 + TOLERANCE:
+            width, height = size or image_size(self.paths[image])
+            boxes = boxes / [width, height, width, height]
+        if (boxes[:, :2] > boxes[:, 2:]).any():
+            raise ValueError("boxes whose corners are not left, top, right, bottom")
+        if boxes.min() < -TOLERANCE or boxes.max() > 1 + TOLERANCE:
+            raise ValueError("boxes that reach beyond the photograph: they are of another size of it")
+        corners = boxes[:, :2].clip(0, 1 - SMALLEST)
+        return np.concatenate([corners, np.maximum(boxes[:, 2:].clip(0, 1), corners + SMALLEST)], axis=1)
+
+
+def has_changed(encoder: RegionFeatures, manifest: Path) -> bool:
+    """Return whether the file of the regions is newer than the store that was made from it."""
+    file = Path(encoder.features).expanduser()
+    return file.is_file() and os.stat(file).st_mtime_ns > os.stat(manifest).st_mtime_ns

@@ -1,0 +1,110 @@
+"""Two or three encoders at once, whose grids are concatenated."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from showattendtell.data.images import PIXELS
+from showattendtell.errors import UserError
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.pretrained import state_hash
+from showattendtell.settings import NonNegativeFloat
+
+
+class ConcatenatedEncoder(Encoder):
+    """Concatenate the grids of two or three frozen encoders: D is the sum of their widths.
+
+    Photographs are resized to the largest of their input sizes, and from there for each encoder. Grids are resized to
+    the one with the most regions, by bilinear interpolation. All encoders see the same part of a photograph.
+
+    Args:
+        first, second, third: the encoders, as functions of `weights`.
+        weights: `hub`, each encoder loads the weights of its own setting; or `random`.
+        positions: see `Encoder`; the encoders have no position channels of their own.
+
+    Raises:
+        UserError: an encoder is trainable or has position channels, or encoders crop differently.
+    """
+
+    def __init__(
+        self,
+        first: Callable[..., Encoder],
+        second: Callable[..., Encoder],
+        third: Callable[..., Encoder] | None = None,
+        weights: Literal["hub", "random"] = "hub",
+        positions: NonNegativeFloat = 0.0,
+    ):
+        nn.Module.__init__(self)
+        makers = {"first": first, "second": second} | ({"third": third} if third else {})
+        parts = {name: make(weights="random") if weights == "random" else make() for name, make in makers.items()}
+        for name, part in parts.items():
+            for setting in ("trainable", "positions"):
+                if getattr(part, setting):
+                    raise UserError(f"encoder.{name}.{setting} is not possible if grids are concatenated; leave it out")
+        views = {_view(part) for part in parts.values()}
+        if len(views) > 1:
+            raise UserError(
+                "the encoders see different parts of a photograph; give all the same crop_mode and the same share of "
+                "resize in size"
+            )
+        self.network = nn.ModuleDict(parts)
+        self.network_name = "+".join(part.network_name for part in parts.values())
+        self.stride, self.weights = "last", weights
+        self.positions, self.pool = positions, 1
+        self.trainable, self.learning_rate, self.tuned = False, 0.0, False
+        self.preprocessing = max((part.preprocessing for part in parts.values()), key=lambda one: one.crop)
+        self.grid = max((part.grid for part in parts.values()), key=lambda grid: grid[0] * grid[1])
+        self.dim = self.feature_dim = sum(part.dim for part in parts.values())
+        self.requires_grad_(False)
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Encode (I, 3, H, W), uint8 from the preprocessing or normalised floats, as (I, L, D), the grid row by row."""
+        normalised = pixels if pixels.is_floating_point() else self.preprocessing.normalise(pixels)
+        mean, std = _statistics(self, normalised)
+        values = normalised * std + mean  # from 0 to 1
+        return torch.cat([self._encode(part, values) for part in self.network.values()], dim=2)
+
+    def _encode(self, part: Any, values: Tensor) -> Tensor:
+        """Return the grid of an encoder from RGB values (I, 3, H, W) between 0 and 1: (I, L, its width)."""
+        side = [part.preprocessing.crop] * 2
+        if list(values.shape[2:]) != side:
+            values = interpolate(values, side, mode="bicubic", antialias=True).clamp(0, 1)
+        mean, std = _statistics(part, values)
+        regions = part((values - mean) / std)
+        if part.grid == self.grid:
+            return regions
+        grid = regions.transpose(1, 2).unflatten(2, part.grid)
+        resized = interpolate(grid, self.grid, mode="bilinear", align_corners=False)
+        return resized.flatten(2).transpose(1, 2)
+
+    def settings(self) -> dict[str, Any]:
+        parts = {name: partial(Encoder, **part.settings()) for name, part in self.network.items()}
+        return {**parts, "weights": self.weights, "positions": self.positions}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "network": self.network_name,
+            **{name: part.describe() for name, part in self.network.items()},
+            "weights_sha256": state_hash(self.network.state_dict()),
+            "pixels": PIXELS,
+            "preprocessing": self.preprocessing.describe(),
+            "grid": list(self.grid),
+            "dim": self.dim,
+        }
+
+
+def _view(encoder: Encoder) -> tuple[str, float]:
+    """Return how an encoder crops, and the share of the resized photograph that it sees."""
+    preprocessing = encoder.preprocessing
+    return preprocessing.crop_mode, round(preprocessing.crop / preprocessing.resize, 2)
+
+
+def _statistics(encoder: Encoder, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of an encoder's input, (3, 1, 1) each."""
+    preprocessing = encoder.preprocessing
+    return like.new_tensor(preprocessing.mean).view(3, 1, 1), like.new_tensor(preprocessing.std).view(3, 1, 1)

@@ -1,0 +1,110 @@
+"""Regions with boxes from the files of a detector, in place of an encoder."""
+
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from showattendtell.data.images import Preprocessing
+from showattendtell.errors import UserError
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.pretrained import state_hash
+from showattendtell.settings import NonNegativeFloat, PositiveInt, Text
+from showattendtell.types import Box, RegionBoxes
+
+BOX = 4
+"""Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
+
+
+class RegionFeatures(Encoder):
+    """Regions that a detector has found, from a file: bottom-up attention (Anderson et al. 2018).
+
+    The detector is not part of this project: photographs that are not in the file cannot be captioned. For the layouts
+    of files see docs/data.md. The feature cache has rows (D + 4) of features and box; images with fewer regions than
+    `max_regions` end with rows of zeros, which have no weight in any attention.
+
+    Args:
+        features: the file or folder with the regions.
+        boxes: the folder with a file of boxes for each image, if `features` is a folder of files that have none; by
+            default the folder with `_box` in place of `_att` at the end of its name.
+        dim: D, the width of a region.
+        max_regions: the largest number of regions of an image.
+        positions: add five channels to each region, left, top, right, bottom and area in fractions of the photograph,
+            multiplied by this number; 0 adds none.
+    """
+
+    padded = True
+    reads_pixels = False
+
+    def __init__(
+        self,
+        features: Text,
+        boxes: Text | None = None,
+        dim: PositiveInt = 2048,
+        max_regions: PositiveInt = 100,
+        positions: NonNegativeFloat = 0.0,
+    ):
+        nn.Module.__init__(self)
+        self.features, self.boxes, self.positions, self.feature_dim = features, boxes, positions, dim
+        self.max_regions, self.grid, self.dim = max_regions, (1, max_regions), dim + BOX
+        self.network, self.network_name = nn.Identity(), "regions"
+        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
+        # of which only the frame is used: the boxes are in fractions of the whole photograph
+        self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Raise `UserError`: there is no detector."""
+        self.check_reads_pixels()
+        raise AssertionError
+
+    def check_reads_pixels(self) -> None:
+        raise UserError(
+            f"this model reads regions that a detector has stored in {PurePath(self.features).name}, and the detector "
+            "is not part of showattendtell; caption images of its data set with split=test, or take another checkpoint"
+        )
+
+    @property
+    def region_dim(self) -> int:
+        return self.feature_dim + (BOX + 1) * bool(self.positions)
+
+    def locate(self, regions: Tensor) -> Tensor:
+        """Return the features (I, L, D) of stored regions, with the channels of `positions`. L is the largest number of
+        regions of these images."""
+        regions = regions[:, : int(is_region(regions).sum(dim=1).max())]
+        features, boxes = regions.split([self.feature_dim, BOX], dim=2)
+        if not self.positions:
+            return features
+        left, top, right, bottom = boxes.unbind(dim=2)
+        area = (right - left) * (bottom - top)
+        return torch.cat([features, self.positions * torch.stack([left, top, right, bottom, area], dim=2)], dim=2)
+
+    def boxes_of(self, regions: Tensor) -> RegionBoxes:
+        """Return the boxes of the stored regions (L, D + 4) of an image, without padding."""
+        return RegionBoxes(tuple(Box(*box) for box in regions[is_region(regions), -BOX:].float().tolist()))
+
+    def arrange(self, maps: np.ndarray, regions: Tensor, seen: Box) -> tuple[np.ndarray, RegionBoxes]:
+        """Return attention maps (T, L) without padding, and the boxes of their regions."""
+        boxes = self.boxes_of(regions)
+        return maps[:, : len(boxes.boxes)], boxes
+
+    def settings(self) -> dict[str, Any]:
+        own = {"features": self.features, "boxes": self.boxes, "dim": self.feature_dim}
+        return {**own, "max_regions": self.max_regions, "positions": self.positions}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "network": self.network_name,
+            "features": PurePath(self.features).name,
+            "weights_sha256": state_hash(self.network.state_dict()),
+            "preprocessing": self.preprocessing.describe(),
+            "grid": list(self.grid),
+            "dim": self.dim,
+        }
+
+
+def is_region(regions: Tensor) -> Tensor:
+    """Return which of the stored regions (..., D + 4) are no padding: those whose box has a right side beyond 0."""
+    return regions[..., -2] > 0

@@ -1,0 +1,217 @@
+"""Captions in the metadata of photographs, where photo managers and screen readers find them."""
+
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL.JpegImagePlugin import JpegImageFile
+
+from showattendtell.errors import UserError, listed
+from showattendtell.runtime.files import atomic_write
+from showattendtell.settings import is_url
+from showattendtell.visualization.result_files import write_errors
+
+XMP = "xmp"
+"""The format of these captions among the formats of `caption`."""
+
+ORIGINAL = "_original"
+"""End of the name of a copy, as ExifTool writes it; `exiftool -restore_original FILE` puts the copy back."""
+
+XMP_KEYS = ("Xmp.dc.description", "Xmp.iptc.AltTextAccessibility")
+IPTC_KEY, IPTC_CHARACTER_SET = "Iptc.Application2.Caption", "Iptc.Envelope.CharacterSet"
+UTF8 = "\x1b%G"
+"""The escape sequence by which IPTC metadata declare UTF-8."""
+
+MP_ENTRIES = 0xB002
+"""The tag of the list of pictures in an index of the Multi-Picture Format."""
+
+LANGUAGE = re.compile(r'(^|, )lang="[^"]*"')
+"""The language in front of each text of an XMP language alternative, as exiv2 prints it."""
+
+
+class OtherFormatError(UserError):
+    """Files are of formats into which no descriptions can be written."""
+
+    def __init__(self, paths: Sequence[str]):
+        super().__init__(
+            f"formats=[xmp] writes into JPEG, PNG, WebP and TIFF files, not into {listed(paths)}"
+            f"{f' ({len(paths):,} files)' if len(paths) > 3 else ''}; convert other files, or leave them out"
+        )
+
+
+def require_exiv2() -> Any:
+    """Return the package exiv2, with its warnings off.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import exiv2
+    except ImportError:
+        raise UserError("formats=[xmp] needs the package exiv2; run pip install 'showattendtell[xmp]'") from None
+    exiv2.LogMsg.setLevel(exiv2.LogMsg.Level.mute)
+    return exiv2
+
+
+def has_description(path: str) -> bool:
+    """Return whether a photograph has a description, see `write_description`; False if its metadata cannot be read."""
+    exiv2 = require_exiv2()
+    try:
+        image = exiv2.ImageFactory.open(os.fsencode(path).decode())
+        image.readMetadata()
+        return any(_descriptions(image))
+    except (exiv2.Exiv2Error, UnicodeDecodeError):
+        return False
+
+
+def _writes(image: Any, kind: Any) -> bool:
+    """Return whether exiv2 can write this kind of metadata into an image."""
+    return image.checkMode(kind) == require_exiv2().AccessMode.amReadWrite
+
+
+def _descriptions(image: Any) -> Iterator[str]:
+    """Yield the text of each field that may describe an image; blank ones are empty."""
+    for metadata, keys in (
+        (image.xmpData(), XMP_KEYS),
+        (image.iptcData(), (IPTC_KEY,)),
+        (image.exifData(), ("Exif.Image.ImageDescription",)),
+    ):
+        for key in keys:
+            if key in metadata:
+                yield LANGUAGE.sub("", metadata[key].toString()).strip(" \0")
+
+
+def write_description(path: str, text: str, overwrite: bool = False) -> bool:
+    """Write a caption into a JPEG, PNG, WebP or TIFF file: as XMP `dc:description` and
+    `Iptc4xmpCore:AltTextAccessibility`, both in the language `x-default`, and as IPTC Caption/Abstract. A WebP has no
+    IPTC.
+
+    The file is replaced at once when all of it is written. Pixels are not encoded again. The original is kept as
+    `NAME_original`; if there is such a file from an earlier change, it stays.
+
+    Args:
+        overwrite: also replace a description that the file has in one of these fields or in its EXIF data, which are
+            never changed.
+
+    Returns:
+        False if the file has a description, and was left alone.
+
+    Raises:
+        OtherFormatError: the file is of another format.
+        UserError: it cannot be read or written.
+    """
+    exiv2, place = require_exiv2(), Path(path).resolve()
+    with write_errors(place, "its permissions"):
+        content, mode = place.read_bytes(), place.stat().st_mode
+    try:
+        image = exiv2.ImageFactory.open(content)
+        if not _writes(image, exiv2.MetadataId.Xmp):
+            raise OtherFormatError([path])
+        image.readMetadata()
+        if not overwrite and any(_descriptions(image)):
+            return False
+        for key in XMP_KEYS:
+            image.xmpData()[key] = exiv2.LangAltValue({"x-default": text})
+        iptc = image.iptcData()
+        if _writes(image, exiv2.MetadataId.Iptc) and iptc.detectCharset():  # None for other encodings
+            iptc[IPTC_KEY], iptc[IPTC_CHARACTER_SET] = text, UTF8
+        image.writeMetadata()
+        changed = _with_further_pictures(bytearray(image.io().mmap()), content)
+    except struct.error:
+        raise UserError(f"{path} has a damaged index of pictures; save it again in an image editor") from None
+    except exiv2.Exiv2Error as fault:
+        if fault.code == exiv2.ErrorCode.kerMemoryContainsUnknownImageType:
+            raise OtherFormatError([path]) from None
+        raise UserError(f"the metadata of {path} cannot be written ({fault.message}); save it again") from None
+    original = place.with_name(place.name + ORIGINAL)
+    with suppress(OSError):  # without hard links the file is renamed instead, and for a moment has no other name
+        os.link(place, original)
+    with (
+        write_errors(place, "its permissions"),
+        atomic_write(place, keep=None if original.exists() else original) as file,
+    ):
+        os.fchmod(file.fileno(), mode)
+        file.write(changed)
+    return True
+
+
+def _with_further_pictures(changed: bytearray, content: bytes) -> bytearray:
+    """Correct the index of the pictures in a JPEG with several, such as a gain map (CIPA DC-007, Multi-Picture Format).
+
+    The index has their offsets from itself and the size of the first picture; exiv2 moves other segments in front of it
+    without changing them.
+    """
+    if not content.startswith(b"\xff\xd8\xff"):
+        return changed
+    before, start = (JpegImageFile(BytesIO(one)).info.get("mpoffset") for one in (content, changed))
+    if before is None or start is None:
+        return changed
+    longer = len(changed) - len(content)
+    order = "<" if changed[start : start + 2] == b"II" else ">"
+    # a TIFF header with the offset of a directory, of entries of 12 bytes: tag, type, length and offset of the value
+    (directory,) = struct.unpack_from(f"{order}4xL", changed, start)
+    (entries,) = struct.unpack_from(f"{order}H", changed, start + directory)
+    for entry in range(entries):
+        tag, length, value = struct.unpack_from(f"{order}H2xLL", changed, start + directory + 2 + 12 * entry)
+        pictures = range(start + value, start + value + length, 16) if tag == MP_ENTRIES else ()
+        for place in pictures:  # attributes, size, offset, and two numbers of other pictures
+            size, offset = struct.unpack_from(f"{order}4xLL", changed, place)
+            moved = (size, offset + longer - (start - before)) if offset else (size + longer, 0)
+            struct.pack_into(f"{order}LL", changed, place + 4, *moved)
+    return changed
+
+
+class DescriptionWriter:
+    """Writes captions into photographs and counts them.
+
+    Args:
+        places: the photographs.
+        overwrite: see `write_description`.
+        faults: gets the errors about photographs into which nothing can be written.
+
+    Raises:
+        UserError: exiv2 is not installed, or a place is a URL.
+    """
+
+    def __init__(self, places: Iterable[str], overwrite: bool, faults: list[str]):
+        require_exiv2()
+        url = next(filter(is_url, places), None)
+        if url:
+            raise UserError(f"formats=[xmp] writes into files, and {url} is none; download it first")
+        self.overwrite, self.faults = overwrite, faults
+        self.written = self.left = 0
+        self.others = list[str]()
+
+    def __call__(self, path: str, caption: str) -> None:
+        try:
+            is_written = write_description(path, caption, self.overwrite)
+        except OtherFormatError:
+            self.others.append(path)
+        except UserError as fault:
+            self.faults.append(str(fault))
+        else:
+            self.written += is_written
+            self.left += not is_written
+
+    def pending(self, places: Sequence[str]) -> set[str]:
+        """Return the photographs that would get a description, and count the others."""
+        pending = {place for place in places if self.overwrite or not has_description(place)}
+        self.left += len(places) - len(pending)
+        return pending
+
+    def unsupported(self) -> list[str]:
+        """Return the error about files of other formats, if there were any."""
+        return [str(OtherFormatError(self.others))] if self.others else []
+
+    def summary(self) -> list[str]:
+        """Return sentences on what was written and what was not."""
+        counts = {
+            f"descriptions written into photographs, originals kept as NAME{ORIGINAL}": self.written,
+            "photographs left alone since they have a description; overwrite=true replaces it": self.left,
+        }
+        return [f"{what}: {count:,}" for what, count in counts.items() if count]

@@ -1,0 +1,82 @@
+"""Encoders whose grids are concatenated, against each of them alone."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from documentation import ROOT
+from encoders import LITE0
+from omegaconf import DictConfig, OmegaConf
+from torchvision.transforms.v2 import InterpolationMode, functional
+
+from showattendtell.config.instantiate import build
+from showattendtell.errors import UserError
+from showattendtell.models.concatenated_encoder import ConcatenatedEncoder
+from showattendtell.models.encoder import Encoder
+from showattendtell.settings import describe_call
+
+FIRST = partial(Encoder, LITE0, 16, "random", size=96, resize=96)
+SECOND = partial(Encoder, "test_resnet", 16, "random", size=64, resize=64, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
+PHOTOGRAPHS = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def concatenated(first: Any = FIRST, second: Any = SECOND, **settings: Any) -> ConcatenatedEncoder:
+    torch.manual_seed(0)
+    return ConcatenatedEncoder(first, second, **settings)
+
+
+@torch.no_grad()
+def test_each_encoder_has_its_own_channels():
+    encoder = concatenated(second=partial(SECOND, size=96, resize=96))
+    first, second = encoder.network["first"], encoder.network["second"]
+    regions = encoder(PHOTOGRAPHS)
+    assert (encoder.grid, encoder.dim, regions.shape[1:]) == ((6, 6), first.dim + second.dim, (36, encoder.dim))
+    torch.testing.assert_close(
+        regions, torch.cat([first(PHOTOGRAPHS), second(PHOTOGRAPHS)], dim=2), atol=1e-4, rtol=1e-4
+    )
+
+
+@torch.no_grad()
+def test_a_smaller_encoder_sees_the_same_photograph_on_a_coarser_grid():
+    encoder = concatenated()
+    first, second = encoder.network["first"], encoder.network["second"]
+    assert (encoder.grid, second.grid, encoder.preprocessing.crop) == ((6, 6), (4, 4), 96)
+    small = functional.resize(PHOTOGRAPHS / 255, [64, 64], InterpolationMode.BICUBIC, antialias=True).clamp(0, 1)
+    mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in second.preprocessing[2:4])
+    grid = second((small - mean) / std).transpose(1, 2).unflatten(2, (4, 4))
+    expected = functional.resize(grid, [6, 6], InterpolationMode.BILINEAR, antialias=False).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(encoder(PHOTOGRAPHS)[:, :, first.dim :], expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_it_is_built_again_from_its_settings_and_weights():
+    encoder = concatenated(positions=2.0)
+    node = describe_call(partial(ConcatenatedEncoder, **encoder.settings()))
+    other = build(DictConfig({**node, "weights": "random"}))
+    assert other.describe()["weights_sha256"] != encoder.describe()["weights_sha256"]
+    other.load_state_dict(encoder.state_dict())
+    assert other.describe() == encoder.describe()
+    assert other.region_dim == encoder.dim + 2
+    assert torch.equal(other.locate(other(PHOTOGRAPHS)), encoder.locate(encoder(PHOTOGRAPHS)))
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (partial(SECOND, trainable=True), "encoder.second.trainable is not possible"),
+        (partial(SECOND, positions=1.0), "encoder.second.positions is not possible"),
+        (partial(SECOND, crop_mode="squash"), "see different parts of a photograph"),
+        (partial(SECOND, resize=73), "see different parts of a photograph"),
+    ],
+)
+def test_encoders_that_do_not_go_together_are_reported(second: Any, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        concatenated(second=second)
+
+
+def test_the_option_has_three_encoders_of_equal_grids():
+    node: Any = OmegaConf.load(ROOT / "conf/encoder/efficientnet_lite0_lite1_lite2.yaml")
+    encoder = build(DictConfig({**node, "weights": "random"}))
+    assert (encoder.grid, encoder.dim) == ((10, 10), 3 * 1280)
+    assert 2 * 100 * encoder.dim == 768_000  # bytes of a cached image in float16
