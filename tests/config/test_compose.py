@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import hydra
 import pytest
+from hydra.errors import HydraException
 
-from showattendtell.config.compose import LAUNCHER, compose
+from showattendtell.config.compose import LAUNCHER, compose, config_folder, to_plain, without_hydra
 from showattendtell.config.help import help_page
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, first_line
 
 GROUPS = {
     "attention": ["hard", "none", "soft"],
@@ -46,3 +48,34 @@ def test_help_lists_nested_groups_where_the_present_choice_has_them(small_conf: 
     assert ["attention/score", "[additive]", "cosine"] in rows
     assert ["experiment", "plain", "attentions/hard", "attentions/none"] in rows
     assert "attention/score" not in help_page("train", *compose("train", ["attention=none"]))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["seed=7"],
+        ["++decoder.dropout=0.25", "data.batch_size=3", "decoder.hidden_dim=${data.batch_size}"],
+        ["attention=hard", "seed=3", "decoder=nic", "++attention.samples=2"],
+        ["callbacks.early_stopping.patience=2", "++encoder={_target_:my.Encoder,width:3}", "cache='a b=c'"],
+        ["+hydra.job.env_set.HERE=1", "++loss.label_smoothing=0.1"],
+        ["++trainer.devices=[0,1]", "seed=1", "seed=2"],
+        ["~callbacks.early_stopping", "seed=2"],
+        ["reward=cider", "++reward.samples=2"],
+    ],
+    ids=str,
+)
+def test_the_configuration_is_the_one_that_hydra_composes(lines: list[str]):
+    with hydra.initialize_config_dir(config_folder()):
+        whole = hydra.compose("train", lines)
+    assert to_plain(without_hydra(compose("train", lines)[0]), resolve=False) == to_plain(whole, resolve=False)
+
+
+@pytest.mark.parametrize(
+    "line", ["sed=1", "decoder.dropot=1", "seed.a=1", "+seed=1", "optimizer/inner=adam", "seed=1,2", "seed=[", "base=x"]
+)
+def test_what_hydra_refuses_has_the_first_line_of_its_error(line: str):
+    with hydra.initialize_config_dir(config_folder()), pytest.raises(HydraException) as whole:
+        hydra.compose("train", [line])
+    with pytest.raises(UserError) as alone:
+        compose("train", [line])
+    assert str(alone.value) == first_line(whole.value)

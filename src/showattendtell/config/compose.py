@@ -13,11 +13,12 @@ from typing import Any
 import hydra
 import yaml
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from showattendtell.config.hydra_internals import group_entries, outside_of_command
+from showattendtell.config.hydra_internals import apply_values, group_entries, outside_of_command, parse_overrides
 from showattendtell.config.signatures import read_signature
 from showattendtell.config.validation import TARGET, format_value, leaves
 from showattendtell.errors import UserError, first_line, listed
@@ -57,9 +58,31 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
     """Return the configuration of a command, and the options of each of its config groups.
 
     The groups include the nested groups (`attention/score`) of every option, chosen or not.
+
+    Raises:
+        UserError: Hydra cannot compose it.
     """
-    composed, groups = _compose(command_folder(name), name, tuple(overrides))
-    return pickle.loads(composed), dict(groups)
+    folder = command_folder(name)
+    try:
+        values = [each for each in parse_overrides(overrides) if _sets_value(each, folder)]
+        if any(line.lstrip("+").startswith("hydra") for line in overrides):
+            values = []  # `hydra.searchpath` may add groups
+        lines = {each.input_line for each in values}
+        composed, groups = _compose(folder, name, tuple(line for line in overrides if line not in lines))
+        config = pickle.loads(composed)
+        apply_values(config, values)
+    except MissingConfigException as fault:
+        raise UserError(_mismatch(fault) or first_line(fault)) from None
+    except (HydraException, OmegaConfBaseException) as fault:
+        raise UserError(first_line(fault)) from None
+    return config, dict(groups)
+
+
+def _sets_value(override: Override, folder: str) -> bool:
+    """Return whether an argument sets one value, and does not choose among the options of a group."""
+    key = override.key_or_group
+    is_plain = not (override.is_delete() or override.is_sweep_override() or override.package is not None)
+    return is_plain and "/" not in key and not Path(folder, key).is_dir()
 
 
 def without_hydra(config: DictConfig) -> DictConfig:
@@ -100,19 +123,14 @@ def with_overrides(config: DictConfig, **changes: Any) -> DictConfig:
     return merged
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[bytes, dict[str, list[str]]]:
-    """Cached `compose`: the check of a command line repeats calls, and each takes a tenth of a second.
+    """Cached `compose` of choices: the check of a command line repeats calls, and each takes a tenth of a second.
 
     The configuration is pickled: bytes become a `DictConfig` in a sixth of the time of a deep copy.
     """
     with outside_of_command(), hydra.initialize_config_dir(folder):
-        try:
-            config = hydra.compose(name, list(overrides), return_hydra_config=True)
-        except MissingConfigException as fault:
-            raise UserError(_mismatch(fault) or first_line(fault)) from None
-        except (HydraException, OmegaConfBaseException) as fault:
-            raise UserError(first_line(fault)) from None
+        config = hydra.compose(name, list(overrides), return_hydra_config=True)
         return pickle.dumps(config), _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
 
 

@@ -4,6 +4,7 @@
 
 - `hydra._internal.utils.get_args_parser` and the parser's `_option_string_actions`: Hydra's own flags.
 - `hydra._internal.core_plugins.basic_sweeper.BasicSweeper`: sweeps over a grid; `GridSweeper` derives from it.
+- `ConfigLoaderImpl._apply_overrides_to_config`: sets values in a composed configuration.
 - `ConfigLoaderImpl.repository`: the options of a config group; `get_group_options` would read the primary configuration
   of Hydra anew at each call.
 - `hydra.core.utils._save_config` and the names of its arguments: writes the configuration of a run.
@@ -21,10 +22,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, grammar_parser
@@ -66,6 +70,16 @@ def group_entries(group: str, kind: ObjectType) -> list[str]:
     loader: Any = GlobalHydra.instance().config_loader()
     entries: list[str] = loader.repository.get_group_options(group, kind)
     return entries
+
+
+def parse_overrides(lines: Sequence[str]) -> list[Override]:
+    """Parse arguments that are no flags."""
+    return OverridesParser.create().parse_overrides(list(lines))
+
+
+def apply_values(config: DictConfig, values: Sequence[Override]) -> None:
+    """Apply arguments that set values, and choose no options, to a composed configuration."""
+    ConfigLoaderImpl._apply_overrides_to_config(list(values), config)
 
 
 def raw_node(node: DictConfig, key: str) -> Any:
