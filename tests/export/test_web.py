@@ -188,6 +188,7 @@ def test_the_page_writes_the_captions_of_the_script(
     assert len(seen) > 5
 
 
+@pytest.mark.slow
 def test_the_page_runs_the_encoder_on_a_gpu_where_there_is_one(
     browser: Any, exported: Path, runtime: Path, drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -9,11 +9,10 @@ from pathlib import Path
 import light_command
 import postgres
 import pytest
+from ray_cluster import OWN_RAY, free_ports, wait_until
 from runs import TINY, Run, assert_done
-from test_launchers import OWN_RAY, free_ports, short_folder, start, sweep, wait_until
+from test_launchers import start, sweep
 from test_study import TWELVE, assert_all_different, trials
-
-__all__ = ["short_folder"]  # a fixture
 
 
 @pytest.mark.slow
