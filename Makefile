@@ -45,7 +45,7 @@ check: setup  ## lint, format and types
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 
-bench: setup  ## every speed figure, each beside its goal (under 10 minutes)
+bench: setup  ## every speed figure with its goal (under 10 minutes)
 	$(RUN) -m benchmarks
 
 docs: setup  ## the documentation as a site, with every command and setting
@@ -55,7 +55,7 @@ docs: setup  ## the documentation as a site, with every command and setting
 screenshots: setup  ## the pictures of pages in docs/figures (10 minutes; needs Chromium)
 	$(RUN) docs/screenshots.py
 
-lock: setup  ## write requirements.lock anew from pyproject.toml
+lock: setup  ## write requirements.lock from pyproject.toml
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
 	  --extra clip --extra dashboard --extra dev --extra docs --extra joblib --extra onnx --extra postgresql --extra ray \
 	  --extra regions --extra report --extra serve --extra slurm --extra sweeps --extra tensorboard --extra weights --extra xmp \

@@ -129,12 +129,17 @@ def _caption_photographs(
                 unsure.append(place)
             if PAGE in formats:
                 entries.append(make_entry(found.names[number], outputs))
-    if unsure and not sys.stdout.isatty():  # on a terminal each caption has the mark
-        those = unsure[0] if len(unsure) == 1 else f"{len(unsure):,} photographs ({listed(unsure)})"
-        _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
+    _note_unsure(unsure)
     faults += describe.unsupported() if describe else []
     if faults:
         raise UserError("; ".join(faults))
+
+
+def _note_unsure(photographs: Sequence[str]) -> None:
+    """Print which photographs are unlike those of training; on a terminal each caption has a mark instead."""
+    if photographs and not sys.stdout.isatty():
+        those = photographs[0] if len(photographs) == 1 else f"{len(photographs):,} photographs ({listed(photographs)})"
+        _print_notes([f"not sure of {those}, unlike the photographs that the model was trained on"])
 
 
 def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:

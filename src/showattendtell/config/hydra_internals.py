@@ -6,7 +6,7 @@
 - `hydra._internal.core_plugins.basic_sweeper.BasicSweeper`: sweeps over a grid; `GridSweeper` derives from it.
 - `ConfigLoaderImpl._apply_overrides_to_config`: sets values in a composed configuration.
 - `ConfigLoaderImpl.repository`: the options of a config group; `get_group_options` would read the primary configuration
-  of Hydra anew at each call.
+  of Hydra again at each call.
 - `hydra.core.utils._save_config` and the names of its arguments: writes the configuration of a run.
 - `JobReturn._return_value`: the exception of a failed run; `return_value` would raise it.
 - `DictConfig._get_node` and `_get_full_key`: a node without resolving it, and the path of a node.

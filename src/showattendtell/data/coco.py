@@ -20,15 +20,15 @@ from showattendtell.data.formats import (
     read_coco_captions,
     read_json,
     read_karpathy,
-    without_garbage_collection,
 )
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
+from showattendtell.runtime.collection import paused_collection
 from showattendtell.settings import Fraction, PositiveInt
 from showattendtell.types import WHOLE, Box, Caption, Dataset, Example, Phrase
 
 
-@without_garbage_collection()
+@paused_collection()
 def read_coco(
     root: str,
     captions: str = "dataset_coco.json",
@@ -56,7 +56,7 @@ def read_coco(
     return _with_instances(dataset, folder, instances)
 
 
-@without_garbage_collection()
+@paused_collection()
 def read_coco2017(
     root: str,
     val2017: Literal["test", "val"] = "test",

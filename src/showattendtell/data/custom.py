@@ -25,17 +25,17 @@ from showattendtell.data.formats import (
     read_caption_folder,
     read_captions,
     read_list,
-    without_garbage_collection,
 )
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.errors import UserError, listed
+from showattendtell.runtime.collection import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
-@without_garbage_collection()
+@paused_collection()
 def read_custom(
     root: Text,
     captions: CaptionFiles | None = None,

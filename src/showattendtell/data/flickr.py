@@ -16,11 +16,11 @@ from showattendtell.data.formats import (
     read_line_aligned,
     read_list,
     read_token_file,
-    without_garbage_collection,
 )
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
+from showattendtell.runtime.collection import paused_collection
 from showattendtell.settings import PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Phrase
 
@@ -28,7 +28,7 @@ SPLIT_LISTS = {split: f"Flickr_8k.{split.replace('val', 'dev')}Images.txt" for s
 SPLIT_LISTS_30K = {"train": "train.txt", "val": "val.txt", "test": "test.txt"}
 
 
-@without_garbage_collection()
+@paused_collection()
 def read_flickr8k(
     root: str,
     captions: CaptionFiles = "Flickr8k.token.txt",
@@ -64,7 +64,7 @@ def read_flickr8k(
     return mark_entities(dataset, look_in([folder], entities)) if entities else dataset
 
 
-@without_garbage_collection()
+@paused_collection()
 def read_flickr30k(
     root: str,
     captions: CaptionFiles = "results_20130124.token",

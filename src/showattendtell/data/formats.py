@@ -1,12 +1,11 @@
 """Caption file formats and their readers, and checks of text and JSON files."""
 
 import csv
-import gc
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from glob import glob
@@ -18,22 +17,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapte
 from pydantic_core import from_json
 
 from showattendtell.errors import UserError
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector.
-
-    It scans all objects again and again while a million records are created, which have no cycles.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
+from showattendtell.runtime.collection import paused_collection
 
 Layout = TypeVar("Layout")
 
@@ -64,7 +48,7 @@ def read_list(path: Path) -> list[str]:
     return [line.strip() for line in read_text(path).split("\n") if line.strip()]
 
 
-@without_garbage_collection()
+@paused_collection()
 def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     """Read a JSON file of a published layout.
 

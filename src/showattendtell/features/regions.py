@@ -324,7 +324,7 @@ def _damaged(path: Path, reason: str) -> UserError:
 class RegionReading:
     """An `Encode` that reads regions instead of computing them.
 
-    paths: image files by name, for the size of photographs that the file does not tell.
+    paths: image files by name, for the size of photographs that the file does not state.
     """
 
     encoder: RegionFeatures

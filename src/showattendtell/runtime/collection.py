@@ -1,4 +1,4 @@
-"""Garbage collection during imports."""
+"""Garbage collection while many objects are created that stay."""
 
 import gc
 from collections.abc import Iterator
@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Pause garbage collection. Importing torch and building a model create half a million objects that stay, and each
-    collection would scan them again, which takes half a second in all."""
+    """Disable the cyclic garbage collector. It scans all objects again and again while a million are created that stay:
+    records of captions, or the modules of torch, which takes half a second.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
