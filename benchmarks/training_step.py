@@ -26,6 +26,7 @@ from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
 from benchmarks.learning import HALF, OURS, PLAIN, TEXTBOOK, WAYS, Learner, peaks
 from benchmarks.workload import Work
+from showattendtell.runtime.memory import keep_freed_memory
 
 AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """How far the loss of any step may be from the textbook's, relatively, by the precision of the products."""
@@ -75,6 +76,7 @@ class Timed(NamedTuple):
 
 
 def measure(options: Namespace) -> Measured:
+    keep_freed_memory()  # as `train` does; the textbook's steps gain as well
     rates = matrix_rates(MIXED)
     factor = rates[torch.bfloat16] / rates[torch.float32]
     halves = factor > FASTER

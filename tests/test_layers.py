@@ -30,7 +30,7 @@ LAYERS = [
 """A module imports only its own folder and the rows above it."""
 
 PLAIN = {"abc", "collections", "concurrent", "dataclasses", "functools", "itertools", "math", "numba", "numpy", "os"}
-PLAIN |= {"contextlib", "contextvars", "torch", "typing"}
+PLAIN |= {"contextlib", "contextvars", "time", "torch", "typing"}
 """The libraries that attention and decoders import."""
 
 ENCODER = {"models.encoder", "models.pretrained", "models.region_features", "models.concatenated_encoder"}

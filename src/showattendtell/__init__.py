@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from showattendtell.runtime.collection import paused_collection
+from showattendtell.runtime.memory import paused_collection
 
 if TYPE_CHECKING:
     from showattendtell.datamodules.datamodule import (

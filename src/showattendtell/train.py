@@ -44,7 +44,9 @@ def train(config: DictConfig) -> float:
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
     from showattendtell.inference.initial import find_initial_checkpoint, load_word_vectors
+    from showattendtell.models.kernels.products import MATMUL, library
     from showattendtell.runtime.distributed import decide_on_first, raise_together
+    from showattendtell.runtime.memory import keep_freed_memory
     from showattendtell.training.resume import check_data, find_start, run_lock
     from showattendtell.training.trainer import build_module, build_trainer, fit
     from showattendtell.visualization.tables import print_dataset
@@ -77,6 +79,9 @@ def train(config: DictConfig) -> float:
                 print(f"word vectors: {number:,} of {len(vocabulary):,} words have one in {config.init_embeddings}")
             module.captioner.decoder.embedding.requires_grad_(not config.freeze_embeddings)
             trainer, best = build_trainer(config, start.folder)
+        keep_freed_memory()
+        if trainer.strategy.root_device.type == "cpu" and library() == "onednn":
+            print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
         fit(trainer, module, data, start.checkpoint)
     return report_best(start.folder, best.best_model_score)
 

@@ -23,7 +23,7 @@ from showattendtell.data.formats import (
 )
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.runtime.collection import paused_collection
+from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt
 from showattendtell.types import WHOLE, Box, Caption, Dataset, Example, Phrase
 

@@ -28,7 +28,7 @@ from showattendtell.data.formats import (
 )
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.errors import UserError, listed
-from showattendtell.runtime.collection import paused_collection
+from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import Fraction, PositiveInt, Text
 from showattendtell.types import Dataset
 

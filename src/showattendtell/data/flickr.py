@@ -20,7 +20,7 @@ from showattendtell.data.formats import (
 from showattendtell.data.languages import CaptionFiles, read_languages
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
-from showattendtell.runtime.collection import paused_collection
+from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt
 from showattendtell.types import WHOLE, Box, Dataset, Phrase
 

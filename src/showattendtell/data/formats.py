@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, TypeAdapte
 from pydantic_core import from_json
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.collection import paused_collection
+from showattendtell.runtime.memory import paused_collection
 
 Layout = TypeVar("Layout")
 

@@ -28,7 +28,7 @@ from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, 
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.models.pretrained import state_hash
-from showattendtell.runtime.collection import paused_collection
+from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import is_url
 from showattendtell.types import CaptionOutput, Dataset, Example
 from showattendtell.visualization.pages import KILOBYTES_EACH, ImageCaptions

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.models.decoder import DecoderState
+from showattendtell.models.kernels.products import Linear
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveInt
 from showattendtell.types import SampledLocations
@@ -141,7 +142,7 @@ class ScoredAttention(StepAttention):
         super().__init__()
         self.temperature = 1.0
         self.score = score(region_dim, hidden_dim)
-        self.gate = None if gate == "none" else nn.Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
+        self.gate = None if gate == "none" else Linear(hidden_dim, 1 if gate == "scalar" else region_dim)
         heads = self.score.heads
         head_dim = -(-region_dim // heads)  # rounded up
         self.values = nn.Parameter(torch.empty(heads, region_dim, head_dim)) if heads > 1 else None
@@ -211,8 +212,8 @@ class AdaptiveAttention(ScoredAttention):
         super().__init__(region_dim, hidden_dim, score, gate="none")
         if self.score.heads > 1:
             raise ValueError(f"the sentinel competes with the regions of one map; got a score with {self.score.heads}")
-        self.sentinel_gate = nn.Linear(hidden_dim, hidden_dim)
-        self.sentinel = nn.Linear(hidden_dim, region_dim)
+        self.sentinel_gate = Linear(hidden_dim, hidden_dim)
+        self.sentinel = Linear(hidden_dim, region_dim)
 
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
         sentinel = self.sentinel(torch.sigmoid(self.sentinel_gate(state.hidden)) * torch.tanh(state.cell))

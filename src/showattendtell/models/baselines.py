@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.models.decoder import DecoderState, RecurrentDecoder, lstm, orthogonal_blocks, start_small
+from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
 
@@ -34,10 +35,10 @@ class NICDecoder(RecurrentDecoder):
         dropout: Fraction = 0.5,
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
-        self.image = start_small(nn.Linear(region_dim, embedding_dim))
-        self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
-        self.hidden_gates = orthogonal_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False))
-        self.word_scores = nn.Linear(hidden_dim, vocabulary_size)
+        self.image = start_small(Linear(region_dim, embedding_dim))
+        self.read_word = Linear(embedding_dim, 4 * hidden_dim)
+        self.hidden_gates = orthogonal_blocks(Linear(hidden_dim, 4 * hidden_dim, bias=False))
+        self.word_scores = Linear(hidden_dim, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 
     def start(self, regions: Tensor) -> DecoderState:
@@ -83,9 +84,9 @@ class LogBilinearDecoder(RecurrentDecoder):
     ):
         super().__init__(vocabulary_size, embedding_dim, hidden_dim)
         self.embedding_dim, self.window = embedding_dim, window
-        self.words = nn.Linear(window * embedding_dim, hidden_dim)
-        self.image = start_small(nn.Linear(region_dim, hidden_dim, bias=False))
-        self.word_scores = nn.Linear(hidden_dim, vocabulary_size)
+        self.words = Linear(window * embedding_dim, hidden_dim)
+        self.image = start_small(Linear(region_dim, hidden_dim, bias=False))
+        self.word_scores = Linear(hidden_dim, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
 
     def start(self, regions: Tensor) -> DecoderState:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import START
+from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
 REGION_STD = 0.01
@@ -118,13 +119,13 @@ class LearnedStart(nn.Module):
 def _relu_layers(inputs: int, width: int, count: int, dropout: float) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for number in range(count):
-        linear = start_small(nn.Linear(inputs, width)) if number == 0 else nn.Linear(width, width)
+        linear = start_small(Linear(inputs, width)) if number == 0 else Linear(width, width)
         layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
     return layers
 
 
 def _head(inputs: int, outputs: int, reads_regions: bool) -> nn.Sequential:
-    linear = nn.Linear(inputs, outputs)
+    linear = Linear(inputs, outputs)
     return nn.Sequential(start_small(linear) if reads_regions else linear, nn.Tanh())
 
 
@@ -267,15 +268,15 @@ class LSTMDecoder(RecurrentDecoder):
             if start == "learned"
             else make_start(region_dim, hidden_dim, start_depth, dropout * ("start" in dropout_places))
         )
-        self.read_word = nn.Linear(embedding_dim, 4 * hidden_dim)
-        self.hidden_gates = orthogonal_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False))
-        self.context_gates = start_small(nn.Linear(region_dim, 4 * hidden_dim, bias=False))
+        self.read_word = Linear(embedding_dim, 4 * hidden_dim)
+        self.hidden_gates = orthogonal_blocks(Linear(hidden_dim, 4 * hidden_dim, bias=False))
+        self.context_gates = start_small(Linear(region_dim, 4 * hidden_dim, bias=False))
         self.word_output = "word" in output
-        self.hidden_output = nn.Linear(hidden_dim, embedding_dim) if "hidden" in output else None
+        self.hidden_output = Linear(hidden_dim, embedding_dim) if "hidden" in output else None
         reads_context = "context" in output
-        self.context_output = start_small(nn.Linear(region_dim, embedding_dim, bias=False)) if reads_context else None
+        self.context_output = start_small(Linear(region_dim, embedding_dim, bias=False)) if reads_context else None
         self.activation = nn.Tanh() if output_tanh else nn.Identity()
-        self.word_scores = nn.Linear(embedding_dim, vocabulary_size)
+        self.word_scores = Linear(embedding_dim, vocabulary_size)
         nn.init.zeros_(self.word_scores.bias)
         if tie_embeddings:
             self.word_scores.weight = self.embedding.weight

@@ -15,6 +15,7 @@ from torch.nn.functional import avg_pool2d
 
 from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, did_you_mean, first_line
+from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.runtime.vision import VGG, checkpoint_seq, timm
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -97,6 +98,7 @@ class Encoder(nn.Module):
             self.network = load_network(network, weights, size)
         except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
             raise _unsuited(size, network, fault) from None
+        replace_linear_layers(self.network)
         if resize is not None and resize < size:
             raise UserError(
                 f"encoder.resize={resize} is shorter than the square of encoder.size={size} that is cut out of it; "

@@ -20,6 +20,7 @@ from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
 from showattendtell.models.kernels.cross_entropy import normalisers
 from showattendtell.models.kernels.mixture import RegionTable, log_of
 from showattendtell.models.kernels.parallel import CaptionGroups
+from showattendtell.models.kernels.products import matmul
 from showattendtell.models.kernels.recurrence import is_fused_supported, weights_of
 from showattendtell.models.latent_attention import MarginalAttention
 from showattendtell.models.transformer import CrossAttention, TransformerDecoder
@@ -57,7 +58,7 @@ class IncrementalDecoder:
         self.memory, first = captioner.init_state(regions)
         self.first = DecoderState(*(part.to(regions.dtype) for part in first))
         self._rows = CacheRows(regions)
-        self._words, self._buffer = words, regions.new_empty(0, words.shape[1])  # the scores of every step
+        self._words = words
         self._mixture = None
         if isinstance(self.attention, MarginalAttention):
             assert isinstance(self.decoder, RecurrentDecoder)
@@ -66,7 +67,7 @@ class IncrementalDecoder:
             self._mixture = MixtureScorer(self.attention, self.decoder, self.memory, table)
 
     def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
-        """Decode one word. The next call overwrites the returned scores.
+        """Decode one word.
 
         Args:
             state: the states of the stems, with P rows.
@@ -123,15 +124,8 @@ class IncrementalDecoder:
         return _without_normalisers(self._mixture.log_probs(scores, weights, images))
 
     def _multiply(self, features: Tensor) -> Tensor:
-        """Return the scores without their bias, (B, V), in a buffer."""
-        if len(self._buffer) < len(features):
-            self._buffer = self._buffer.new_empty(len(features), self._buffer.shape[1])
-        scores, features = self._buffer[: len(features)], features.to(self._words.dtype)
-        if scores.dtype == features.dtype:
-            torch.mm(features, self._words, out=scores)
-        else:
-            scores.copy_(features @ self._words)
-        return scores
+        """Return the scores without their bias, (B, V)."""
+        return matmul(features.to(self._words.dtype), self._words).to(self.memory.regions.dtype)
 
 
 def _without_normalisers(log_p: Tensor) -> tuple[Tensor, Tensor]:
@@ -323,4 +317,4 @@ def transposed(matrix: Tensor) -> Tensor:
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
     """Return rows @ matrix, multiplied in the precision of the matrix."""
-    return (rows.to(matrix.dtype) @ matrix).to(rows.dtype)
+    return matmul(rows.to(matrix.dtype), matrix).to(rows.dtype)

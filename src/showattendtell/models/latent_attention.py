@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from showattendtell.models.attention import AttentionCache, SoftAttention
 from showattendtell.models.decoder import Decoder, DecoderState, RecurrentDecoder, start_small
 from showattendtell.models.kernels.mixture import MixtureFeatures, log_of
+from showattendtell.models.kernels.products import Linear
 from showattendtell.models.scores import AdditiveScore, ScoreFunction
 from showattendtell.settings import PositiveFloat, PositiveInt
 
@@ -179,8 +180,8 @@ class InferenceNetwork(nn.Module):
 
     def __init__(self, region_dim: int, hidden_dim: int, word_dim: int, width: int):
         super().__init__()
-        self.word = nn.Sequential(nn.Linear(hidden_dim + word_dim, width), nn.Tanh(), nn.Linear(width, width))
-        self.region = start_small(nn.Linear(region_dim, width, bias=False))
+        self.word = nn.Sequential(Linear(hidden_dim + word_dim, width), nn.Tanh(), Linear(width, width))
+        self.region = start_small(Linear(region_dim, width, bias=False))
 
     def forward(self, hidden: Tensor, words: Tensor, regions: Tensor, mixture: MixtureFeatures) -> Tensor:
         """Return log q (N, L). The alpha of the mixture is taken as a constant.

@@ -16,6 +16,7 @@ from showattendtell.models.decoder import start_small
 from showattendtell.models.kernels import without_autocast
 from showattendtell.models.kernels.attention import AdditiveKeys, AdditiveScores
 from showattendtell.models.kernels.parallel import CaptionGroups
+from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import PositiveFloat, PositiveInt
 
 
@@ -66,10 +67,10 @@ class AdditiveScore(ScoreFunction):
     ):
         super().__init__()
         width = _in_numbers(width, region_dim, hidden_dim)
-        self.key = start_small(nn.Linear(region_dim, width, bias=False))
-        self.deeper = nn.ModuleList(nn.Linear(width, width) for _ in range(depth - 1))
-        self.query = nn.Linear(hidden_dim, width)
-        self.score = nn.Linear(width, 1, bias=False)
+        self.key = start_small(Linear(region_dim, width, bias=False))
+        self.deeper = nn.ModuleList(Linear(width, width) for _ in range(depth - 1))
+        self.query = Linear(hidden_dim, width)
+        self.score = Linear(width, 1, bias=False)
 
     def precompute(self, regions: Tensor) -> AdditiveKeys:
         sums = self.key(regions).to(regions.dtype)
@@ -104,8 +105,8 @@ class DotScore(ScoreFunction):
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state"):
         super().__init__()
         width = _in_numbers(width, region_dim, hidden_dim)
-        self.key = start_small(nn.Linear(region_dim, width, bias=False))
-        self.query = nn.Linear(hidden_dim, width)
+        self.key = start_small(Linear(region_dim, width, bias=False))
+        self.query = Linear(hidden_dim, width)
 
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions)  # (R, L, A)
@@ -129,7 +130,7 @@ class GeneralScore(ScoreFunction):
 
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt):
         super().__init__()
-        self.key = start_small(nn.Linear(region_dim, hidden_dim, bias=False))
+        self.key = start_small(Linear(region_dim, hidden_dim, bias=False))
 
     def precompute(self, regions: Tensor) -> Tensor:
         return self.key(regions)  # (R, L, n)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from showattendtell.errors import UserError
 from showattendtell.models.attention import Attention, AttentionCache, CaptionGrid
 from showattendtell.models.decoder import Decoder, DecoderState
+from showattendtell.models.kernels.products import Linear
 from showattendtell.settings import Fraction, PositiveInt
 
 Map = Literal["last", "rollout"] | PositiveInt
@@ -92,13 +93,13 @@ class TransformerLayer(nn.Module):
         self.heads = heads
         self.self_norm, self.cross_norm, self.feedforward_norm = (nn.LayerNorm(width) for _ in range(3))
         # Without biases: those of keys change no weight, and the normalised inputs have one that does the rest.
-        self.self_inputs = nn.Linear(width, 3 * width, bias=False)  # queries, keys and values
-        self.self_output = nn.Linear(width, width)
-        self.cross_query = nn.Linear(width, width, bias=False)
-        self.cross_inputs = nn.Linear(width, 2 * width, bias=False)  # keys and values
-        self.cross_output = nn.Linear(width, width)
+        self.self_inputs = Linear(width, 3 * width, bias=False)  # queries, keys and values
+        self.self_output = Linear(width, width)
+        self.cross_query = Linear(width, width, bias=False)
+        self.cross_inputs = Linear(width, 2 * width, bias=False)  # keys and values
+        self.cross_output = Linear(width, width)
         self.feedforward = nn.Sequential(
-            nn.Linear(width, feedforward_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(feedforward_dim, width)
+            Linear(width, feedforward_dim), nn.GELU(), nn.Dropout(dropout), Linear(feedforward_dim, width)
         )
         self.dropout = nn.Dropout(dropout)
 
@@ -227,16 +228,16 @@ class TransformerDecoder(Decoder):
         )
         self.region_dropout, self.word_dropout = nn.Dropout(region_rate), nn.Dropout(word_rate)
         self.output_dropout = nn.Dropout(output_rate)
-        self.read_regions = nn.Sequential(nn.Linear(region_dim, hidden_dim), nn.LayerNorm(hidden_dim))
+        self.read_regions = nn.Sequential(Linear(region_dim, hidden_dim), nn.LayerNorm(hidden_dim))
         same = embedding_dim == hidden_dim
-        self.read_word = nn.Identity() if same else nn.Linear(embedding_dim, hidden_dim)
+        self.read_word = nn.Identity() if same else Linear(embedding_dim, hidden_dim)
         self.positions = nn.Embedding(max_length, hidden_dim) if positions == "learned" else None
         self.layers = nn.ModuleList(
             TransformerLayer(hidden_dim, heads, feedforward_dim or 4 * hidden_dim, layer_rate) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(hidden_dim)
-        self.read_output = nn.Identity() if same else nn.Linear(hidden_dim, embedding_dim)
-        self.word_scores = nn.Linear(embedding_dim, vocabulary_size)
+        self.read_output = nn.Identity() if same else Linear(hidden_dim, embedding_dim)
+        self.word_scores = Linear(embedding_dim, vocabulary_size)
         nn.init.zeros_(self.word_scores.bias)
         if tie_embeddings:
             self.word_scores.weight = self.embedding.weight

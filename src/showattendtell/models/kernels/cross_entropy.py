@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.parallel import compilable, run_threaded
+from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.types import OutputFeatures
 
 LANES = 64
@@ -141,7 +141,7 @@ def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
 
 
 TOGETHER = {"cpu": 2**21, "cuda": 2**27}
-"""The number of scores that are turned into probabilities at once, 2^21 (8 MB) on the CPU because of its caches."""
+"""The number of scores that are processed at once, 2^21 (8 MB) on the CPU because of its caches."""
 
 
 class CrossEntropy(NamedTuple):
@@ -158,8 +158,8 @@ class CrossEntropy(NamedTuple):
 def cross_entropy(features: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of the words `targets` (N,).
 
-    It is faster than torch's and needs less memory: the scores (N, V) are kept for the backward pass, but never all
-    probabilities or all gradients of the scores at once.
+    It is faster than torch's and needs less memory: a tensor (N, V) of the scores, which the probabilities replace, and
+    one of the gradients of the scores.
     """
     operands = to_multiply(*features)
     with without_autocast(targets.device):
@@ -167,7 +167,7 @@ def cross_entropy(features: OutputFeatures, targets: Tensor, label_smoothing: fl
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Cross-entropy of the output layer s = W x + b, a few rows at a time.
+    """Cross-entropy of the output layer s = W x + b.
 
     With label smoothing a, the loss is -sum_v t_v log p_v with targets t_v = (1 - a) [v = w] + a / V:
 
@@ -179,49 +179,52 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any, values: Tensor, matrix: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and -log p of the targets, (N,) each, from the inputs x (N, w), W (V, w) and b (V,)."""
-        logits = F.linear(values, matrix, bias)  # (N, V)
-        full = torch.promote_types(logits.dtype, torch.float32)
-        largest = logits.amax(dim=1, keepdim=True).to(full)
-        normaliser, mean = torch.empty_like(largest), torch.empty_like(largest)  # log Z and mean_v s_v, (N, 1)
-        for rows, buffer in _pieces(logits, full):
-            if label_smoothing:
-                mean[rows] = logits[rows].mean(dim=1, keepdim=True, dtype=full)
-            powers = torch.sub(logits[rows], largest[rows], out=buffer).exp_()
-            normaliser[rows] = powers.sum(dim=1, keepdim=True).log_().add_(largest[rows])
-        ctx.save_for_backward(values, matrix, logits, normaliser, targets)
+        scores = linear(values, matrix, bias)  # (N, V)
+        full = torch.promote_types(scores.dtype, torch.float32)
+        largest = scores.amax(dim=1, keepdim=True).to(full)
+        chosen = scores.gather(1, targets.unsqueeze(1))  # s_w, (N, 1)
+        mean = scores.mean(dim=1, keepdim=True, dtype=full) if label_smoothing else None  # mean_v s_v
+        total = torch.empty_like(largest)  # Z / e^m
+        for rows, buffer in _pieces(scores, full):
+            torch.sub(scores[rows], largest[rows], out=buffer).exp_()
+            total[rows] = buffer.sum(dim=1, keepdim=True)
+            torch.div(buffer, total[rows], out=scores[rows])  # from here on p
+        ctx.save_for_backward(values, matrix, scores, targets)
         ctx.label_smoothing = label_smoothing
-        nll = (normaliser - logits.gather(1, targets.unsqueeze(1))).squeeze(1)
+        normaliser = total.log_().add_(largest)  # log Z
+        nll = (normaliser - chosen).squeeze(1)
         ctx.mark_non_differentiable(nll)
         # (1 - a) (log Z - s_w) + a (log Z - mean_v s_v)
-        return torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing) if label_smoothing else nll.clone(), nll
+        learned = nll.clone() if mean is None else torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing)
+        return learned, nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        values, matrix, logits, normaliser, targets = ctx.saved_tensors
-        grad_values, grad_matrix = torch.empty_like(values), torch.empty_like(matrix)
-        grad_bias, kept = matrix.new_zeros(len(matrix)), 0
-        for rows, buffer in _pieces(logits, normaliser.dtype):
+        values, matrix, probabilities, targets = ctx.saved_tensors
+        full = torch.promote_types(probabilities.dtype, torch.float32)
+        grad_scores = torch.empty_like(probabilities)
+        grad_bias = matrix.new_zeros(len(matrix), dtype=full)
+        for rows, buffer in _pieces(grad_scores, full):
             grad_loss = gradient[rows].unsqueeze(1)  # (k, 1)
-            # ds_v = (p_v - (1 - a) [v = w] - a / V) dloss, p_v = e^(s_v - log Z), (k, V)
-            grad_scores = torch.sub(logits[rows], normaliser[rows], out=buffer).exp_().mul_(grad_loss)
-            grad_scores.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * grad_loss)
+            # ds_v = (p_v - (1 - a) [v = w] - a / V) dloss, (k, V)
+            torch.mul(probabilities[rows], grad_loss, out=buffer)
+            buffer.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * grad_loss)
             if ctx.label_smoothing:
-                grad_scores -= grad_loss * (ctx.label_smoothing / grad_scores.shape[1])
-            grad_scores = grad_scores.to(values.dtype)
-            # s = W x + b: dx = W^T ds, dW = sum_k ds_k x_k^T, db = sum_k ds_k
-            torch.mm(grad_scores, matrix, out=grad_values[rows])
-            grad_matrix = torch.addmm(grad_matrix, grad_scores.T, values[rows], beta=kept, out=grad_matrix)
-            grad_bias += grad_scores.sum(dim=0)
-            kept = 1  # the first piece replaces the uninitialised dW, later ones are added
-        return grad_values, grad_matrix, grad_bias, None, None
+                buffer -= grad_loss * (ctx.label_smoothing / buffer.shape[1])
+            grad_bias += buffer.sum(dim=0)
+            if grad_scores.dtype != full:
+                grad_scores[rows] = buffer
+        # s = W x + b: dx = W^T ds, dW = sum_k ds_k x_k^T, db = sum_k ds_k
+        return matmul(grad_scores, matrix), matmul(grad_scores.T, values), grad_bias.to(matrix.dtype), None, None
 
 
-def _pieces(logits: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows that are processed together, and a buffer of that size, used again for every piece."""
-    number, words = logits.shape
-    size = min(number, max(1, TOGETHER.get(logits.device.type, 2**27) // words))
-    buffer = logits.new_empty(size, words, dtype=dtype)
+def _pieces(scores: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the rows that are processed together, and a tensor of this dtype for them: the rows themselves if they have
+    it, else a buffer that is used again for every piece."""
+    number, words = scores.shape
+    size = min(number, max(1, TOGETHER.get(scores.device.type, 2**27) // words))
+    buffer = None if scores.dtype == dtype else scores.new_empty(size, words, dtype=dtype)
     for first in range(0, number, size):
         last = min(first + size, number)
-        yield slice(first, last), buffer[: last - first]
+        yield slice(first, last), scores[first:last] if buffer is None else buffer[: last - first]

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from showattendtell.models.attention import CaptionGrid
 from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entropy
+from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.types import OutputFeatures
 
 TOGETHER = {"cpu": 2**21, "cuda": 2**26}
@@ -77,7 +77,7 @@ class MixtureFeatures(NamedTuple):
         order, counts, groups = self._layout()
         matrices = matrices if groups is None else matrices[groups]
         pieces = zip(rows[order].split(counts), matrices, strict=True)
-        return torch.cat([x @ matrix for x, matrix in pieces])[order.argsort()]
+        return torch.cat([matmul(x, matrix) for x, matrix in pieces])[order.argsort()]
 
     def _layout(self) -> tuple[Tensor, list[int], Tensor | None]:
         """Return an order of the words in which those of a group share an image, the number of words of each group, and
@@ -136,7 +136,7 @@ class MixtureFeatures(NamedTuple):
         """Return log p(v | a_i) of all words, (k, L, V)."""
         regions = self.parts[self.image_index[rows]]
         inputs = self.values[rows].unsqueeze(1) + regions if self.read is None else self.read(rows, regions)
-        scores = F.linear(inputs, self.matrix, self.bias)
+        scores = linear(inputs, self.matrix, self.bias)
         return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)
 
     def every_region(self, rows: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class MixtureFeatures(NamedTuple):
         """Return log p(v) of all words, (N, V), without a gradient."""
         if self.read is None:
             order, counts, groups = self._layout()
-            scores = F.linear(self.values[order], self.matrix, self.bias)
+            scores = linear(self.values[order], self.matrix, self.bias)
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
             weights, words = self.log_weights[order].split(counts), self.matrix.T
             parts = self.parts if groups is None else self.parts[groups]
@@ -203,7 +203,7 @@ class RegionTable(NamedTuple):
     def of(cls, parts: Tensor, words: Tensor) -> "RegionTable":
         """Return the table of regions that add `parts` (I, L, w) to the input of the output layer W^T (w, V)."""
         [parts] = to_multiply(parts)
-        scores = parts.to(words.dtype) @ words
+        scores = matmul(parts.to(words.dtype), words)
         return cls(scores.sub_(scores.amax(dim=2, keepdim=True)).exp_().clamp_min_(torch.finfo(scores.dtype).tiny))
 
     def log_probs(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None = None) -> Tensor:
@@ -266,7 +266,7 @@ class _Mixture(torch.autograd.Function):
         Args:
             counts: the number of words of each image.
         """
-        logits = F.linear(values, matrix, bias)  # (N, V)
+        logits = linear(values, matrix, bias)  # (N, V)
         full = torch.promote_types(logits.dtype, torch.float32)
         largest = logits.amax(dim=1, keepdim=True).to(full)
         by_region = log_weights.new_empty(*log_weights.shape, targets.shape[1], dtype=full)
@@ -274,7 +274,7 @@ class _Mixture(torch.autograd.Function):
         for piece in _pieces(parts, matrix, counts):
             for rows, scores, of_regions, top in piece:
                 shifted = logits[rows].to(full) - largest[rows]  # (k, V)
-                z = (shifted.exp().to(of_regions.dtype) @ of_regions.T).to(full).clamp_min_(SMALLEST)  # (k, L)
+                z = linear(shifted.exp().to(of_regions.dtype), of_regions).to(full).clamp_min_(SMALLEST)  # (k, L)
                 normalisers[rows] = z
                 words = targets[rows]  # (k, C)
                 added = scores[:, words].to(full).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
@@ -307,12 +307,12 @@ class _Mixture(torch.autograd.Function):
                     c = log_weights[rows].exp() / z  # alpha / Z
                     u = _over_regions(c, of_regions).clamp_min_(torch.finfo(full).tiny)
                     h = grad_means[rows].unsqueeze(1) / (num_words * u)
-                    e = c * (h.to(of_regions.dtype) @ of_regions.T).to(full)
+                    e = c * linear(h.to(of_regions.dtype), of_regions).to(full)
                     grad_log_weights[rows] = e
                     total = total + e
-                    grad_added += (c.T.to(of_regions.dtype) @ h.to(of_regions.dtype)).to(full)
+                    grad_added += matmul(c.T.to(of_regions.dtype), h.to(of_regions.dtype)).to(full)
                 share = total / z  # A / Z
-                grad_added -= (share.T.to(of_regions.dtype) @ powers.to(of_regions.dtype)).to(full)
+                grad_added -= matmul(share.T.to(of_regions.dtype), powers.to(of_regions.dtype)).to(full)
                 grad_added *= of_regions
                 # g_kic to (L, V): words k that share a target are added up
                 grad_added.index_add_(1, words.flatten(), grad_regions[rows].movedim(1, 0).flatten(1))
@@ -324,18 +324,18 @@ class _Mixture(torch.autograd.Function):
                 grad_logits[rows] = grad_s.to(logits.dtype)
             # r = W P: dP = W^T dr, dW = sum dr P^T
             grad_r, last = torch.stack(grad_scores), first + len(grad_scores)
-            grad_parts[first:last] = grad_r @ matrix
-            grad_matrix += grad_r.flatten(0, 1).T @ parts[first:last].flatten(0, 1)
+            grad_parts[first:last] = matmul(grad_r, matrix)
+            grad_matrix += matmul(grad_r.flatten(0, 1).T, parts[first:last].flatten(0, 1))
             first = last
         # s = W x + b
-        grad_values, grad_matrix = grad_logits @ matrix, grad_matrix + grad_logits.T @ values
+        grad_values, grad_matrix = matmul(grad_logits, matrix), grad_matrix + matmul(grad_logits.T, values)
         grad_bias = grad_logits.sum(dim=0, dtype=full).to(matrix.dtype)
         return grad_values, grad_parts, grad_matrix, grad_bias, grad_log_weights, None, None, None
 
 
 def _over_regions(weights: Tensor, of_regions: Tensor) -> Tensor:
     """Return sum_i w_i R_iv (k, V) of weights (k, L)."""
-    return (weights.to(of_regions.dtype) @ of_regions).to(weights.dtype)
+    return matmul(weights.to(of_regions.dtype), of_regions).to(weights.dtype)
 
 
 def _log(sums: Tensor) -> Tensor:
@@ -355,7 +355,7 @@ def _pieces(parts: Tensor, matrix: Tensor, counts: list[int]) -> Iterator[Piece]
     """Yield several images at a time; of each the rows of its words, r (L, V), e^(r - max r) and max r (L, 1)."""
     size, first = _at_once(parts.device, parts.shape[1], len(matrix)), 0
     for start in range(0, len(parts), size):
-        scores = parts[start : start + size] @ matrix.T  # (i, L, V)
+        scores = linear(parts[start : start + size], matrix)  # (i, L, V)
         full = torch.promote_types(scores.dtype, torch.float32)
         top = scores.amax(dim=2, keepdim=True).to(full)
         powers = torch.exp(scores - top).to(scores.dtype)

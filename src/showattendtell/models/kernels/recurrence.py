@@ -38,6 +38,7 @@ from showattendtell.models.kernels import to_multiply, without_autocast
 from showattendtell.models.kernels.attention import AdditiveKeys, RegionPairs, weighted_sum, weighted_sum_back
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.parallel import CaptionGroups
+from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.models.latent_attention import MarginalAttention, VariationalAttention
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import SampledLocations
@@ -318,12 +319,12 @@ class _Recurrence(torch.autograd.Function):
 
 def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return W x + b of every row x, multiplied in the precision of W."""
-    return F.linear(rows.to(matrix.dtype), matrix, bias).to(rows.dtype)
+    return linear(rows.to(matrix.dtype), matrix, bias).to(rows.dtype)
 
 
 def _outer(grad_outputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the gradient of W for all rows y = W x: dW = sum_k dy_k x_k^T, multiplied in `dtype`."""
-    return (grad_outputs.T.to(dtype) @ inputs.to(dtype)).to(inputs.dtype)
+    return matmul(grad_outputs.T.to(dtype), inputs.to(dtype)).to(inputs.dtype)
 
 
 def _shift(first: Tensor, values: Tensor, packing: Packing) -> Tensor:

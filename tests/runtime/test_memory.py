@@ -1,0 +1,63 @@
+"""Garbage collection is paused for a while, and freed memory is used again."""
+
+import ctypes
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from showattendtell.runtime.memory import paused_collection
+
+
+def fail_while_paused() -> None:
+    with paused_collection():
+        with paused_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise ValueError("inside")
+
+
+def test_collection_is_paused_and_goes_on_also_after_an_error():
+    with pytest.raises(ValueError, match="inside"):
+        fail_while_paused()
+    assert gc.isenabled()
+
+
+def test_collection_that_the_user_turned_off_stays_off():
+    gc.disable()
+    try:
+        with paused_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+ALLOCATE = """
+import ctypes, resource
+from showattendtell.runtime.memory import keep_freed_memory
+if {keep}:
+    keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def allocate():
+    block = libc.malloc(64 << 20)
+    ctypes.memset(block, 1, 64 << 20)
+    libc.free(block)
+allocate()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    allocate()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_a_block_of_memory_is_used_again_without_page_faults():
+    def faults(keep: bool) -> int:
+        done = subprocess.run([sys.executable, "-c", ALLOCATE.format(keep=keep)], capture_output=True, check=True)
+        return int(done.stdout)
+
+    assert faults(keep=True) < 100  # 16,384 pages of 4 kB in each block
+    assert faults(keep=False) > 100
