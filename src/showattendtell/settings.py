@@ -1,5 +1,6 @@
 """Types of settings with their accepted values, settings that a resumed run may change, and calls as configuration."""
 
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -14,6 +15,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 ImageLength = Annotated[int, Field(gt=0, le=2048)]
 Text = Annotated[str, Field(min_length=1)]
+Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
+"""One text, or a list of at least one."""
+
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
 MAY_DIFFER = {

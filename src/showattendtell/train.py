@@ -41,6 +41,7 @@ def train(config: DictConfig) -> float:
     import pytorch_lightning as lightning
 
     from showattendtell.config.instantiate import build, build_source, build_vocabulary, import_own_classes
+    from showattendtell.data.assembly import with_generated
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
     from showattendtell.inference.initial import find_initial_checkpoint, load_word_vectors
@@ -66,12 +67,15 @@ def train(config: DictConfig) -> float:
             source, dataset = build_source(config, dataset, encoder)
             vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
             dataset = tokenized(dataset, vocabulary.tokenizer)
+            references, settings = dataset.split("train"), build(config.distillation)
+            if settings.captions:
+                dataset = with_generated(dataset, vocabulary.tokenizer, settings.captions, settings.keep_references)
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
             card = write_card(config, read_choices(), vocabulary, encoder, dataset)
+            module = build_module(config, encoder, vocabulary, card, references)
             check_data(start, card)
-            module = build_module(config, encoder, vocabulary, card, dataset.split("train"))
             if origin:
                 origin.load_captioner(module.captioner, vocabulary)
             elif config.init_embeddings:

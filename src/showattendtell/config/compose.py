@@ -29,6 +29,8 @@ SEARCH = "sweep"  # the config group of search spaces
 OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop hopeless ones
 PLAIN = {TARGET: "showattendtell.data.tokenizers.PlainTokenizer"}
 """The default tokenizer."""
+IMPLIED = {"tokenizer": PLAIN, "distillation": {TARGET: "showattendtell.losses.distillation.Distillation"}}
+"""Nodes that stored configurations leave out if they are unchanged: earlier versions do not have them."""
 
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
@@ -177,9 +179,8 @@ def _defaults(group: str) -> set[str]:
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training configuration as plain data, without `resume`, `stages` and the plain tokenizer, which earlier
-    versions did not name."""
-    left_out = ("resume", "stages", *(("tokenizer",) if config.get("tokenizer") == PLAIN else ()))
+    """Return a training configuration as plain data, without `resume`, `stages` and the nodes in `IMPLIED`."""
+    left_out = ("resume", "stages", *(name for name, default in IMPLIED.items() if config.get(name) == default))
     return {name: value for name, value in to_plain(config).items() if name not in left_out}
 
 

@@ -9,11 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from showattendtell.settings import ImportPath, NonNegativeFloat, NonNegativeInt, PositiveInt, Text
+from showattendtell.settings import ImportPath, NonNegativeFloat, NonNegativeInt, PositiveInt, Text, Texts
 
 Split = Literal["train", "val", "test"]
-Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
-"""One text, or a list of at least one."""
 
 
 @dataclass

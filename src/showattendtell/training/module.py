@@ -26,6 +26,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.checkpoints import CARD, read_vocabulary, write_card
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
+from showattendtell.losses.distillation import DistillationLoss
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.losses.variational import VariationalLoss
@@ -103,6 +104,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         schedule: factor on the learning rate at each step.
         metadata: additional entries of a checkpoint: plain numbers, strings, lists and dicts.
         self_critical: loss that rewards sampled captions, if any.
+        distillation: loss that learns from teachers, if any.
     """
 
     loss: SoftLoss
@@ -125,9 +127,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         schedule: Schedule | None = None,
         metadata: Mapping[str, Any] | None = None,
         self_critical: SelfCriticalLoss | None = None,
+        distillation: DistillationLoss | None = None,
     ):
         super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
-        self.self_critical, self.card = self_critical, dict(metadata or {})
+        self.self_critical, self.distillation, self.card = self_critical, distillation, dict(metadata or {})
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
@@ -169,7 +172,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """Take encoder and vocabulary from the data module, or check that they match this model's.
 
         Raises:
-            UserError: there are none, or the data module's differ from this model's.
+            UserError: there are none, or the data module's or the teachers' differ from this model's.
         """
         data = getattr(self.trainer, "datamodule", None)
         encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
@@ -187,6 +190,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
         if stage == "fit" and self.loss.supervision_weight:
             self._ask_for_targets(data)
+        if stage == "fit" and self.distillation is not None:
+            self.distillation.check(self, self.loss)
 
     def _ask_for_targets(self, data: Any) -> None:
         """Have the data module add attention targets to its batches, for supervised attention."""
@@ -207,6 +212,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def selective(self) -> bool:
         """Return whether there are attention maps that can move."""
         return self.captioner.attention.selective
+
+    def on_fit_start(self) -> None:
+        if self.distillation is not None:
+            self.distillation.to(self.device)
 
     def training_step(self, part: ShardedBatch[Batch], index: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
@@ -234,6 +243,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 references: LossOutput = self.loss(
                     self.captioner, regions, batch.image_index, batch.tokens, share, batch.targets
                 )
+                if self.distillation is not None:
+                    references = self.distillation(references, batch)
             terms = {name: weight * term for name, term in references.terms.items()} if weight else {}
             step = LossOutput(references.nll, terms, dict(references.figures))
         if critic is not None:

@@ -136,10 +136,12 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if captions, vocabulary or regions of the resumed run differ from its metadata card."""
+    """Raise a `UserError` if captions, vocabulary, regions or teachers of the resumed run differ from its metadata
+    card."""
     parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
+    parts["teachers"] = "other weights of distillation.teacher"
     for part, what in parts.items():
-        if start.checkpoint and start.card.get(part) != card[CARD][part]:
+        if start.checkpoint and start.card.get(part) != card[CARD].get(part):
             raise UserError(f"{start.folder} was trained with {what}; give it the same settings, or leave resume out")
 
 

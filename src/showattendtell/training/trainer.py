@@ -21,10 +21,12 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.loading import find_model, load_models, weights_file
+from showattendtell.losses.distillation import DistillationLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.files import BEST
+from showattendtell.runtime.files import BEST, sha256
 from showattendtell.training.callbacks import build_monitor
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, SignalHandler, report_lost_workers
@@ -86,6 +88,12 @@ def build_module(
         references = [[vocabulary.with_language(one) for one in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
         card[CARD]["rewards"] = self_critical.describe()
+    distillation = _build_distillation(settings, card)
+    if distillation is not None and reward.is_given and not reward.likelihood:
+        raise UserError(
+            "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it above "
+            "0, or leave distillation.teacher out of this stage"
+        )
     return CaptioningModule(
         encoder=encoder,
         captioner=captioner,
@@ -96,7 +104,21 @@ def build_module(
         schedule=build(settings["schedule"]),
         metadata=card,
         self_critical=self_critical,
+        distillation=distillation,
     )
+
+
+def _build_distillation(settings: Mapping[str, Any], card: dict[str, Any]) -> DistillationLoss | None:
+    """Load the teachers of a training configuration, if it has any, and write hashes of their weights to the
+    metadata."""
+    distillation = build(settings["distillation"])
+    if distillation.teacher is None:
+        return None
+    paths = [distillation.teacher] if isinstance(distillation.teacher, str) else distillation.teacher
+    with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change those of the student
+        models = load_models(paths, "cpu", build(settings["decoding"]))
+    card[CARD]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
+    return DistillationLoss([model.module for model in models], distillation.weight, distillation.temperature)
 
 
 def validate_combination(settings: Mapping[str, Any]) -> None:

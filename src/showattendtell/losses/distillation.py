@@ -1,0 +1,142 @@
+"""Knowledge distillation: learn from the word distributions (Hinton et al. 2015) and the captions (Kim and Rush 2016)
+of trained models.
+
+Sizes are those of `showattendtell.types`; N is the number of words of a batch.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from showattendtell.data.vocabulary import PAD, Vocabulary
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.losses.caption import LossOutput, SoftLoss
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.latent_attention import MarginalAttention
+from showattendtell.settings import PositiveFloat, Probability, Texts
+from showattendtell.types import Batch
+
+
+class Distillation(NamedTuple):
+    """Training on the output of trained models: on their word distributions, their captions, or both.
+
+    teacher: a checkpoint, or an ensemble of several, as [a.ckpt,b.ckpt], with the vocabulary and the encoder of the
+        model that is trained. Their mean word probabilities are learned.
+    weight: w, the weight of the teacher's word distributions; that of the captions' likelihood is 1 - w.
+    temperature: T; above 1, words that the teacher finds unlikely matter more.
+    captions: a result file of evaluate split=train, or several, as [a.json,b.json] or a quoted pattern; their captions
+        of the training images replace the reference captions.
+    keep_references: train on these captions and on the reference captions.
+    """
+
+    teacher: Texts | None = None
+    weight: Probability = 0.5
+    temperature: PositiveFloat = 1.0
+    captions: Texts | None = None
+    keep_references: bool = False
+
+
+class DistillationLoss:
+    """Replace the likelihood of each word by a sum with the divergence from the teachers (Hinton et al. 2015, Sec. 2):
+
+        -(1 - w) log p(y_t) + w T^2 KL(q_T || p_T)     p_T proportional to p^(1/T), q_T to q^(1/T)
+
+    p is the student's distribution, given the sampled locations with hard attention, and q the mean of the teachers'.
+    All read the same captions (teacher forcing) and the same views of the images. Other terms of the loss stay as they
+    are. The teachers are in evaluation mode and have no gradients. This is no `nn.Module`, so that they are neither in
+    checkpoints nor put into training mode with the student.
+
+    Memory: about eight float32 tensors of N x V, whatever the number of teachers; the cross-entropy of the reference
+    captions alone keeps one.
+
+    Args:
+        teachers: trained models; one that is listed twice gets double weight.
+        weight: w, 0 to 1.
+        temperature: T, above 0.
+    """
+
+    def __init__(self, teachers: Sequence[ImageCaptioner], weight: float = 0.5, temperature: float = 1.0):
+        self.teachers = [teacher.eval().requires_grad_(False) for teacher in teachers]
+        self.weight, self.temperature = weight, temperature
+
+    def to(self, device: torch.device) -> None:
+        """Move the teachers to a device."""
+        for teacher in self.teachers:
+            teacher.to(device)
+
+    def check(self, student: ImageCaptioner, loss: SoftLoss) -> None:
+        """Check that a student can learn from the teachers with the loss of its reference captions.
+
+        Raises:
+            UserError: the vocabulary or the encoder is another one, or attention or loss are not supported.
+        """
+        attention = student.captioner.attention
+        if isinstance(attention, MarginalAttention) or getattr(attention, "estimator", None) == "exact":
+            raise UserError(
+                "distillation.teacher needs one word distribution per step, and attention=marginal, "
+                "attention=variational and attention.estimator=exact compute one for each region; choose another "
+                "attention or estimator"
+            )
+        if loss.scheduled_sampling:
+            raise UserError(
+                "loss.scheduled_sampling lets the model read its own words, and distillation.teacher reads those of "
+                "the captions; leave one of them out"
+            )
+        for teacher in self.teachers:
+            if _identity(teacher.vocabulary) != _identity(student.vocabulary):
+                raise UserError(
+                    f"distillation.teacher has another vocabulary ({len(teacher.vocabulary):,} words) than this model "
+                    f"({len(student.vocabulary):,}); train both on the same data set with the same tokenizer and "
+                    "vocabulary.size"
+                )
+            if differences := _differences(teacher.encoder, student.encoder):
+                raise UserError(
+                    f"distillation.teacher was trained on other features than this model (different: "
+                    f"{', '.join(differences)}); train both with the same encoder"
+                )
+
+    def __call__(self, output: LossOutput, batch: Batch) -> LossOutput:
+        """Return the loss of a batch with the divergence, from its loss on the captions."""
+        trace, words = output.trace, batch.tokens.flatten()
+        assert trace is not None
+        places = trace.places % len(words)  # hard attention has the whole batch once per sample
+        log_q = _soften(self._log_probs(batch)[places], self.temperature)
+        log_p = _soften(trace.logits, self.temperature)
+        of_words = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)
+        divergence = trace.at_steps(of_words.masked_fill(words[places] == PAD, 0.0)).sum(dim=1).mean()
+        terms = {
+            **output.terms,
+            "likelihood": (1 - self.weight) * output.terms["likelihood"],
+            "distillation": self.weight * self.temperature**2 * divergence,
+        }
+        return output._replace(terms=terms, figures={**output.figures, "distillation": divergence.detach()})
+
+    @torch.no_grad()
+    def _log_probs(self, batch: Batch) -> Tensor:
+        """Return log sum_k q_k of the words at all steps, (B * T, V): log q up to a constant."""
+        traces = (teacher.trace(batch.images, batch.image_index, batch.tokens) for teacher in self.teachers)
+        each = (trace.at_steps(_soften(trace.logits)).flatten(0, 1) for trace in traces)
+        return reduce(torch.logaddexp, each)
+
+
+def _soften(scores: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return log softmax(s / T) of scores (N, V), in float32 at least."""
+    full = torch.promote_types(scores.dtype, torch.float32)
+    return (scores.to(full) / temperature).log_softmax(dim=1)
+
+
+def _identity(vocabulary: Vocabulary) -> tuple[object, ...]:
+    return vocabulary.words, vocabulary.tokenizer.settings(), vocabulary.tokenizer.state()
+
+
+def _differences(teacher: Encoder, student: Encoder) -> list[str]:
+    """Return the names of what differs in the regions of two encoders. Of a student that trains its encoder, the
+    teacher gets pixels, and encodes them itself."""
+    theirs, ours = teacher.describe(), student.describe()
+    names = ("pixels", "preprocessing") if student.trainable else {**theirs, **ours}
+    return [name for name in names if theirs.get(name) != ours.get(name)]

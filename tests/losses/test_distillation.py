@@ -1,0 +1,195 @@
+"""Distillation against the plain formula, with captioners of several kinds."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import VOCABULARY, small_captioner, small_model
+from torch import Tensor, nn
+
+from showattendtell.data.tokenizers import WordTokenizer
+from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
+from showattendtell.decoding.image_captioner import ImageCaptioner
+from showattendtell.errors import UserError
+from showattendtell.losses.caption import LossOutput, SoftLoss, total
+from showattendtell.losses.distillation import DistillationLoss
+from showattendtell.losses.reinforce import HardLoss
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.hard_attention import HardAttention
+from showattendtell.models.kernels.packing import Packing
+from showattendtell.models.scores import AdditiveScore
+from showattendtell.types import Batch
+
+TEACHERS = {
+    "soft": ["soft"],
+    "two": ["soft", "hard, expectation"],
+    "of three kinds": ["marginal", "adaptive", "dot"],
+}
+
+
+class Student(nn.Module):
+    """Stands in the place of a module that trains."""
+
+    def __init__(self, captioner: Captioner, model: ImageCaptioner):
+        super().__init__()
+        self.captioner, self.encoder, self.vocabulary = captioner, model.encoder, model.vocabulary
+
+
+def batch_of(model: ImageCaptioner) -> Batch:
+    """Four captions of three images, of different lengths, one longer than all others."""
+    grids = torch.randn(3, 4, model.encoder.dim, generator=torch.Generator().manual_seed(1))
+    tokens = [[4, 5, EOS, PAD], [5, 4, 6, EOS], [7, EOS, PAD, PAD], [4, 5, 6, EOS]]
+    return Batch(grids, torch.tensor([0, 2, 1, 2]), torch.tensor(tokens), torch.arange(3))
+
+
+def plain_divergence(student: Tensor, teachers: list[Tensor], temperature: float) -> Tensor:
+    """KL(q_T || p_T) of a word from the scores (V,): powers of probabilities, word by word."""
+    q, p = torch.stack([scores.double().softmax(dim=0) for scores in teachers]).mean(dim=0), student.double().softmax(0)
+    q, p = (x ** (1 / temperature) / (x ** (1 / temperature)).sum() for x in (q, p))
+    divergence = torch.stack([q[word] * (q[word] / p[word]).log() for word in range(len(q))]).sum()
+    torch.testing.assert_close(divergence, F.kl_div(p.log(), q, reduction="sum"))
+    return divergence.float()
+
+
+def scores_at(model: ImageCaptioner, batch: Batch) -> Tensor:
+    trace = model.trace(batch.images, batch.image_index, batch.tokens)
+    return trace.at_steps(trace.logits)
+
+
+def losses(
+    kinds: list[str], temperature: float = 1.0, weight: float = 0.3, **settings: Any
+) -> tuple[LossOutput, LossOutput, Tensor, Captioner]:
+    """The loss of soft attention without and with teachers, and the plain formula of the divergence."""
+    teachers = [small_model(kind, seed=seed) for seed, kind in enumerate(kinds, start=1)]
+    batch = batch_of(teachers[0])
+    captioner = small_captioner("soft", region_dim=teachers[0].encoder.region_dim)
+    before: LossOutput = SoftLoss(**settings)(
+        captioner, teachers[0].regions(batch.images), batch.image_index, batch.tokens
+    )
+    after = DistillationLoss(teachers, weight, temperature)(before, batch)
+    assert before.trace
+    ours = before.trace.at_steps(before.trace.logits)
+    theirs = [scores_at(teacher, batch) for teacher in teachers]
+    divergences = [
+        plain_divergence(ours[row, step], [scores[row, step] for scores in theirs], temperature)
+        for row, step in (batch.tokens != PAD).nonzero().tolist()
+    ]
+    return before, after, torch.stack(divergences).sum() / len(batch.tokens), captioner
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+@pytest.mark.parametrize("kinds", TEACHERS.values(), ids=TEACHERS)
+def test_the_divergence_from_the_mean_probability_of_the_teachers(kinds: list[str], temperature: float):
+    before, after, divergence, _ = losses(kinds, temperature, attention_weight=0.5)
+    assert divergence > 0.1
+    torch.testing.assert_close(after.figures["distillation"], divergence.detach())
+    torch.testing.assert_close(after.terms["distillation"], 0.3 * temperature**2 * divergence)
+    torch.testing.assert_close(after.terms["likelihood"], 0.7 * before.terms["likelihood"])
+    torch.testing.assert_close(after.terms["attention"], before.terms["attention"])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_the_gradient_is_that_of_the_plain_formula(temperature: float):
+    before, after, divergence, captioner = losses(["soft", "soft"], temperature, label_smoothing=0.1)
+    plain = 0.7 * before.terms["likelihood"] + before.terms["attention"] + 0.3 * temperature**2 * divergence
+    ours, expected = (
+        torch.autograd.grad(loss, list(captioner.parameters()), retain_graph=True)
+        for loss in (total(after.terms), plain)
+    )
+    assert any(gradient.abs().max() > 0.1 for gradient in expected)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weight_0_is_the_loss_without_teachers_and_weight_1_leaves_the_captions_out():
+    before, nothing, _, _ = losses(["soft"], weight=0.0)
+    assert torch.equal(total(nothing.terms), total(before.terms))
+    _, only, _, _ = losses(["soft"], weight=1.0)
+    assert only.terms["likelihood"] == 0
+
+
+def test_a_student_has_no_divergence_from_itself():
+    model = small_model("soft")
+    batch = batch_of(model)
+    output = SoftLoss()(model.captioner, model.regions(batch.images), batch.image_index, batch.tokens)
+    assert DistillationLoss([model, model], 0.5, 2.0)(output, batch).figures["distillation"].abs() < 1e-6
+
+
+def test_a_student_of_hard_attention_learns_with_each_sample():
+    """Each sample of a caption is a row of the trace, and has the divergence of that row."""
+    teacher = small_model("soft", seed=1)
+    batch, dim = batch_of(teacher), teacher.encoder.region_dim
+    captioner = small_captioner("soft", region_dim=dim)
+    captioner.attention = HardAttention(dim, 8, score=partial(AdditiveScore, width=5), samples=3)
+    captioner.train()
+    output = HardLoss()(captioner, teacher.regions(batch.images), batch.image_index, batch.tokens)
+    assert output.trace
+    ours, theirs = output.trace.at_steps(output.trace.logits), scores_at(teacher, batch)
+    places = (batch.tokens != PAD).nonzero().tolist()
+    rows = [plain_divergence(ours[4 * n + row, t], [theirs[row, t]], 1.0) for n in range(3) for row, t in places]
+    assert not torch.equal(ours[:4], ours[4:8])
+    figure = DistillationLoss([teacher])(output, batch).figures["distillation"]
+    torch.testing.assert_close(figure, torch.stack(rows).sum().detach() / 12)
+
+
+def test_padding_has_no_divergence(monkeypatch: pytest.MonkeyPatch):
+    """On a GPU, captions are packed with their padding."""
+    _, packed, _, _ = losses(["soft", "hard, expectation"])
+    monkeypatch.setattr(Packing, "of", Packing.with_padding)
+    _, padded, divergence, _ = losses(["soft", "hard, expectation"])
+    torch.testing.assert_close(padded.figures["distillation"], divergence.detach())
+    torch.testing.assert_close(padded.figures["distillation"], packed.figures["distillation"])
+
+
+def test_half_precision_gives_nearly_the_same():
+    with torch.autocast("cpu", torch.bfloat16):
+        _, half, _, _ = losses(["soft", "dot"])
+    _, full, _, _ = losses(["soft", "dot"])
+    assert half.figures["distillation"].dtype == torch.float32
+    torch.testing.assert_close(half.figures["distillation"], full.figures["distillation"], rtol=0.03, atol=0.0)
+
+
+def checked(teacher: ImageCaptioner, attention: str = "soft", loss: SoftLoss | None = None, **student: Any) -> None:
+    own = Student(small_captioner(attention), small_model())
+    for name, part in student.items():
+        setattr(own, name, part)
+    DistillationLoss([teacher]).check(own, loss or SoftLoss())  # type: ignore[arg-type]
+
+
+def test_other_words_another_tokenizer_and_other_features_are_refused():
+    checked(small_model("dot"))
+    words = VOCABULARY.words
+    with pytest.raises(UserError, match=r"another vocabulary \(10 words\) than this model \(11\).*vocabulary\.size"):
+        checked(small_model(), vocabulary=Vocabulary([*words, "red"]))
+    with pytest.raises(UserError, match="another vocabulary"):
+        checked(small_model(), vocabulary=Vocabulary(words, WordTokenizer()))
+    other = small_model()
+    other.encoder.preprocessing = other.encoder.preprocessing._replace(resize=99)
+    with pytest.raises(UserError, match=r"different: preprocessing\); train both with the same encoder"):
+        checked(other)
+
+
+def test_a_student_that_trains_its_encoder_needs_the_same_pixels_only():
+    student, tuned = small_model(), small_model()
+    with torch.no_grad():
+        next(tuned.encoder.network.parameters()).add_(1.0)
+    with pytest.raises(UserError, match="different: weights_sha256"):
+        checked(tuned)
+    student.encoder.trainable = True
+    checked(tuned, encoder=student.encoder)
+    tuned.encoder.preprocessing = tuned.encoder.preprocessing._replace(resize=99)
+    with pytest.raises(UserError, match="different: preprocessing"):
+        checked(tuned, encoder=student.encoder)
+
+
+def test_losses_without_one_distribution_per_step_are_refused():
+    for attention in ("marginal", "variational"):
+        with pytest.raises(UserError, match="one word distribution per step"):
+            checked(small_model(), attention)
+    exact = small_captioner("soft")
+    exact.attention = HardAttention(6, 8, estimator="exact")
+    with pytest.raises(UserError, match="one word distribution per step"):
+        checked(small_model(), captioner=exact)
+    with pytest.raises(UserError, match=r"loss\.scheduled_sampling lets the model read its own words"):
+        checked(small_model(), loss=SoftLoss(scheduled_sampling=0.1))
