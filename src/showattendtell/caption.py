@@ -283,6 +283,10 @@ def _caption_split(config: DictConfig) -> None:
         dataset, words_of = tokenized(dataset, WordTokenizer()), lambda output: tokenize(output.caption)
     split = dataset.split(config.split)
     examples = evenly_spaced(split, config.number)
+    if not any(example.path for example in examples):
+        raise UserError(
+            f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
+        )
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
     references, entries, faults = references_of(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])

@@ -57,7 +57,8 @@ def _evaluate(config: DictConfig) -> float:
         path = decide_on_first(lambda: writable(output, is_result))
         written = {}
         if not without_captions:
-            written = generate_captions(trial.writers, trial.examples, config.seed, trial.mirrors)
+            fused = trial.models[0].language_models
+            written = generate_captions(trial.writers, trial.examples, config.seed, trial.mirrors, fused)
         if rank():
             return 0.0
     if not without_captions:

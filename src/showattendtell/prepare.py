@@ -9,17 +9,17 @@ from showattendtell.config.entry_point import entry_point
 def main(config: DictConfig) -> None:
     from pathlib import Path
 
-    from showattendtell.config.instantiate import build, build_source, build_vocabulary
+    from showattendtell.config.instantiate import build, build_source
     from showattendtell.data.assembly import check_up
     from showattendtell.data.languages import tokenized
-    from showattendtell.inference.initial import find_initial_checkpoint
+    from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary
     from showattendtell.runtime.files import LOCK, file_lock
     from showattendtell.visualization.figures import draw_data_sheet
     from showattendtell.visualization.tables import print_dataset, print_notes
 
     dataset, encoder = build(config.dataset), build(config.encoder)
     origin = find_initial_checkpoint(config)
-    vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+    vocabulary = initial_vocabulary(config, dataset, origin)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     print_notes(check_up(dataset))

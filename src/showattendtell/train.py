@@ -25,8 +25,9 @@ def expanded(arguments: list[str]) -> list[str]:
 def main(config: DictConfig) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word; with stages, that of
     the last stage."""
-    if config.decoding.get("mirrored"):
-        raise UserError("decoding.mirrored is for captions of a trained model; leave it out of training")
+    for setting in ("mirrored", "language_model"):
+        if config.decoding.get(setting):
+            raise UserError(f"decoding.{setting} is for captions of a trained model; leave it out of training")
     if config.stages:
         from showattendtell.training.stages import run_stages
 
@@ -40,11 +41,11 @@ def train(config: DictConfig) -> float:
     """Train in this process; a distributed training calls this in each of its processes."""
     import pytorch_lightning as lightning
 
-    from showattendtell.config.instantiate import build, build_source, build_vocabulary, import_own_classes
+    from showattendtell.config.instantiate import build, build_source, import_own_classes
     from showattendtell.data.assembly import with_generated
     from showattendtell.data.languages import tokenized
     from showattendtell.inference.checkpoints import write_card
-    from showattendtell.inference.initial import find_initial_checkpoint, load_word_vectors
+    from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary, load_word_vectors
     from showattendtell.models.kernels.products import MATMUL, library
     from showattendtell.runtime.distributed import decide_on_first, raise_together
     from showattendtell.runtime.memory import keep_freed_memory
@@ -65,7 +66,7 @@ def train(config: DictConfig) -> float:
             if origin:
                 origin.load_encoder(encoder)
             source, dataset = build_source(config, dataset, encoder)
-            vocabulary = origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+            vocabulary = initial_vocabulary(config, dataset, origin)
             dataset = tokenized(dataset, vocabulary.tokenizer)
             references, settings = dataset.split("train"), build(config.distillation)
             if settings.captions:

@@ -95,7 +95,8 @@ class Caption(NamedTuple):
 class Example(NamedTuple):
     """An image file with its reference captions; `image` is its name in the data set.
 
-    `objects` are the categories of its annotated objects, None if nobody annotated it.
+    `path` is empty for captions without photographs. `objects` are the categories of its annotated objects, None if
+    nobody annotated it.
     """
 
     image: str

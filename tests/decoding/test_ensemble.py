@@ -1,10 +1,12 @@
 import pytest
 import torch
-from random_models import VOCABULARY, ended_captions, random_captioner, random_regions
+from random_models import SAYABLE, VOCABULARY, ended_captions, random_captioner, random_regions
 from torch import Tensor
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.decoding import Ensemble
+from showattendtell.decoding.consensus import Consensus
+from showattendtell.decoding.decoding import Decoding, Ensemble, LanguageModel
+from showattendtell.decoding.sampling import Sampling
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.latent_attention import MarginalAttention
@@ -48,3 +50,57 @@ def test_a_model_that_speaks_with_itself_says_what_it_says_alone():
     assert [caption.tokens for [caption] in twice] == [caption.tokens for [caption] in alone]
     for [caption], [expected] in zip(twice, alone, strict=True):
         torch.testing.assert_close(caption.attention, expected.attention)
+
+
+BLANK = torch.zeros(1, 1, dtype=torch.double)
+
+
+def fused(captioners: list[Captioner], seen: list[Tensor], language_model: LanguageModel, tokens: list[int]) -> Tensor:
+    """log of the mean p of each word, plus the weighted log p of the language model, (T,)."""
+    pairs = zip(captioners, seen, strict=True)
+    p = torch.stack([word_probabilities(captioner, regions, tokens) for captioner, regions in pairs]).mean(dim=0)
+    return p.log() + language_model.weight * word_probabilities(language_model.captioner, BLANK, tokens).log()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(("seed", "weight"), [(0, 0.3), (1, 0.0), (2, 1.5)])
+@torch.no_grad()
+def test_shallow_fusion_finds_the_caption_with_the_largest_sum_of_weighted_log_p(number: int, seed: int, weight: float):
+    captioners = [random_captioner(seed + 100 * k) for k in range(number)]
+    seen = [random_regions(seed + k, images=3) for k in range(number)]
+    language_model = LanguageModel(random_captioner(seed + 300, region_dim=1), weight)
+    ensemble = Ensemble(captioners, language_models=[language_model])
+    for image, [caption] in enumerate(BeamSearch(beam_size=128, max_length=3).generate(ensemble, seen, VOCABULARY)):
+        of_image = [regions[image] for regions in seen]
+        worth = {tuple(tokens): fused(captioners, of_image, language_model, tokens) for tokens in ended_captions(3)}
+        expected = max(worth, key=lambda tokens: worth[tokens].sum().item())
+        assert tuple(caption.tokens) == expected
+        torch.testing.assert_close(caption.log_probs, worth[expected])
+        assert caption.attention.shape == (len(expected), seen[0].shape[1])
+
+
+@torch.no_grad()
+def test_samples_of_shallow_fusion_have_its_normalised_probabilities():
+    captioner, regions = random_captioner(4), random_regions(4, images=1)
+    language_model = LanguageModel(random_captioner(5, region_dim=1), 0.7)
+    ensemble = Ensemble([captioner], language_models=[language_model])
+    torch.manual_seed(0)
+    [samples] = Sampling(num_captions=20_000, max_length=1).generate(ensemble, [regions], VOCABULARY)
+    worth = torch.stack([fused([captioner], [regions[0]], language_model, [word])[0] for word in SAYABLE])
+    drawn = [sum(sample.tokens == [word] for sample in samples) / len(samples) for word in SAYABLE]
+    torch.testing.assert_close(torch.tensor(drawn).double(), worth.softmax(dim=0), atol=0.015, rtol=0)
+    assert samples[0].log_prob == pytest.approx(worth[SAYABLE.index(samples[0].tokens[0])].item())
+
+
+@pytest.mark.parametrize(
+    "decoding", [BeamSearch(beam_size=4), BeamSearch(), Consensus(beam_size=4, samples=9)], ids=repr
+)
+def test_a_language_model_of_weight_0_changes_no_caption(decoding: Decoding):
+    captioners, seen = [random_captioner(6), random_captioner(7)], [random_regions(6, 4), random_regions(7, 4)]
+    language_model = LanguageModel(random_captioner(8, region_dim=1), 0.0)
+    found = []
+    for language_models in ([], [language_model]):
+        torch.manual_seed(0)
+        captions = decoding.generate(Ensemble(captioners, "float32", language_models), seen, VOCABULARY)
+        found.append([caption.tokens for [caption] in captions])
+    assert found[0] == found[1]

@@ -41,7 +41,8 @@ class TrainConfig:
         init_from: initial weights: project, each layer by its own rule; released, all layers by the rule of the
             released code; or a best.ckpt, from which weights, vocabulary and encoder are loaded.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
-            knows; or extended, those and the words of the training captions.
+            knows; or extended, those and the words of the training captions. A model with new weights has the words of
+            the training captions, or those of the best.ckpt or bundled model that is given here.
         init_embeddings: word vectors that initialise the word embeddings: a text file such as GloVe's, a safetensors
             matrix with its tokenizer.json, or wordllama, the package of this name. A checkpoint in init_from has
             embeddings of its own.
@@ -61,7 +62,7 @@ class TrainConfig:
     seed: NonNegativeInt
     cache: Text
     init_from: Literal["project", "released"] | Text
-    init_vocabulary: Literal["checkpoint", "extended"]
+    init_vocabulary: Literal["checkpoint", "extended"] | Text
     init_embeddings: Text | None
     freeze_embeddings: bool
     monitor: Literal["bleu4", "cider", "nll"]

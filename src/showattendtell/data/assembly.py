@@ -63,7 +63,7 @@ OUTSIDE = re.compile(r"[/\\]|\w:[/\\]|\.{0,2}$|(.*[/\\])?\.\.([/\\]|$)|.*\0", re
 
 
 def assemble(
-    name: str, file: CaptionFile, folder: Path, captions_per_image: int, skip_missing: bool | None = None
+    name: str, file: CaptionFile, folder: Path | None, captions_per_image: int, skip_missing: bool | None = None
 ) -> Dataset:
     """Build a data set from the images in a caption file's splits, with tokenized captions.
 
@@ -71,6 +71,7 @@ def assemble(
     numbers.
 
     Args:
+        folder: of the images; None for captions without photographs, whose examples have no path.
         skip_missing: skip images without captions; None if the reader has no such setting.
 
     Raises:
@@ -89,7 +90,7 @@ def assemble(
 
     def example(image: str) -> Example:
         place = f"{file.folders[image]}/{image}" if image in file.folders else image
-        if OUTSIDE.match(place):
+        if folder and OUTSIDE.match(place):
             raise UserError(f"image {place!r} is not within {folder}; name images by their path in that folder")
         said = file.captions.get(image, ())
         spoken = [Caption(words, (), sentence.strip()) for sentence in said if (words := tokenize(sentence))]
@@ -98,7 +99,7 @@ def assemble(
         dropped[beyond] += len(spoken) - len(captions)
         if not captions:
             silent.append(image)
-        return Example(image, f"{folder}/{place}", captions)
+        return Example(image, f"{folder}/{place}" if folder else "", captions)
 
     splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
     notes = [f"dropped captions {why}: {count:,}" for why, count in dropped.items() if count]

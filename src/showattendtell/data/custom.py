@@ -1,8 +1,8 @@
-"""Data sets of your own photographs, with captions in any supported format."""
+"""Data sets of your own photographs, with captions in any supported format, and of captions without photographs."""
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from showattendtell.data.assembly import (
     open_folder,
     share_out,
 )
+from showattendtell.data.flickr import image_number
 from showattendtell.data.formats import (
     PLAIN,
     SUFFIXES,
@@ -77,20 +78,67 @@ def read_custom(
         file = read_captions(texts) if texts else read_caption_folder(place, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
-        if file.references:
-            raise UserError(f"{texts} holds a model's captions; give a file of reference captions")
-        notes: tuple[str, ...] = ()
-        if lists:
-            file, notes = _listed(file, lists, skip_missing)
-        elif not file.splits:
-            file = file._replace(splits=share_out(file.captions, {"val": val, "test": test}))
-            counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
-            notes = (f"no splits are given, so a hash of the images' names chooses {counts}",)
+        _refuse_generated(file, texts)
+        file, notes = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
         dataset = assemble(own_name, join_restval(file), place, captions_per_image, skip_missing)
         notes = (*notes, *_unused_images(place, file), *dataset.notes)
         return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
 
     return read(None) if captions is None else read_languages(captions, read)
+
+
+@paused_collection()
+def read_text(
+    root: Text,
+    captions: CaptionFiles,
+    exclude: Sequence[Text] = (),
+    val: Fraction = 0.05,
+    test: Fraction = 0.0,
+    captions_per_image: PositiveInt = 5,
+) -> Dataset:
+    """Read captions without photographs, for a language model.
+
+    Args:
+        root: folder in which files are searched first.
+        captions: a caption file in any format, or text with one caption per line; or the file of each language by its
+            code.
+        exclude: lists of images whose captions are left out, one name per line, such as the validation and test images
+            of another data set. Names with the same number, as `NUMBER_HASH.jpg` of Flickr8k and `NUMBER.jpg` of
+            Flickr30k, or else with the same stem, are the same image.
+        val, test: fractions of the images for validation and test, if the file has no splits; a hash of an image's name
+            decides.
+        captions_per_image: captions beyond this number are dropped.
+    """
+    folder = open_folder(root, "the captions")
+    excluded = {image_number(image) for name in exclude for image in read_list(look_in([folder], name))}
+
+    def read(file_name: str) -> Dataset:
+        texts = look_in([folder], file_name)
+        file = read_captions(texts)
+        _refuse_generated(file, texts)
+        kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
+        left_out = [f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}"] if exclude else []
+        splits = {split: [image for image in named if image in kept] for split, named in file.splits.items()}
+        file, notes = _with_splits(file._replace(captions=kept, splits=splits), {"val": val, "test": test})
+        dataset = assemble(texts.stem, join_restval(file), None, captions_per_image)
+        return dataset._replace(notes=(*left_out, *notes, *dataset.notes))
+
+    return read_languages(captions, read)
+
+
+def _refuse_generated(file: CaptionFile, path: Path | None) -> None:
+    """Raise `UserError` for a file of generated captions."""
+    if file.references:
+        raise UserError(f"{path} holds a model's captions; give a file of reference captions")
+
+
+def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> tuple[CaptionFile, tuple[str, ...]]:
+    """Return the file with splits, and a note if it had none."""
+    if file.splits:
+        return file, ()
+    file = file._replace(splits=share_out(file.captions, shares))
+    counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
+    return file, (f"no splits are given, so a hash of the images' names chooses {counts}",)
 
 
 def _image_folder(folder: Path, images: str | None) -> Path:

@@ -174,8 +174,11 @@ class Entities:
 
 
 def image_number(image: str) -> str:
-    """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k)."""
-    return Path(image).stem.partition("_")[0]
+    """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k). Of names
+    that do not begin with a number, return the stem."""
+    stem = Path(image).stem
+    number = stem.partition("_")[0]
+    return number if number.isdecimal() else stem
 
 
 def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:

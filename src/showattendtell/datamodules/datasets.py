@@ -22,7 +22,8 @@ from showattendtell.features.extract import MIRRORED, Extraction, draw_views, fe
 from showattendtell.features.store import FeatureStore
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
-from showattendtell.types import AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
+from showattendtell.models.region_features import NoEncoder
+from showattendtell.types import WHOLE, AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 
 class ImageReader(Protocol):
@@ -93,6 +94,16 @@ class GridSource:
         return torch.full((len(positions),), MIRRORED * self._fixed)
 
 
+class BlankSource:
+    """Source of regions (I, 1, 1) of 0, for language models."""
+
+    def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
+        return torch.zeros(len(positions), 1, 1)
+
+    def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
+        return [Frame(WHOLE)] * len(positions)
+
+
 class PixelSource:
     """Source of uint8 pixels from image files.
 
@@ -142,6 +153,7 @@ def open_source(
 
     Grids of a frozen encoder are computed once and read from the feature store; if it has several views per image,
     training draws one for each batch. A trainable encoder reads pixels; `augmentation` changes the training images.
+    Without an encoder, nothing is read or stored.
 
     Args:
         folder: parent folder of all feature stores.
@@ -149,8 +161,13 @@ def open_source(
         skip_unreadable: leave out images that cannot be read, instead of raising `UserError`.
 
     Raises:
-        UserError: augmentation with a frozen encoder; an unreadable image; a store with other settings.
+        UserError: an encoder for captions without photographs; augmentation with a frozen encoder; an unreadable
+            image; a store with other settings.
     """
+    if isinstance(encoder, NoEncoder):
+        return lambda examples, view="plain": BlankSource(), dataset
+    if not any(example.path for example in dataset.examples()):
+        raise UserError(f"the data set {dataset.name} has captions without photographs; give encoder=none")
     if encoder.trainable:
         readable = drop_unreadable(dataset, ["train", "val"]) if skip_unreadable else dataset
         return pixels_of(encoder, augmentation), readable

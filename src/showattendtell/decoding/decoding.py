@@ -18,7 +18,7 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import DecoderState
 from showattendtell.models.generation import IncrementalDecoder, StepOutput, incremental_decoder
-from showattendtell.settings import NonNegativeInt, PositiveInt, Text
+from showattendtell.settings import NonNegativeFloat, NonNegativeInt, PositiveInt, Text
 from showattendtell.types import CaptionOutput
 
 Precision = Literal["float32", "bfloat16"]
@@ -37,12 +37,24 @@ class EnsembleState(NamedTuple):
         return EnsembleState(tuple(state.select(captions) for state in self.states), self.images[captions])
 
 
+class LanguageModel(NamedTuple):
+    """A captioner without photographs, whose regions are 0 and have width 1, and its weight in shallow fusion."""
+
+    captioner: Captioner
+    weight: float
+
+
 class EnsembleDecoder:
     """Decode images with an ensemble: p of a word is the mean over the captioners; alpha, beta and locations are those
-    of the first captioner."""
+    of the first captioner.
 
-    def __init__(self, decoders: Sequence[IncrementalDecoder], precision: Precision):
-        self._decoders, self._precision = tuple(decoders), precision
+    Args:
+        weights: of language models, whose decoders are the last ones. Their weighted log p is added to the log p of the
+            captioners (shallow fusion, Gulcehre et al. 2015). The sum is not normalised.
+    """
+
+    def __init__(self, decoders: Sequence[IncrementalDecoder], precision: Precision, weights: Sequence[float] = ()):
+        self._decoders, self._precision, self._weights = tuple(decoders), precision, weights
 
     def init_state(self) -> EnsembleState:
         """Return the states before the first word, one per image."""
@@ -60,12 +72,17 @@ class EnsembleDecoder:
         pairs = zip(self._decoders, stems.states, strict=True)
         with products_in(self._precision, tokens.device):
             steps = [decoder.step(state, stems.images, which, tokens) for decoder, state in pairs]
+        states = EnsembleState(tuple(step.state for step in steps), stems.images[which])
+        number = len(steps) - len(self._weights)
+        steps, language_models = steps[:number], steps[number:]
         scores, normalisers = steps[0].scores, steps[0].normalisers
         if len(steps) > 1:
             # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalised first
             scores = torch.stack([step.scores - step.normalisers.unsqueeze(1) for step in steps]).logsumexp(dim=0)
             normalisers = torch.full_like(normalisers, math.log(len(steps)))
-        states = EnsembleState(tuple(step.state for step in steps), stems.images[which])
+        for weight, language_model in zip(self._weights, language_models, strict=True):
+            scores = scores.add(language_model.scores, alpha=weight)
+            normalisers = normalisers.add(language_model.normalisers, alpha=weight)
         return steps[0]._replace(scores=scores, normalisers=normalisers), states
 
 
@@ -76,20 +93,29 @@ class Ensemble:
 
     Args:
         precision: precision of the matrix products.
+        language_models: for shallow fusion, see `EnsembleDecoder`.
     """
 
-    def __init__(self, captioners: Sequence[Captioner], precision: Precision = "float32"):
-        self._precision = precision
+    def __init__(
+        self,
+        captioners: Sequence[Captioner],
+        precision: Precision = "float32",
+        language_models: Sequence[LanguageModel] = (),
+    ):
+        self._precision, self._weights = precision, [model.weight for model in language_models]
+        members = [*captioners, *(model.captioner for model in language_models)]
         device = next(captioners[0].parameters()).device
         with products_in(precision, device):
-            prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(captioners)}
-        self._prepared = [prepared[captioner] for captioner in captioners]
+            prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(members)}
+        self._prepared = [prepared[captioner] for captioner in members]
 
     def start(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
         """Return a decoder for images, given their regions (I, L, D) for each captioner."""
+        blank = regions[0].new_zeros(len(regions[0]), 1, 1)
         with products_in(self._precision, regions[0].device):
-            decoders = [prepare(of_images) for prepare, of_images in zip(self._prepared, regions, strict=True)]
-        return EnsembleDecoder(decoders, self._precision)
+            pairs = zip(self._prepared, [*regions, *(blank for _ in self._weights)], strict=True)
+            decoders = [prepare(of_images) for prepare, of_images in pairs]
+        return EnsembleDecoder(decoders, self._precision, self._weights)
 
 
 def products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -175,6 +201,9 @@ class Decoding(ABC):
     language: the language of the captions, for a model of several; by default the first that it was trained on.
     mirrored: also read the mirror image and average the word probabilities of both; takes twice the time. Attention
         weights are those of the original image.
+    language_model: a checkpoint that was trained on captions without photographs; its weighted log p is added to that
+        of each word (shallow fusion).
+    language_model_weight: the weight of the language model.
     precision: precision of matrix products. bfloat16 is faster on hardware that supports it, but may swap words of
         nearly equal probability.
     """
@@ -189,6 +218,8 @@ class Decoding(ABC):
     forbidden: Sequence[Text] = ()
     language: str | None = None
     mirrored: bool = False
+    language_model: Text | None = None
+    language_model_weight: NonNegativeFloat = 0.2
     precision: Precision = "float32"
 
     @abstractmethod
@@ -203,8 +234,11 @@ class Decoding(ABC):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as they are stored in result files, which earlier versions wrote without a language."""
+        """Return all settings as they are stored in result files, which earlier versions wrote without a language and a
+        language model."""
         settings = {"method": type(self).__name__, **asdict(self)}
+        if self.language_model is None:
+            del settings["language_model"], settings["language_model_weight"]
         return {name: value for name, value in settings.items() if name != "language" or value is not None}
 
     def in_tokens(self, vocabulary: Vocabulary) -> Constraints:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.confidence import assess
-from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
+from showattendtell.decoding.decoding import Captions, Decoding, Ensemble, LanguageModel
+from showattendtell.errors import UserError
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -56,9 +57,18 @@ class CaptionerEnsemble:
 
     Args:
         calibration: that of the first model, which then gives the captions their confidence.
+        language_models: that of the decoding.
+
+    Raises:
+        UserError: the language model of the decoding is not given.
     """
 
-    def __init__(self, models: Sequence[ImageCaptioner], calibration: Calibration | None = None):
+    def __init__(
+        self,
+        models: Sequence[ImageCaptioner],
+        calibration: Calibration | None = None,
+        language_models: Sequence[LanguageModel] = (),
+    ):
         self._decoding, self._calibration = models[0].decoding, calibration
         self._language = models[0].language
         if self._language is not None:
@@ -66,7 +76,13 @@ class CaptionerEnsemble:
             longest = self._decoding.max_length + 1
             self._decoding = replace(self._decoding, language=self._language, max_length=longest)
         self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
-        self._ensemble = Ensemble([model.captioner for model in self._models], self._decoding.precision)
+        if self._decoding.language_model and not language_models:
+            raise UserError(
+                "decoding.language_model is for captions of a trained model; leave it out of training, and load the "
+                "model with showattendtell.load"
+            )
+        captioners = [model.captioner for model in self._models]
+        self._ensemble = Ensemble(captioners, self._decoding.precision, language_models)
 
     @torch.no_grad()
     def generate(self, images: Sequence[Tensor]) -> Captions:

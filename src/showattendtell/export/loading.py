@@ -64,7 +64,7 @@ def load_models(config: Config) -> list[ExportModel]:
 
 
 def _load(config: Config, name: str, checkpoint: str) -> ExportModel:
-    module, trained, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
+    module, trained, _, calibration, _ = load_model(checkpoint, "cpu", BeamSearch(), config.attention)
     module.encoder.check_reads_pixels()
     graphs = graphs_of(module, config.pixels, config.max_length, calibration)
     if config.precision != "float32":

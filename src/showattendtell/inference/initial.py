@@ -22,6 +22,7 @@ from showattendtell.inference.loading import find_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import Decoder
 from showattendtell.models.encoder import Encoder
+from showattendtell.models.region_features import NoEncoder
 from showattendtell.types import Dataset
 
 WORD_BIAS = "decoder.word_scores.bias"
@@ -59,18 +60,20 @@ class InitialCheckpoint(NamedTuple):
         if languages_of(dataset) != vocabulary.languages:
             ours, before = (", ".join(each) or "one" for each in (languages_of(dataset), vocabulary.languages))
             raise UserError(f"{self.file} was trained in other languages: {before}, and not {ours}; give the same")
-        if config["init_vocabulary"] == "checkpoint":
+        if config["init_vocabulary"] != "extended":
             return vocabulary
         if vocabulary.tokenizer.tokens is not None:
             raise UserError("init_vocabulary=extended adds words, and this tokenizer has parts of words; leave it out")
         return vocabulary.extended(build_vocabulary(config, dataset).words)
 
     def load_encoder(self, encoder: Encoder) -> None:
-        """Load the checkpoint's encoder weights.
+        """Load the checkpoint's encoder weights, unless it is that of a language model, which has none.
 
         Raises:
             UserError: network, grid or size differ.
         """
+        if self._is_language_model:
+            return
         ours, theirs = encoder.describe(), self.card["encoder"]
         if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
             raise self._misfit()
@@ -80,7 +83,7 @@ class InitialCheckpoint(NamedTuple):
             raise self._misfit()
 
     def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
-        """Load the checkpoint's captioner weights.
+        """Load the checkpoint's captioner weights; those of a language model without what has the width of a region.
 
         Args:
             vocabulary: that of the captioner, which begins with the checkpoint's words. New words get the weights of
@@ -95,10 +98,17 @@ class InitialCheckpoint(NamedTuple):
             weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
             # softmax: K logits that are less by log K than that of <unk> have its probability together
             weights[WORD_BIAS][known:] -= math.log(num_new)
+        if self._is_language_model:
+            initial = captioner.state_dict().items()
+            weights |= {name: own for name, own in initial if name in weights and _has_region_width(weights[name], own)}
         try:
             captioner.load_state_dict(weights)
         except RuntimeError:
             raise self._misfit() from None
+
+    @property
+    def _is_language_model(self) -> bool:
+        return self.card["encoder"].get("network") == NoEncoder.network_name
 
     def _of(self, part: str) -> dict[str, Tensor]:
         return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
@@ -106,6 +116,32 @@ class InitialCheckpoint(NamedTuple):
     def _misfit(self) -> UserError:
         differing = trained_with(self.differences, self.card.get("choices", {}))
         return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
+
+
+def _has_region_width(weight: Tensor, wider: Tensor) -> bool:
+    """Return whether a weight of a language model, whose regions have width 1, has another shape than in a captioner
+    only because regions are wider there."""
+    pairs = zip(weight.shape, wider.shape, strict=False)
+    return weight.ndim == wider.ndim and {size for size, other in pairs if size != other} == {1}
+
+
+def initial_vocabulary(config: Mapping[str, Any], dataset: Dataset, origin: InitialCheckpoint | None) -> Vocabulary:
+    """Return the vocabulary of a training: that of the checkpoint that it starts from or that `init_vocabulary` names,
+    or the words of the training captions.
+
+    Raises:
+        UserError: as `InitialCheckpoint.vocabulary`; or two checkpoints are named.
+    """
+    named = config["init_vocabulary"]
+    if named in ("checkpoint", "extended"):
+        return origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
+    if origin:
+        raise UserError(
+            f"init_vocabulary={named} is for a training that starts with new weights; {origin.file} has words of its "
+            "own: set init_vocabulary to checkpoint or extended"
+        )
+    file = find_model(named)
+    return InitialCheckpoint(file, read_checkpoint(file)[0], {}, []).vocabulary(config, dataset)
 
 
 def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | None:

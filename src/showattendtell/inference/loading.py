@@ -21,7 +21,7 @@ from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.formats import check_layout
 from showattendtell.data.images import Preprocessing
-from showattendtell.decoding.decoding import Decoding
+from showattendtell.decoding.decoding import Decoding, LanguageModel
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.checkpoints import (
@@ -39,6 +39,7 @@ from showattendtell.inference.checkpoints import (
 )
 from showattendtell.models.calibration import NAMES, Calibration
 from showattendtell.models.pretrained import reach_hub, state_hash
+from showattendtell.models.region_features import NoEncoder
 from showattendtell.runtime.distributed import local_device
 
 SHIPPED = "flickr8k_soft"
@@ -52,13 +53,14 @@ SHIPPED_NOTE = (
 
 
 class LoadedModel(NamedTuple):
-    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, and its calibration,
-    if it is calibrated."""
+    """A trained model, the configuration that it was trained with, the metadata of its checkpoint, its calibration, if
+    it is calibrated, and the language model of its decoding, if it has one."""
 
     module: ImageCaptioner
     config: Config
     card: dict[str, Any]
     calibration: Calibration | None = None
+    language_models: tuple[LanguageModel, ...] = ()
 
     @property
     def choices(self) -> dict[str, str]:
@@ -267,10 +269,11 @@ def save_model_folder(restored: LoadedModel, folder: Path) -> None:
 def load_models(
     paths: Sequence[str], device: str, decoding: Decoding, attention: Mapping[str, Any] | None = None
 ) -> list[LoadedModel]:
-    """Load several checkpoints for an ensemble.
+    """Load several checkpoints for an ensemble, the first one with the language model of the decoding.
 
     Raises:
-        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding.
+        UserError: as `load_model`; or the vocabularies differ, or lack the language of the decoding; or the language
+            model was trained with photographs.
     """
     models = [load_model(path, device, decoding, attention) for path in paths]
     for path, model in zip(paths, models, strict=True):
@@ -281,7 +284,23 @@ def load_models(
             )
     if decoding.language is not None:
         models[0].module.vocabulary.language_token(decoding.language)
+    if decoding.language_model is not None:
+        models[0] = models[0]._replace(language_models=(_load_language_model(decoding, device, models[0], paths[0]),))
     return models
+
+
+def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, path: str) -> LanguageModel:
+    """Return the language model of a decoding, for a model that was loaded from a path."""
+    name = str(decoding.language_model)
+    module = load_model(name, device, decoding).module
+    if not isinstance(module.encoder, NoEncoder):
+        raise UserError(f"decoding.language_model={name} was trained with photographs; train one with dataset=text")
+    if module.vocabulary.words != model.module.vocabulary.words:
+        raise UserError(
+            f"decoding.language_model={name} and {path} have different vocabularies; train the language model with "
+            f"init_vocabulary={path}"
+        )
+    return LanguageModel(module.captioner, decoding.language_model_weight)
 
 
 def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:

@@ -57,7 +57,9 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._ensemble = CaptionerEnsemble([model.module for model in models], self.calibration)
+        self._ensemble = CaptionerEnsemble(
+            [model.module for model in models], self.calibration, models[0].language_models
+        )
 
     @property
     def config(self) -> Config:
@@ -323,6 +325,7 @@ def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) 
     models = [model for captioner in captioners for model in captioner.models]
     states = [state_hash(model.module.state_dict()) for model in models]
     states += [state_hash(model.calibration.state_dict()) for model in models if model.calibration]
+    states += [state_hash(each.captioner.state_dict()) for model in models for each in model.language_models]
     settings = [to_plain(config[name]) for name in ("decoding", "attention")] + [config.seed]
     sizes = [len(captioner.models) for captioner in captioners]
     return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ from rich.progress import track
 from torch import Tensor
 
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource
+from showattendtell.decoding.decoding import LanguageModel
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.metrics.attention import (
     RELATIONS,
@@ -56,7 +57,11 @@ def read_grids(predictor: Predictor, examples: Sequence[Example], description: s
 
 
 def generate_captions(
-    writers: Sequence[Predictor], examples: Sequence[Example], seed: int, mirrors: Sequence[Predictor] = ()
+    writers: Sequence[Predictor],
+    examples: Sequence[Example],
+    seed: int,
+    mirrors: Sequence[Predictor] = (),
+    language_models: Sequence[LanguageModel] = (),
 ) -> dict[str, list[list[str]]]:
     """Caption images with a model, or with several as an ensemble.
 
@@ -65,12 +70,13 @@ def generate_captions(
 
     Args:
         mirrors: the same models with mirror images, if the decoding uses them.
+        language_models: that of the decoding.
 
     Returns:
         By image name, in the order of the examples, its captions in words, best first; the same in all processes.
     """
     sources = [ImageDataset(examples, writer.images, IMAGES_AT_A_TIME) for writer in (*writers, *mirrors)]
-    ensemble, written = CaptionerEnsemble([writer.module for writer in writers]), {}
+    ensemble, written = CaptionerEnsemble([writer.module for writer in writers], None, language_models), {}
     device, vocabulary = writers[0].module.device, writers[0].module.vocabulary
     console = Console(stderr=True, quiet=rank() > 0)
     for index in track(shard_indices(len(sources[0])), "captioning", console=console, transient=True):

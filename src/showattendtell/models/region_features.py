@@ -1,4 +1,4 @@
-"""Regions with boxes from the files of a detector, in place of an encoder."""
+"""In place of an encoder: regions with boxes from the files of a detector, or none for a language model."""
 
 from pathlib import PurePath
 from typing import Any
@@ -18,7 +18,65 @@ BOX = 4
 """Number of channels with the box: left, top, right and bottom in fractions of the photograph's width and height."""
 
 
-class RegionFeatures(Encoder):
+class EncoderWithoutNetwork(Encoder):
+    """Base class of what takes the place of an encoder.
+
+    Args:
+        regions: the number of regions of an image.
+        dim: the width of a stored region.
+    """
+
+    reads_pixels = False
+
+    def __init__(self, regions: int, dim: int):
+        nn.Module.__init__(self)
+        self.network, self.grid, self.dim, self.feature_dim, self.positions = nn.Identity(), (1, regions), dim, dim, 0.0
+        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
+        # of which only the frame is used: boxes are in fractions of the whole photograph
+        self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
+        self.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Raise `UserError`: there is no network."""
+        self.check_reads_pixels()
+        raise AssertionError
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "network": self.network_name,
+            "weights_sha256": state_hash(self.network.state_dict()),
+            "preprocessing": self.preprocessing.describe(),
+            "grid": list(self.grid),
+            "dim": self.dim,
+        }
+
+
+class NoEncoder(EncoderWithoutNetwork):
+    """No encoder: every image is one region of one zero, which makes the captioner a language model.
+
+    `init_from` loads its weights into a captioner of any encoder, but for those whose shape depends on the width of a
+    region; most of them learn nothing here, because their inputs are 0.
+
+    Args:
+        ignored: settings of other encoders, which a recipe may set.
+    """
+
+    network_name = "none"
+
+    def __init__(self, **ignored: Any):
+        super().__init__(regions=1, dim=1)
+
+    def check_reads_pixels(self) -> None:
+        raise UserError(
+            "this model is a language model, which reads no photographs; give it as init_from= of train, or as "
+            "decoding.language_model= with a model that does"
+        )
+
+
+class RegionFeatures(EncoderWithoutNetwork):
     """Regions that a detector has found, from a file: bottom-up attention (Anderson et al. 2018).
 
     The detector is not part of this project: photographs that are not in the file cannot be captioned. For the layouts
@@ -35,8 +93,7 @@ class RegionFeatures(Encoder):
             multiplied by this number; 0 adds none.
     """
 
-    padded = True
-    reads_pixels = False
+    padded, network_name = True, "regions"
 
     def __init__(
         self,
@@ -46,19 +103,9 @@ class RegionFeatures(Encoder):
         max_regions: PositiveInt = 100,
         positions: NonNegativeFloat = 0.0,
     ):
-        nn.Module.__init__(self)
-        self.features, self.boxes, self.positions, self.feature_dim = features, boxes, positions, dim
-        self.max_regions, self.grid, self.dim = max_regions, (1, max_regions), dim + BOX
-        self.network, self.network_name = nn.Identity(), "regions"
-        self.trainable, self.tuned, self.learning_rate = False, False, 0.0
-        # of which only the frame is used: the boxes are in fractions of the whole photograph
-        self.preprocessing = Preprocessing(1, 1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop_mode="squash")
-        self.eval()
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Raise `UserError`: there is no detector."""
-        self.check_reads_pixels()
-        raise AssertionError
+        super().__init__(max_regions, dim + BOX)
+        self.features, self.boxes, self.max_regions = features, boxes, max_regions
+        self.positions, self.feature_dim = positions, dim
 
     def check_reads_pixels(self) -> None:
         raise UserError(
@@ -95,14 +142,7 @@ class RegionFeatures(Encoder):
         return {**own, "max_regions": self.max_regions, "positions": self.positions}
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "network": self.network_name,
-            "features": PurePath(self.features).name,
-            "weights_sha256": state_hash(self.network.state_dict()),
-            "preprocessing": self.preprocessing.describe(),
-            "grid": list(self.grid),
-            "dim": self.dim,
-        }
+        return {**super().describe(), "features": PurePath(self.features).name}
 
 
 def is_region(regions: Tensor) -> Tensor:

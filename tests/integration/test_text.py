@@ -1,0 +1,103 @@
+"""A language model that is trained on captions alone: as the start of a captioning model, and beside one."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import TINY, Run, assert_done, assert_error
+
+from showattendtell import load
+from showattendtell.data.shapes import compose_scene, describe_scene
+from showattendtell.errors import UserError
+
+SMALL = [setting for setting in TINY if not setting.startswith("dataset.")]
+ONE_STEP = [*TINY, "trainer.limit_train_batches=1", "optimizer.lr=1e-12", "decoder.dropout=0"]
+TEXT = [*SMALL, "dataset=text", "dataset.root=text", "dataset.captions=captions.token", "trainer.max_epochs=2"]
+
+
+PARTS = ["attention.score.key", "decoder.context_gates", "decoder.context_output"]
+PARTS += [f"decoder.first_state.{part}.0" for part in ("hidden", "cell")]
+REGIONS = {f"captioner.{part}.weight" for part in PARTS}
+"""The weights that read regions."""
+
+
+@pytest.fixture(scope="module")
+def text(folder: Path) -> Path:
+    """The captions of 200 scenes that nobody has drawn."""
+    place = folder / "text/captions.token"
+    place.parent.mkdir()
+    with place.open("w") as file:
+        for number in range(200):
+            rng = np.random.default_rng(number)
+            said = describe_scene(compose_scene(rng), rng)
+            file.writelines(f"{number}.png#{n}\t{caption.written}\n" for n, caption in enumerate(said))
+    return place
+
+
+@pytest.fixture(scope="module")
+def language_model(run: Run, text: Path, folder: Path) -> Path:
+    done = assert_done(run("train", *TEXT, "optimizer.lr=0.01", "decoder.dropout=0", "hydra.run.dir=runs/text"))
+    assert "attention maps" not in done.out + done.err
+    return folder / "runs/text/best.ckpt"
+
+
+def read(checkpoint: Path) -> dict[str, Any]:
+    return torch.load(checkpoint, weights_only=True)
+
+
+def logged(run: Path, metric: str) -> list[float]:
+    with (run / "metrics.csv").open() as file:
+        return [float(row[metric]) for row in csv.DictReader(file) if row[metric]]
+
+
+@pytest.fixture(scope="module")
+def begun(run: Run, prepared: Any, language_model: Path, folder: Path) -> Path:
+    """A captioning model with the weights of the language model, in effect without a step."""
+    assert_done(run("train", *ONE_STEP, f"init_from={language_model}", "hydra.run.dir=runs/from-text"))
+    return folder / "runs/from-text/best.ckpt"
+
+
+def test_it_learns_without_photographs_and_starts_a_captioning_model(
+    run: Run, language_model: Path, begun: Path, folder: Path
+):
+    first, last = logged(language_model.parent, "val/nll_per_word")
+    assert last < first < np.log(len(read(language_model)["showattendtell"]["vocabulary"]))
+    assert not (folder / "cache/features/captions").exists()
+    fresh = folder / "runs/fresh/best.ckpt"
+    assert_done(run("train", *ONE_STEP, f"init_vocabulary={language_model}", "hydra.run.dir=runs/fresh"))
+    before, after, other = map(read, (language_model, begun, fresh))
+    words = {tuple(content["showattendtell"]["vocabulary"]) for content in (before, after, other)}
+    assert len(words) == 1
+    for name, value in before["state_dict"].items():
+        same = after["state_dict"][name].shape == value.shape
+        expected = (before if same else other)["state_dict"][name]
+        torch.testing.assert_close(after["state_dict"][name], expected, atol=1e-6, rtol=1e-5)
+        assert same == (name not in REGIONS)
+    [ours], [theirs] = (logged(each.parent, "train/nll_per_word") for each in (begun, fresh))
+    assert ours < theirs - 1
+
+
+def test_it_is_fused_with_a_captioning_model_of_its_vocabulary(
+    run: Run, language_model: Path, begun: Path, checkpoint: Path, folder: Path
+):
+    model = f"decoding.language_model={language_model}"
+    fused = ["decoding.language_model_weight=0.5", "output=fused.json", "device=cpu", "metrics=[bleu]"]
+    assert_done(run("evaluate", f"checkpoint={begun}", model, *fused))
+    decoding = json.loads((folder / "fused.json").read_text())["decoding"]
+    assert (decoding["language_model"], decoding["language_model_weight"]) == (str(language_model), 0.5)
+    photographs = sorted((folder / "cache/shapes").glob("*/test-*.png"))[:3]
+    alone, both = (load(begun, **settings) for settings in ({}, {"language_model": str(language_model)}))
+    outputs = zip(alone([*photographs]), both([*photographs]), strict=True)
+    assert all(one.log_prob > other.log_prob for one, other in outputs)
+
+    assert_error(run("caption", str(photographs[0]), f"checkpoint={language_model}"), "reads no photographs")
+    assert_error(run("caption", "split=val", f"checkpoint={language_model}"), "captions without photographs")
+    assert_error(run("train", *TINY, model), "decoding.language_model is for captions of a trained model")
+    with pytest.raises(UserError, match=rf"different vocabularies; train the .* with init_vocabulary={checkpoint}"):
+        load(checkpoint, language_model=str(language_model))
+    with pytest.raises(UserError, match=r"was trained with photographs; train one with dataset=text"):
+        load(checkpoint, language_model=str(checkpoint))
