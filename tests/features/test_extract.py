@@ -1,3 +1,4 @@
+import io
 import multiprocessing
 import os
 import re
@@ -15,6 +16,8 @@ import pytest
 import torch
 from grid_stores import content
 from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
@@ -116,6 +119,29 @@ def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
         open_features(few(dataset), encoder, tmp_path / "grids", skip_unreadable=False)
         drawn.append(torch.rand(3))
     assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize(("images", "hint"), [(1_000, []), (2_000, ["  about 17 minutes are left; be patient"])])
+def test_without_a_terminal_lines_report_progress_and_faster_settings_if_it_takes_long(images: int, hint: list[str]):
+    """Two images are written per second."""
+    console = Console(file=io.StringIO(), width=200)
+    clock = Clock()
+    with Progress(console=console, get_time=lambda: clock.seconds, auto_refresh=False) as progress:
+        progress.add_task("features", total=images)
+        extract._follow(progress, lambda: 2 * clock.seconds, clock, "be patient")
+    lines = console.file.getvalue().splitlines()
+    first = f"features: 18 of {images} images, 2.0 images/s"
+    assert lines[: 2 + len(hint)] == [first, *hint, f"features: 36 of {images} images, 2.0 images/s"]
+
+
+class Clock:
+    """An event that never happens within twenty seconds, which pass at once."""
+
+    seconds = 0
+
+    def wait(self, interval: int) -> bool:
+        self.seconds += interval
+        return self.seconds > 20
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from showattendtell.features.store import (
     StorePlan,
     is_finished,
     journal_file,
+    shard_size,
     write_whole,
 )
 from showattendtell.features.writer import count_written, write_shards, write_store
@@ -75,6 +76,31 @@ def test_nothing_but_the_finished_store_is_left(path: Path):
     write(path)
     shards = [f"0000{number}.{kind}" for number in range(3) for kind in ("json", "npy")]
     assert list(content(path)) == [*shards, "store.json"]
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "shards"),
+    [(1, 32, 1), (600, 32, 19), (8_091, 128, 64), (66_000, 1024, 65), (123_287, 1024, 121)],
+)
+def test_shards_are_as_many_as_the_images_allow(images: int, size: int, shards: int):
+    assert shard_size(images) == size
+    assert len(StorePlan("made up", SETTINGS, range(images), shard_size(images)).shards) == shards
+
+
+def test_batches_of_the_next_shards_may_be_requested_ahead(path: Path, uninterrupted: dict[str, bytes]):
+    def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        return Encoding()(list(batches))
+
+    write(path, encode=encode)
+    assert content(path) == uninterrupted
+
+
+def test_only_the_shards_that_are_named_are_written(path: Path):
+    encode, plan = Encoding(), plan_of()
+    with suppress(InterruptedError):
+        write(path, encode=Encoding(batches=0))
+    write_shards(path, plan, encode, [2])
+    assert [image for batch in encode.done for image in batch] == plan.shards[2]
 
 
 def test_a_finished_store_is_not_written_again(path: Path):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from grid_stores import content
 from runs import TINY, assert_error
 
 from showattendtell.training.loggers import METRICS
@@ -135,6 +137,20 @@ def test_processes_on_two_machines_end_with_the_weights_of_two_on_one(folder: Pa
     assert {file.name for file in two.iterdir()} == {file.name for file in (folder / "runs" / kind).iterdir()}
     assert "epoch   3: " in first.out
     assert "epoch" not in second.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchrun", "slurm"])
+def test_prepare_on_two_machines_writes_the_store_of_one_process(
+    folder: Path, prepared: Any, tmp_path: Path, kind: str
+):
+    shutil.copytree(folder / "cache", tmp_path / "cache", ignore=shutil.ignore_patterns("features"))
+    command = ["-m", "showattendtell.prepare", *TINY]
+    first, second = (finish(process) for process in list(launchers(tmp_path, kind, *command)))
+    assert_all_done(first, second)
+    [store] = (tmp_path / "cache/features").glob("*/*")
+    assert content(store) == content(folder / "cache" / store.relative_to(tmp_path / "cache"))
+    assert [done.out.count("a picture of the data is") for done in (first, second)] == [1, 0]
 
 
 @pytest.mark.slow

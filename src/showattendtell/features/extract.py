@@ -48,7 +48,7 @@ from showattendtell.features.writer import count_written, write_shards, write_st
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.region_features import RegionFeatures
 from showattendtell.runtime.distributed import local_device, rank
-from showattendtell.runtime.memory import kept_memory
+from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.runtime.ray_actors import actor_options, require_ray
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.runtime.vision import transforms
@@ -388,10 +388,10 @@ class ImageEncoding:
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
-        """Keep the encoder on the GPU, if there is one; on a CPU, keep the memory of its activations."""
+        """Keep the encoder on the GPU, if there is one; on a CPU, use the memory of its activations again."""
         if self.engine != "torch" or not torch.cuda.is_available():
-            with kept_memory():
-                yield
+            keep_freed_memory()
+            yield
             return
         self.encoder.to(local_device()).to(memory_format=torch.channels_last)
         try:
