@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -173,6 +174,31 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     assert not is_finished(path)
     open_features(dataset, encoder, path, skip_unreadable=False)
     assert content(path) == content(uninterrupted)
+
+
+@pytest.mark.slow
+def test_workers_end_if_only_the_process_that_started_them_is_killed(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path
+):
+    path = tmp_path / "grids"
+    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2))
+    process.start()
+    while not has_batch(path):
+        assert process.is_alive()
+        time.sleep(0.002)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.join()
+    while any(is_running(worker) for worker in workers):
+        time.sleep(0.01)
+    assert len(workers) > 0
+    assert len(list(path.glob("0*.json"))) < 8
+
+
+def is_running(process: str) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def kill_after_a_batch(path: Path) -> None:

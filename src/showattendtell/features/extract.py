@@ -412,9 +412,7 @@ def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, l
 
 
 def in_processes(number: int, write: Callable[[], None]) -> None:
-    """Call `write` in several processes.
-
-    Processes end with this one: they stop at their next batch if it is killed.
+    """Call `write` in several processes. They end with this one, also if it is killed.
 
     Raises:
         UserError: a process raised it or was killed. The others are stopped.
@@ -450,11 +448,19 @@ def in_processes(number: int, write: Callable[[], None]) -> None:
 def _work(write: Callable[[], None], parent: Connection, threads: int) -> None:
     """Entry point of the processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
         write()
     except UserError as fault:
         parent.send(fault)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class ShardWriter:
