@@ -89,7 +89,7 @@ def compare(encoder: Encoder, pixels: Tensor, seconds: float) -> dict[str, Found
     def compute(name: str) -> None:
         grids[name] = ways[name](pixels)
 
-    needed = medians(interleave({name: partial(compute, name) for name in ways}, seconds))
+    needed = medians(interleave({name: partial(compute, name) for name in ways}, seconds, least=2))
     exact = grids[PLAIN]
     return {
         name: Found(len(pixels) / needed[name], ((own - exact).norm() / exact.norm()).item())
