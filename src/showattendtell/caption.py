@@ -148,7 +148,8 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
     from showattendtell.data.images import find_images
     from showattendtell.inference.loading import note_about
     from showattendtell.inference.pipeline import checkpoint_groups, load_captioners, settings_checksum
-    from showattendtell.inference.ray_captioning import caption_with_ray, read_outcome, require_ray
+    from showattendtell.inference.ray_captioning import caption_with_ray, read_outcome
+    from showattendtell.runtime.ray_actors import require_ray
     from showattendtell.visualization.result_files import next_free
 
     require_ray()

@@ -7,6 +7,16 @@ from showattendtell.config.entry_point import entry_point
 
 @entry_point("prepare")
 def main(config: DictConfig) -> None:
+    import sys
+    from contextlib import redirect_stdout
+
+    from showattendtell.runtime.distributed import process_group, rank
+
+    with process_group(), redirect_stdout(sys.stdout if rank() == 0 else None):
+        _prepare(config)
+
+
+def _prepare(config: DictConfig) -> None:
     from pathlib import Path
 
     from showattendtell.config.instantiate import build, build_source

@@ -35,11 +35,23 @@ def error(grids: Tensor, expected: Tensor) -> float:
 
 
 def test_torch_gives_every_image_its_grid_however_many_there_are(encoder: Encoder):
-    for number in (1, TOGETHER, 2 * TOGETHER + 1):
+    for number in (1, TOGETHER["torch"], 2 * TOGETHER["torch"] + 1):
         pixels = photographs(number, 64)
         with torch.no_grad():
             alone = torch.cat([encoder(image.unsqueeze(0)) for image in pixels])
         torch.testing.assert_close(start_engine(encoder, "torch", "float32")(pixels), alone, rtol=1e-3, atol=1e-3)
+
+
+def test_a_grid_depends_neither_on_the_number_of_images_nor_of_threads(encoder: Encoder):
+    pixels, run = photographs(TOGETHER["torch"] + 5, 64), start_engine(encoder, "torch", "float32")
+    grids = []
+    threads = torch.get_num_threads()
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        grids.append(run(pixels))
+    torch.set_num_threads(threads)
+    assert torch.equal(grids[0], grids[1])
+    assert torch.equal(run(pixels[-3:]), grids[0][-3:])
 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("bfloat16", 0.005, 0.2), ("float16", 0.0005, 0.02)])
@@ -67,9 +79,9 @@ def test_shorter_numbers_lose_what_their_digits_say(encoder: Encoder, precision:
 )
 def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, settings: dict[str, Any]):
     encoder = Encoder(network, stride, **{"weights": "random", "size": 64, **settings})
-    pixels = photographs(TOGETHER + 1, encoder.preprocessing.crop)
+    pixels = photographs(TOGETHER["onnxruntime"] + 1, encoder.preprocessing.crop)
     grids = start_engine(encoder, "onnxruntime", "float32")(pixels)
-    assert grids.shape == (TOGETHER + 1, encoder.grid[0] * encoder.grid[1], encoder.dim)
+    assert grids.shape == (len(pixels), encoder.grid[0] * encoder.grid[1], encoder.dim)
     for image, expected in zip(grids, start_engine(encoder, "torch", "float32")(pixels), strict=True):
         assert error(image, expected) < 1e-4
 

@@ -1,13 +1,15 @@
+import io
 import multiprocessing
 import os
 import re
 import signal
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ import pytest
 import torch
 from grid_stores import content
 from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
@@ -24,9 +28,7 @@ from showattendtell.features.extract import Extraction, feature_path, open_featu
 from showattendtell.features.store import (
     BATCH_SIZE,
     FeatureStore,
-    StorePlan,
     is_finished,
-    journal_file,
     read_manifest,
     verify,
 )
@@ -43,14 +45,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_shards() -> Iterator[None]:
-    """Three batches each, so that the data set has three."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extract, "StorePlan", partial(StorePlan, shard_size=3 * BATCH_SIZE))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +122,29 @@ def test_random_numbers_are_the_same_whether_grids_are_stored_or_found(
     assert torch.equal(*drawn)
 
 
+@pytest.mark.parametrize(("images", "hint"), [(1_000, []), (2_000, ["  about 17 minutes are left; be patient"])])
+def test_without_a_terminal_lines_report_progress_and_faster_settings_if_it_takes_long(images: int, hint: list[str]):
+    """Two images are written per second."""
+    console = Console(file=io.StringIO(), width=200)
+    clock = Clock()
+    with Progress(console=console, get_time=lambda: clock.seconds, auto_refresh=False) as progress:
+        progress.add_task("features", total=images)
+        extract._follow(progress, lambda: 2 * clock.seconds, clock, "be patient")
+    lines = console.file.getvalue().splitlines()
+    first = f"features: 18 of {images} images, 2.0 images/s"
+    assert lines[: 2 + len(hint)] == [first, *hint, f"features: 36 of {images} images, 2.0 images/s"]
+
+
+class Clock:
+    """An event that never happens within twenty seconds, which pass at once."""
+
+    seconds = 0
+
+    def wait(self, interval: int) -> bool:
+        self.seconds += interval
+        return self.seconds > 20
+
+
 @pytest.mark.slow
 def test_the_store_of_several_processes_is_the_same(
     dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path
@@ -149,7 +166,7 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     path = tmp_path / "grids"
     process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, workers))
     process.start()
-    while not journal_file(path, 0).exists() or not journal_file(path, 0).stat().st_size:
+    while not has_batch(path):
         assert process.is_alive()
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
@@ -157,6 +174,42 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     assert not is_finished(path)
     open_features(dataset, encoder, path, skip_unreadable=False)
     assert content(path) == content(uninterrupted)
+
+
+@pytest.mark.slow
+def test_workers_end_if_only_the_process_that_started_them_is_killed(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path
+):
+    path = tmp_path / "grids"
+    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2))
+    process.start()
+    while not has_batch(path):
+        assert process.is_alive()
+        time.sleep(0.002)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.join()
+    while any(is_running(worker) for worker in workers):
+        time.sleep(0.01)
+    assert len(workers) > 0
+    assert len(list(path.glob("0*.json"))) < 8
+
+
+def is_running(process: str) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def kill_after_a_batch(path: Path) -> None:
+    """Kill a child of this process when a batch is written."""
+    while not has_batch(path):
+        time.sleep(0.002)
+    multiprocessing.active_children()[0].kill()
+
+
+def has_batch(path: Path) -> bool:
+    return any(file.stat().st_size for file in path.glob("*.progress")) or any(path.glob("0*.json"))
 
 
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
@@ -169,19 +222,20 @@ def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
 ):
     path, own = tmp_path / "grids", extract.in_processes
 
-    def kill_one(number: int, write: Any, encode: Any, report: Any) -> None:
-        def report_and_kill(images: int) -> None:
-            report(images)
-            multiprocessing.active_children()[0].kill()
-
-        own(number, write, encode, report_and_kill)
+    def kill_one(number: int, write: Callable[[], None]) -> None:
+        killer = Thread(target=kill_after_a_batch, args=(path,))
+        killer.start()
+        try:
+            own(number, write)
+        finally:
+            killer.join()
 
     monkeypatch.setattr(extract, "in_processes", kill_one)
     output = r"a process that encodes images ended with status -9.* finished work is kept"
     with pytest.raises(UserError, match=output):
         open_features(dataset, encoder, path, skip_unreadable=False, extraction=Extraction(workers=2))
     assert multiprocessing.active_children() == []
-    assert journal_file(path, 0).stat().st_size or journal_file(path, 1).stat().st_size
+    assert has_batch(path)
     open_features(dataset, encoder, path, skip_unreadable=False)
     assert content(path) == content(uninterrupted)
 
@@ -422,13 +476,13 @@ def test_shards_are_verified_once_and_again_after_a_change(
     monkeypatch.setattr(store_module, "verify", lambda path, shards: iter(verified.append(list(shards)) or ()))
     for _ in range(2):
         open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert verified == [[0, 1, 2]]
+    assert verified == [[*range(8)]]
     os.utime(tmp_path / "grids/00001.npy")
     open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert verified == [[0, 1, 2], [1]]
+    assert verified == [[*range(8)], [1]]
     (tmp_path / "grids" / store_module.VERIFIED).write_text("[")
     open_features(dataset, encoder, tmp_path / "grids", skip_unreadable=False)
-    assert verified == [[0, 1, 2], [1], [0, 1, 2]]
+    assert verified == [[*range(8)], [1], [*range(8)]]
 
 
 def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):

@@ -4,8 +4,9 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from showattendtell.features.store import (
     StorePlan,
     is_finished,
     journal_file,
+    shard_size,
     write_whole,
 )
 from showattendtell.features.writer import count_written, write_shards, write_store
@@ -74,6 +76,31 @@ def test_nothing_but_the_finished_store_is_left(path: Path):
     write(path)
     shards = [f"0000{number}.{kind}" for number in range(3) for kind in ("json", "npy")]
     assert list(content(path)) == [*shards, "store.json"]
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "shards"),
+    [(1, 32, 1), (600, 32, 19), (8_091, 128, 64), (66_000, 1024, 65), (123_287, 1024, 121)],
+)
+def test_shards_are_as_many_as_the_images_allow(images: int, size: int, shards: int):
+    assert shard_size(images) == size
+    assert len(StorePlan("made up", SETTINGS, range(images), shard_size(images)).shards) == shards
+
+
+def test_batches_of_the_next_shards_may_be_requested_ahead(path: Path, uninterrupted: dict[str, bytes]):
+    def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        return Encoding()(list(batches))
+
+    write(path, encode=encode)
+    assert content(path) == uninterrupted
+
+
+def test_only_the_shards_that_are_named_are_written(path: Path):
+    encode, plan = Encoding(), plan_of()
+    with suppress(InterruptedError):
+        write(path, encode=Encoding(batches=0))
+    write_shards(path, plan, encode, [2])
+    assert [image for batch in encode.done for image in batch] == plan.shards[2]
 
 
 def test_a_finished_store_is_not_written_again(path: Path):
@@ -190,7 +217,7 @@ def slowly(path: Path, seed: int) -> None:
     pause = random.Random(seed)
 
     class Slow(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+        def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
             for encoded in super().__call__(batches):
                 time.sleep(pause.uniform(0, 0.02))
                 yield encoded
@@ -251,7 +278,7 @@ def test_two_processes_share_the_shards_of_a_store(path: Path, uninterrupted: di
     own = []
 
     class Paused(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+        def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
             for number, encoded in enumerate(super().__call__(batches)):
                 own.append(number)
                 if len(own) == 2:
@@ -279,7 +306,7 @@ def test_a_process_with_other_settings_is_refused_and_spoils_nothing(path: Path,
     answers = context.SimpleQueue()
 
     class Interrupted(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+        def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
             second = context.Process(target=try_to_write)
             second.start()
             second.join()
@@ -306,9 +333,9 @@ def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, uninterru
     assert content(path) == uninterrupted
 
 
-def forever(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+def forever(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
     """Encodes one batch, and never the next."""
-    yield from Encoding()(batches[:1])
+    yield from Encoding()(islice(batches, 1))
     time.sleep(1000)
 
 
@@ -338,7 +365,7 @@ def test_a_batch_that_the_disk_takes_in_part_is_reported_and_written_again(path:
     plan = plan_of(NAMES[:64], LARGE)
 
     class Filling(Encoding):
-        def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+        def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
             for encoded in super().__call__(batches):
                 if len(self.done) == 2:
                     resource.setrlimit(resource.RLIMIT_FSIZE, (48 * MEGABYTE, hard))
@@ -365,10 +392,11 @@ def test_a_cache_folder_that_is_a_file_is_reported(tmp_path: Path):
 def test_values_that_do_not_fit_are_reported_and_do_not_become_infinite(path: Path, dtype: str, value: float):
     plan = plan_of(settings={**SETTINGS, "dtype": dtype})
 
-    def encode(batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
-        grids = torch.ones(len(batches[0]), 2, 6, 5)
-        grids[3, 1, 2, 1] = value
-        yield EncodedBatch(batches[0], grids, {})
+    def encode(batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        for images in batches:
+            grids = torch.ones(len(images), 2, 6, 5)
+            grids[3, 1, 2, 1] = value
+            yield EncodedBatch(images, grids, {})
 
     with pytest.raises(UserError, match=rf"the grids of photograph 0.jpg and others do not fit into {dtype}; choose"):
         write_store(path, plan, lambda: write_shards(path, plan, encode))

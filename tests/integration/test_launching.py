@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from grid_stores import content
 from runs import TINY, assert_error
 
 from showattendtell.training.loggers import METRICS
@@ -108,33 +110,47 @@ def test_two_processes_follow_the_curve_of_one_with_batches_of_twice_the_size(fo
     assert other == pytest.approx(curve, rel=1e-5)
 
 
-def launchers(folder: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
+def launchers(folder: Path, kind: str, *command: str) -> Iterator[subprocess.Popen[str]]:
     """Two machines on this one, each with a launcher and a process of its own."""
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         port = chosen.getsockname()[1]
-    settings = [*SETTINGS, "trainer=ddp", f"hydra.run.dir=runs/{kind}"]
     for number in ("0", "1"):
         if kind == "torchrun":
             place = ["--nnodes=2", f"--node-rank={number}", "--nproc-per-node=1"]
             address = ["--master-addr=127.0.0.1", f"--master-port={port}"]
-            yield start(folder, *TORCHRUN, *place, *address, *TRAIN, *settings)
+            yield start(folder, *TORCHRUN, *place, *address, *command)
         else:
             job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NAME": "captions", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"}
             job["SLURM_NTASKS_PER_NODE"] = "1"
             place = {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0"}
-            yield start(folder, *TRAIN, *settings, **job, **place, SLURM_NODELIST="localhost", MASTER_PORT=str(port))
+            yield start(folder, *command, **job, **place, SLURM_NODELIST="localhost", MASTER_PORT=str(port))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["torchrun", "slurm"])
 def test_processes_on_two_machines_end_with_the_weights_of_two_on_one(folder: Path, two: Path, kind: str):
-    first, second = (finish(process) for process in list(launchers(folder, kind)))
+    command = [*TRAIN, *SETTINGS, "trainer=ddp", f"hydra.run.dir=runs/{kind}"]
+    first, second = (finish(process) for process in list(launchers(folder, kind, *command)))
     assert_all_done(first, second)
     assert_same_weights(two, folder / "runs" / kind)
     assert {file.name for file in two.iterdir()} == {file.name for file in (folder / "runs" / kind).iterdir()}
     assert "epoch   3: " in first.out
     assert "epoch" not in second.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torchrun", "slurm"])
+def test_prepare_on_two_machines_writes_the_store_of_one_process(
+    folder: Path, prepared: Any, tmp_path: Path, kind: str
+):
+    shutil.copytree(folder / "cache", tmp_path / "cache", ignore=shutil.ignore_patterns("features"))
+    command = ["-m", "showattendtell.prepare", *TINY]
+    first, second = (finish(process) for process in list(launchers(tmp_path, kind, *command)))
+    assert_all_done(first, second)
+    [store] = (tmp_path / "cache/features").glob("*/*")
+    assert content(store) == content(folder / "cache" / store.relative_to(tmp_path / "cache"))
+    assert [done.out.count("a picture of the data is") for done in (first, second)] == [1, 0]
 
 
 @pytest.mark.slow

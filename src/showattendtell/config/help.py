@@ -25,7 +25,8 @@ COMMON = {
     ),
     "prepare": (
         *("dataset.root", "dataset.skip_unreadable", "cache", "encoder.size", "encoder.resize", "encoder.crop_mode"),
-        *("features.workers", "features.dtype", "features.precision", "features.engine", "features.views"),
+        *("features.workers", "features.executor", "features.dtype", "features.precision", "features.engine"),
+        "features.views",
     ),
     "evaluate": (
         *("checkpoint", "split", "metrics", "language", "output", "device", "decoding.beam_size"),

@@ -1,16 +1,18 @@
 """Run the frozen encoder once over every image of a data set: inference engines, views, and parallel processes."""
 
+import itertools
 import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from showattendtell.data.images import Frame, ImageFiles, Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.features.regions import RegionReading, has_changed, open_region_file
 from showattendtell.features.store import (
+    BATCH_SIZE,
     MANIFEST,
     USUAL,
     Encode,
@@ -38,12 +41,15 @@ from showattendtell.features.store import (
     check_same_settings,
     is_finished,
     read_manifest,
+    shard_size,
     verify_changed,
 )
 from showattendtell.features.writer import count_written, write_shards, write_store
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.region_features import RegionFeatures
-from showattendtell.runtime.distributed import rank
+from showattendtell.runtime.distributed import local_device, rank
+from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.runtime.ray_actors import actor_options, require_ray
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
 from showattendtell.runtime.vision import transforms
 from showattendtell.settings import PositiveInt
@@ -60,6 +66,8 @@ class Extraction(NamedTuple):
     """Settings of grid computation and storage.
 
     workers: processes; without a GPU each encodes and writes its own images, with a GPU they read images.
+    executor: processes of this machine, or ray: `workers` actors on a Ray cluster, that of RAY_ADDRESS if it is set,
+        each with a thread or a part of a GPU.
     dtype: float16, or int8 for half the size: one step per region, 1/127 of its largest absolute value; the loss is
         reported.
     precision: number format of the encoder. Shorter formats are faster on GPUs and some CPUs; the error of bfloat16 is
@@ -71,6 +79,7 @@ class Extraction(NamedTuple):
     """
 
     workers: PositiveInt = 1
+    executor: Literal["processes", "ray"] = "processes"
     dtype: Literal["float16", "int8"] = "float16"
     precision: Computed = "float32"
     engine: EngineName = "torch"
@@ -159,41 +168,30 @@ def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
 ) -> None:
     """Compute and write all grids, or the remaining ones of an interrupted run, on the GPU if there is one."""
-    settings, num_workers = store_settings(encoder, extraction), extraction.workers
+    settings = store_settings(encoder, extraction)
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
-    plan = StorePlan(dataset.name, settings, list(paths))
-    encode: ImageEncoding | RegionReading
-    if isinstance(encoder, RegionFeatures):
-        encode = RegionReading(encoder, open_region_file(encoder), paths, skip_unreadable)
-    else:
+    plan = StorePlan(dataset.name, settings, list(paths), shard_size(len(paths)))
+    on_gpu = torch.cuda.is_available() and extraction.engine == "torch"
+
+    def work() -> None:
+        if isinstance(encoder, RegionFeatures):
+            write_shards(path, plan, RegionReading(encoder, open_region_file(encoder), paths, skip_unreadable))
+            return
         encode = ImageEncoding(
-            encoder, paths, extraction.views, skip_unreadable, extraction.engine, extraction.precision, READERS
+            encoder, paths, extraction.views, skip_unreadable, extraction.engine, extraction.precision
         )
-    write = partial(write_shards, path, plan)
+        if extraction.executor == "ray":
+            write_with_ray(extraction.workers, path, plan, encode)
+        elif extraction.workers == 1 or on_gpu:
+            write_shards(path, plan, replace(encode, readers=max(READERS, extraction.workers)))
+        else:
+            in_processes(extraction.workers, partial(write_shards, path, plan, encode))
+
     _announce(console, path, plan)
-    columns = (BarColumn(), MofNCompleteColumn(), _ImagesPerSecond(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}"), *columns, console=console) as progress:
-        bar = progress.add_task("features", total=len(paths))
-
-        def work() -> None:
-            progress.update(bar, completed=count_written(path, plan))
-            report = partial(progress.advance, bar)
-            if isinstance(encode, RegionReading):
-                write(encode, report)
-            elif torch.cuda.is_available() and extraction.engine == "torch":
-                encoder.to("cuda").to(memory_format=torch.channels_last)
-                try:
-                    write(replace(encode, readers=max(READERS, num_workers)), report)
-                finally:
-                    encoder.to("cpu")
-            elif num_workers == 1:
-                write(encode, report)
-            else:
-                in_processes(num_workers, write, replace(encode, readers=0), report)
-
+    slow = extraction.engine == "torch" and extraction.precision == "float32" and encoder.reads_pixels and not on_gpu
+    with _progress(console, path, plan, FASTER if slow else ""):
         write_store(path, plan, work)
-        progress.update(bar, completed=len(paths))
     store = FeatureStore(path)
     if settings["dtype"] != "float16":
         console.print(f"  {settings['dtype']} loses {100 * store.relative_error:.2f} % of the grids' norm")
@@ -217,6 +215,57 @@ def _announce(console: Console, path: Path, plan: StorePlan) -> None:
         console.print(f"  {former} is of an earlier version and is not read; it may be removed", soft_wrap=True)
 
 
+@contextmanager
+def _progress(console: Console, path: Path, plan: StorePlan, hint: str) -> Iterator[None]:
+    """Show how many images the store has, from all processes that write it: as a bar, or without a terminal as lines.
+
+    Args:
+        hint: printed if the rest will take longer than `PATIENCE`.
+    """
+    columns = (BarColumn(), MofNCompleteColumn(), _ImagesPerSecond(), TimeRemainingColumn())
+    ended = Event()
+    with Progress(TextColumn("{task.description}"), *columns, console=console) as progress:
+        bar = progress.add_task("features", total=len(plan.images))
+        follow = Thread(target=_follow, args=(progress, partial(count_written, path, plan), ended, hint))
+        follow.start()
+        try:
+            yield
+            progress.update(bar, completed=len(plan.images))
+        finally:
+            ended.set()
+            follow.join()
+
+
+def _follow(progress: Progress, count: Callable[[], int], ended: Event, hint: str) -> None:
+    """Update the bar every second, and print the lines."""
+    console, [task] = progress.console, progress.tasks
+    for second in itertools.count(1):
+        if ended.wait(1):
+            return
+        progress.update(task.id, completed=count())
+        if second % LINE_SECONDS:
+            continue
+        if not console.is_terminal:
+            speed = f", {task.speed:.1f} images/s" if task.speed else ""
+            console.print(f"features: {task.completed:.0f} of {task.total:.0f} images{speed}", highlight=False)
+        left = task.time_remaining or 0
+        if hint and left > PATIENCE:
+            console.print(f"  about {left / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
+            hint = ""
+
+
+LINE_SECONDS = 9
+"""Seconds between two lines of progress without a terminal."""
+
+PATIENCE = 600
+"""Seconds of remaining time from which faster settings are suggested."""
+
+FASTER = (
+    "features.engine=onnxruntime computes the same grids faster and continues this work after Ctrl-C; "
+    "features.precision=bfloat16 starts again and is less exact, and faster on processors that support it"
+)
+
+
 class _ImagesPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(f"{task.finished_speed or task.speed or 0:.0f} images/s", style="progress.data.speed")
@@ -225,21 +274,28 @@ class _ImagesPerSecond(ProgressColumn):
 READERS = 2
 """Number of processes that read images, if a single process encodes."""
 
-TOGETHER = 4
-"""Images per forward pass on a CPU. The output of a layer then fits into the cache until the next layer reads it:
-EfficientNet-lite0 takes half the time per image that it takes with 32."""
+TOGETHER: Mapping[EngineName, int] = {"torch": 16, "onnxruntime": 4}
+"""Images per forward pass on a CPU. With one thread, torch leaves the 1 x 1 convolutions of fewer than 16 images to a
+library that is slower on some processors. onnxruntime is fastest if the output of a layer fits into the cache."""
 
 
 def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
-    """Return an engine that runs torch on the encoder's device, CPU or GPU."""
+    """Return an engine that runs torch on the encoder's device, CPU or GPU.
+
+    On a CPU each forward pass has as many images, with black ones at the end. Otherwise the last digits of a grid
+    would depend on the number of threads and of images.
+    """
     device, dtype = next(encoder.parameters()).device, getattr(torch, precision)
 
     def run(pixels: Tensor) -> Tensor:
         seen = pixels.to(device, non_blocking=True)
-        parts = seen.split(TOGETHER) if device.type == "cpu" else [seen]
+        parts = [seen]
+        if device.type == "cpu":
+            missing = -len(seen) % TOGETHER["torch"]
+            parts = list(torch.cat([seen, seen.new_zeros(missing, *seen.shape[1:])]).split(TOGETHER["torch"]))
         lower = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
         with torch.inference_mode(), lower:
-            return torch.cat([encoder(part).float() for part in parts]).cpu()
+            return torch.cat([encoder(part).float() for part in parts])[: len(pixels)].cpu()
 
     return run
 
@@ -266,7 +322,7 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Computed) -> Eng
     [entry] = [entry.name for entry in session.get_inputs()]
 
     def run(pixels: Tensor) -> Tensor:
-        parts = [session.run(None, {entry: part.numpy()})[0] for part in pixels.split(TOGETHER)]
+        parts = [session.run(None, {entry: part.numpy()})[0] for part in pixels.split(TOGETHER[name])]
         return torch.cat([torch.from_numpy(part) for part in parts])
 
     expected = _run_by_torch(encoder, "float32")(example)
@@ -299,34 +355,49 @@ class ImageEncoding:
     precision: Computed = "float32"
     readers: int = 0
 
-    def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
         """Yield the encoded batches of images, given by their names.
 
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
-        files = ImageFiles([self.paths[image] for images in batches for image in images], self.encoder.preprocessing)
-        positions = iter(range(len(files)))
+        files = ImageFiles(list(self.paths.values()), self.encoder.preprocessing)
+        positions = {image: position for position, image in enumerate(self.paths)}
+        named, requested = itertools.tee(batches)
         loader = DataLoader(
             files,
-            batch_sampler=[[next(positions) for _ in images] for images in batches],
+            batch_sampler=([positions[image] for image in images] for images in requested),
             collate_fn=_collate,
-            num_workers=self.readers if len(batches) > 1 else 0,
+            num_workers=self.readers if len(files) > BATCH_SIZE else 0,
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
-        for images, (pixels, places, faults) in zip(batches, loader, strict=True):
-            if faults and not self.skip_unreadable:
-                fault = next(iter(faults.values()))
-                raise UserError(f"{fault}, or skip such images with dataset.skip_unreadable=true")
-            skipped = {images[place]: str(fault) for place, fault in faults.items()}
-            readable = [images[place] for place in places]
-            grids = torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
-            if readable:
-                views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
-                grids = torch.stack(views, dim=1)
-            stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
-            yield EncodedBatch(readable, grids, skipped, stamps)
+        with self._placed():
+            for images, (pixels, places, faults) in zip(named, loader, strict=True):
+                if faults and not self.skip_unreadable:
+                    fault = next(iter(faults.values()))
+                    raise UserError(f"{fault}, or skip such images with dataset.skip_unreadable=true")
+                skipped = {images[place]: str(fault) for place, fault in faults.items()}
+                readable = [images[place] for place in places]
+                grids = torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
+                if readable:
+                    views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
+                    grids = torch.stack(views, dim=1)
+                stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
+                yield EncodedBatch(readable, grids, skipped, stamps)
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Keep the encoder on the GPU, if there is one; on a CPU, use the memory of its activations again."""
+        if self.engine != "torch" or not torch.cuda.is_available():
+            keep_freed_memory()
+            yield
+            return
+        self.encoder.to(local_device()).to(memory_format=torch.channels_last)
+        try:
+            yield
+        finally:
+            self.encoder.to("cpu")
 
     @cached_property
     def _run(self) -> Engine:
@@ -340,18 +411,8 @@ def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, l
     return torch.stack(list(read.values())) if read else torch.zeros(0, 3, 1, 1), list(read), faults
 
 
-def in_processes(
-    number: int,
-    write: Callable[[Encode, Callable[[int], None]], None],
-    encode: Encode,
-    report: Callable[[int], None],
-) -> None:
-    """Run `write(encode, ...)` in several processes.
-
-    Processes end with this one: they stop at their next batch if it is killed.
-
-    Args:
-        report: called in this process with the number of images of each batch that is written.
+def in_processes(number: int, write: Callable[[], None]) -> None:
+    """Call `write` in several processes. They end with this one, also if it is killed.
 
     Raises:
         UserError: a process raised it or was killed. The others are stopped.
@@ -359,9 +420,7 @@ def in_processes(
     context = multiprocessing.get_context("spawn")  # neither CUDA nor torch's threads work in a forked process
     threads = max(1, torch.get_num_threads() // number)
     ends = [context.Pipe(duplex=False) for _ in range(number)]
-    processes = {
-        receiver: context.Process(target=_work, args=(write, encode, sender, threads)) for receiver, sender in ends
-    }
+    processes = {receiver: context.Process(target=_work, args=(write, sender, threads)) for receiver, sender in ends}
     try:
         for receiver, sender in ends:
             processes[receiver].start()
@@ -370,20 +429,15 @@ def in_processes(
         while open_ends:
             for end in wait(open_ends):
                 assert isinstance(end, Connection)
-                try:
-                    said = end.recv()
-                except EOFError:
-                    open_ends.discard(end)
-                    processes[end].join()
-                    if processes[end].exitcode:
-                        raise UserError(
-                            f"a process that encodes images ended with status {processes[end].exitcode}, as for lack "
-                            "of memory; set features.workers lower and run it again: finished work is kept"
-                        ) from None
-                    continue
-                if isinstance(said, BaseException):
-                    raise said
-                report(said)
+                with suppress(EOFError):
+                    raise end.recv()
+                open_ends.discard(end)
+                processes[end].join()
+                if processes[end].exitcode:
+                    raise UserError(
+                        f"a process that encodes images ended with status {processes[end].exitcode}, as for lack "
+                        "of memory; set features.workers lower and run it again: finished work is kept"
+                    )
     finally:
         for process in processes.values():
             if process.pid:
@@ -391,15 +445,59 @@ def in_processes(
                 process.join()
 
 
-def _work(write: Callable[..., None], encode: Encode, parent: Connection, threads: int) -> None:
+def _work(write: Callable[[], None], parent: Connection, threads: int) -> None:
     """Entry point of the processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    with suppress(BrokenPipeError):  # the parent was killed
+    try:
+        write()
+    except UserError as fault:
+        parent.send(fault)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+class ShardWriter:
+    """Writes shards of a store in an actor of Ray.
+
+    Args:
+        folder: working directory, from which relative paths start.
+    """
+
+    def __init__(self, folder: str, path: Path, plan: StorePlan, encode: Encode):
+        os.chdir(folder)
+        self._write = partial(write_shards, path, plan, encode)
+
+    def __call__(self, batch: dict[str, NDArray]) -> dict[str, list[str]]:
+        """Write the shards with the numbers in the column `id`. Return the error of images that cannot be read."""
         try:
-            write(encode, parent.send)
+            self._write(numbers=batch["id"].tolist())
         except UserError as fault:
-            parent.send(fault)
+            return {"fault": [str(fault)]}
+        return {"fault": [""]}
+
+
+def write_with_ray(workers: int, path: Path, plan: StorePlan, encode: ImageEncoding) -> None:
+    """Write all shards in actors of Ray. Paths have to be valid on every machine of the cluster; see `actor_options`.
+    The work of an actor that is killed is done by another.
+
+    Raises:
+        UserError: Ray Data is not installed, or an actor raised it.
+    """
+    ray = require_ray()
+    options = actor_options(ray, workers, on_gpu=encode.engine == "torch")
+    encode = replace(encode, readers=READERS if options["num_gpus"] else 0)
+    numbers = ray.data.range(len(plan.shards), override_num_blocks=len(plan.shards))
+    arguments = (os.getcwd(), path, plan, encode)
+    for row in numbers.map_batches(ShardWriter, fn_constructor_args=arguments, batch_size=1, **options).iter_rows():
+        if row["fault"]:
+            raise UserError(row["fault"])
 
 
 MIRRORED = 1

@@ -12,7 +12,7 @@ import os
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -332,7 +332,7 @@ class RegionReading:
     paths: Mapping[str, str]
     skip_unreadable: bool
 
-    def __call__(self, batches: Sequence[Sequence[str]]) -> Iterator[EncodedBatch]:
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
         """Yield the regions of batches of images, given by their names.
 
         Raises:

@@ -283,6 +283,14 @@ def check_same_settings(path: Path, made_with: Settings, expected: Settings) -> 
 SHARD_SIZE = 1024
 """Maximum number of images per shard."""
 
+SHARDS = 64
+"""Number of shards of a store with images for as many batches, so that so many processes can write it."""
+
+
+def shard_size(images: int) -> int:
+    """Return the images per shard of a store: whole batches, and the same for any number of processes."""
+    return min(BATCH_SIZE * math.ceil(images / (SHARDS * BATCH_SIZE)), SHARD_SIZE)
+
 
 class StorePlan(NamedTuple):
     """Planned content of a store: the grids of `images` in this order."""
@@ -324,8 +332,8 @@ class EncodedBatch(NamedTuple):
     stamps: Mapping[str, FileStamp] = MappingProxyType({})
 
 
-Encode = Callable[[Sequence[Sequence[str]]], Iterator[EncodedBatch]]
-"""Encodes batches of images, which are given by their names."""
+Encode = Callable[[Iterable[Sequence[str]]], Iterator[EncodedBatch]]
+"""Encodes batches of images, which are given by their names and may be requested ahead."""
 
 
 @contextmanager

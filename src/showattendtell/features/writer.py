@@ -8,8 +8,10 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +63,17 @@ class Shard:
     """A shard that this process writes in batches; its journal has a line for each complete batch.
 
     Args:
-        file: descriptor of the shard's file.
+        file: the shard's file, which is closed when the shard is complete.
     """
 
-    def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: int):
+    def __init__(self, path: Path, plan: StorePlan, number: int, images: Sequence[str], file: FileIO):
         self._path, self._plan, self._number, self._images, self._file = path, plan, number, images, file
         self._numbers = NUMBERS[plan.settings["dtype"]]
         self._header_bytes = len(shard_header(plan.settings, len(images)))
         self._batch_bytes = BATCH_SIZE * image_bytes(plan.settings)
         self._lines: dict[int, JournalLine] = {}
         with report_errors(self._path, self._plan):
-            self.journal = journal_file(path, number).open("a+b", buffering=0)
+            self._journal = journal_file(path, number).open("a+b", buffering=0)
             self._read_journal()
 
     def batch(self, number: int) -> Sequence[str]:
@@ -114,7 +116,7 @@ class Shard:
         with report_errors(self._path, self._plan):
             view, offset = memoryview(content), self._header_bytes + batch * self._batch_bytes
             while view:  # on a nearly full disk, `pwrite` writes a part and fails only at the next call
-                count = os.pwrite(self._file, view, offset)
+                count = os.pwrite(self._file.fileno(), view, offset)
                 view, offset = view[count:], offset + count
             self._write_line(line.model_dump_json().encode() + b"\n")
         self._lines[batch] = line
@@ -131,24 +133,30 @@ class Shard:
             stamps={image: stamp for line in lines for image, stamp in line.stamps.items()},
         )
         with report_errors(self._path, self._plan):
-            os.fsync(self._file)
+            os.fsync(self._file.fileno())
             write_whole(record_file(self._path, self._number), record)
             journal_file(self._path, self._number).unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Close the files, which gives up the lock on the shard."""
+        self._journal.close()
+        self._file.close()
 
     def _write_line(self, line: bytes) -> None:
         while line:
-            line = line[self.journal.write(line) :]
+            line = line[self._journal.write(line) :]
 
     def _read_journal(self) -> None:
         """Read the journal of an interrupted process. Lines count only if the file has the batch that they describe."""
-        self.journal.seek(0)
-        content = self.journal.read()
+        self._journal.seek(0)
+        content = self._journal.read()
         for line in content.split(b"\n"):
             with suppress(ValidationError):
                 entry = JournalLine.model_validate_json(line)
                 if images := self.batch(entry.batch):
                     size = len(images) * image_bytes(self._plan.settings)
-                    written = os.pread(self._file, size, self._header_bytes + entry.batch * self._batch_bytes)
+                    written = os.pread(self._file.fileno(), size, self._header_bytes + entry.batch * self._batch_bytes)
                     if zlib.crc32(written) == entry.checksum and set(entry.skipped) <= set(images):
                         self._lines[entry.batch] = entry
         if content and not content.endswith(b"\n"):
@@ -178,46 +186,54 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
                         left.unlink(missing_ok=True)
 
 
-def write_shards(
-    path: Path, plan: StorePlan, encode: Encode, report: Callable[[int], None] = lambda number: None
-) -> None:
+def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
     """Write all shards that no other process writes or has written.
 
     Args:
-        report: gets the number of images of each batch that is written.
+        numbers: of the shards; by default all.
     """
-    with open_folder(path) as folder:
+    with open_folder(path) as folder, ExitStack() as opened:
         fcntl.flock(folder, fcntl.LOCK_SH)
-        for number, images in enumerate(plan.shards):
-            with shard_file(path, number).open("r+b", buffering=0) as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                try:
-                    if not record_file(path, number).exists():
-                        _write_shard(Shard(path, plan, number, images, file.fileno()), encode, report)
-                finally:
-                    fcntl.flock(file, fcntl.LOCK_UN)
+        claimed = deque[tuple[Shard, int]]()
 
+        def batches() -> Iterator[Sequence[str]]:
+            for number in range(len(plan.shards)) if numbers is None else numbers:
+                if shard := _claim(path, plan, number):
+                    opened.callback(shard.close)
+                    for batch in shard.remaining():
+                        claimed.append((shard, batch))
+                        yield shard.batch(batch)
 
-def _write_shard(shard: Shard, encode: Encode, report: Callable[[int], None]) -> None:
-    with shard.journal:
-        batches = shard.remaining()
-        for batch, encoded in zip(batches, encode([shard.batch(batch) for batch in batches]), strict=True):
+        for encoded in encode(batches()):  # which may have claimed the next shards already
+            shard, batch = claimed.popleft()
             shard.write(batch, encoded)
-            report(len(shard.batch(batch)))
-        shard.finish()
+            if not shard.remaining():
+                shard.finish()
+
+
+def _claim(path: Path, plan: StorePlan, number: int) -> Shard | None:
+    """Lock a shard and return it, if it has remaining batches and no other process writes it."""
+    with ExitStack() as opened:
+        file = opened.enter_context(shard_file(path, number).open("r+b", buffering=0))
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not record_file(path, number).exists():
+                shard = Shard(path, plan, number, plan.shards[number], file)
+                if shard.remaining():
+                    opened.pop_all()
+                    return shard
+                shard.finish()  # its process was killed before it wrote the record
+    return None
 
 
 def count_written(path: Path, plan: StorePlan) -> int:
     """Return the number of images in the complete batches of an unfinished store."""
     written = 0
     for number, images in enumerate(plan.shards):
-        if record_file(path, number).exists():
-            written += len(images)
-        elif journal_file(path, number).exists():
+        try:
             written += min(journal_file(path, number).read_bytes().count(b"\n") * BATCH_SIZE, len(images))
+        except FileNotFoundError:
+            written += len(images) if record_file(path, number).exists() else 0
     return written
 
 

@@ -1,10 +1,8 @@
 """Caption many photographs in several processes, on one machine or more, with Ray Data."""
 
 import json
-import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -18,6 +16,7 @@ from showattendtell.config.instantiate import Config
 from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import caption_all, checkpoint_groups, load_captioners
 from showattendtell.runtime.files import UNFINISHED
+from showattendtell.runtime.ray_actors import actor_options, require_ray
 from showattendtell.visualization.caption_rows import CaptionRow
 from showattendtell.visualization.result_files import write_errors
 
@@ -79,25 +78,11 @@ def as_utf8(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-def require_ray() -> Any:
-    """Return the package `ray.data`.
-
-    Raises:
-        UserError: it or a package that it needs is not installed.
-    """
-    try:
-        import ray.data
-    except ImportError:
-        raise UserError("workers=N needs the packages of Ray Data; run pip install 'showattendtell[ray]'") from None
-    return ray
-
-
 def caption_with_ray(config: Config, places: Sequence[str], checksum: str, output: Path) -> None:
     """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
 
-    It uses the cluster of the environment variable RAY_ADDRESS or of `ray start`; without one it starts Ray on this
-    machine. Paths have to be valid on every machine. The work of a process that is killed is done by another. The rows
-    are in the folder NAME.tmp until all photographs are captioned.
+    Paths have to be valid on every machine of the cluster; see `actor_options`. The work of a process that is killed is
+    done by another. The rows are in the folder NAME.tmp until all photographs are captioned.
 
     Args:
         checksum: the column `settings` of the rows; with `config.resume`, earlier rows must have the same.
@@ -125,22 +110,16 @@ def caption_with_ray(config: Config, places: Sequence[str], checksum: str, outpu
 def _caption(config: Config, places: Sequence[str], checksum: str, output: Path) -> None:
     """Add Parquet files with the rows of photographs to a folder."""
     ray, workers = require_ray(), config.workers
-    ray.init(logging_level=logging.WARNING, log_to_driver=False, ignore_reinit_error=True)
-    ray.data.DataContext.get_current().enable_progress_bars = sys.stderr.isatty()
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    cpus, gpus = (ray.cluster_resources().get(kind, 0) for kind in ("CPU", "GPU"))
-    share = min(1.0, cpus / 2 / (workers + 1))  # Ray Data reserves half of the processors for what writes
+    options = actor_options(ray, workers, on_gpu=config.device != "cpu")
     photographs = [{"file": json.dumps(place)} for place in places]  # a name may have bytes that are not UTF-8
     blocks = min(len(places), max(4 * workers, ceil(len(places) / BLOCK)))
     rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
         CaptionWorker,
         fn_constructor_args=({**to_plain(config), "images": None}, checksum, os.getcwd()),
         batch_size=BATCH,
-        compute=ray.data.ActorPoolStrategy(size=workers),
-        num_cpus=share,
-        num_gpus=0 if config.device == "cpu" else min(1.0, gpus / workers),
+        **options,
     )
-    rows.write_parquet(str(output.absolute()), ray_remote_args={"num_cpus": share})
+    rows.write_parquet(str(output.absolute()), ray_remote_args={"num_cpus": options["num_cpus"]})
 
 
 def _finished(folder: Path, checksum: str) -> set[str]:

@@ -38,10 +38,11 @@ def world_size() -> int:
 
 
 def local_device() -> str:
-    """Return the GPU of this process, given by torchrun's `LOCAL_RANK`, or `cpu` on a machine without a GPU."""
+    """Return the GPU of this process, given by `LOCAL_RANK` or `SLURM_LOCALID`, or `cpu` on a machine without a GPU."""
     if not torch.cuda.is_available():
         return "cpu"
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % torch.cuda.device_count()}"
+    number = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", 0))
+    return f"cuda:{int(number) % torch.cuda.device_count()}"
 
 
 def shard_indices(number: int) -> range:
@@ -114,12 +115,37 @@ def raise_together() -> Iterator[None]:
         raise faults[0] if rank() == 0 else ReportedElsewhere(faults[0])
 
 
+def slurm_environment() -> Any:
+    """Return Lightning's `SLURMEnvironment` if srun started this process as one of several tasks, else None.
+
+    Raises:
+        UserError: SLURM does not know the number of tasks per machine.
+    """
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks == "1":
+        return None
+    from pytorch_lightning.plugins.environments import SLURMEnvironment
+
+    if not SLURMEnvironment.detect():
+        return None
+    if "SLURM_NTASKS_PER_NODE" not in os.environ:
+        raise UserError(f"SLURM was given --ntasks={tasks}; give it --nodes and --ntasks-per-node instead")
+    return SLURMEnvironment()
+
+
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the process group of torchrun for a `with` block; do nothing without torchrun."""
-    if "WORLD_SIZE" not in os.environ or dist.is_initialized():
+    """Join the process group of torchrun or of srun for a `with` block; do nothing without them."""
+    if dist.is_initialized():
         yield
         return
+    if "WORLD_SIZE" not in os.environ:
+        slurm = slurm_environment()
+        if slurm is None:
+            yield
+            return
+        os.environ |= {"MASTER_ADDR": slurm.main_address, "MASTER_PORT": str(slurm.main_port)}
+        os.environ |= {"WORLD_SIZE": str(slurm.world_size()), "RANK": str(slurm.global_rank())}
     dist.init_process_group("gloo")
     try:
         yield

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
-from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
+from pytorch_lightning.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -29,7 +29,7 @@ from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import build, with_trainer
 from showattendtell.config.validation import FAULTS, TARGET, sentence
 from showattendtell.errors import UserError
-from showattendtell.runtime.distributed import TIMEOUT, ReportedElsewhere, rank
+from showattendtell.runtime.distributed import TIMEOUT, ReportedElsewhere, rank, slurm_environment
 from showattendtell.training.interruption import RESUME, release_unknown_semaphores
 from showattendtell.training.trainer import report_refusals, silence_warnings
 
@@ -88,11 +88,8 @@ def _started_elsewhere() -> tuple[int, int] | None:
     if TorchElasticEnvironment.detect():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         return devices, int(os.environ["WORLD_SIZE"]) // devices
-    tasks = os.environ.get("SLURM_NTASKS", "1")
-    if tasks == "1" or not SLURMEnvironment.detect():
+    if not slurm_environment():
         return None
-    if "SLURM_NTASKS_PER_NODE" not in os.environ:
-        raise UserError(f"SLURM was given --ntasks={tasks}; give it --nodes and --ntasks-per-node instead")
     return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"])
 
 
