@@ -158,8 +158,8 @@ class CrossEntropy(NamedTuple):
 def cross_entropy(features: OutputFeatures, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of the words `targets` (N,).
 
-    It is faster than torch's and needs less memory: a tensor (N, V) of the scores, which the probabilities replace, and
-    one of the gradients of the scores.
+    It is faster than torch's and needs less memory: one tensor (N, V), first of the scores, then of the probabilities.
+    The gradient of the scores is computed for some words at a time.
     """
     operands = to_multiply(*features)
     with without_autocast(targets.device):
@@ -185,10 +185,10 @@ class _CrossEntropy(torch.autograd.Function):
         chosen = scores.gather(1, targets.unsqueeze(1))  # s_w, (N, 1)
         mean = scores.mean(dim=1, keepdim=True, dtype=full) if label_smoothing else None  # mean_v s_v
         total = torch.empty_like(largest)  # Z / e^m
-        for rows, buffer in _pieces(scores, full):
-            torch.sub(scores[rows], largest[rows], out=buffer).exp_()
-            total[rows] = buffer.sum(dim=1, keepdim=True)
-            torch.div(buffer, total[rows], out=scores[rows])  # from here on p
+        for rows in _slices(len(scores), len(matrix), scores.device):
+            powers = (scores[rows] - largest[rows]).exp_()
+            total[rows] = powers.sum(dim=1, keepdim=True)
+            torch.div(powers, total[rows], out=scores[rows])  # from here on p
         ctx.save_for_backward(values, matrix, scores, targets)
         ctx.label_smoothing = label_smoothing
         normaliser = total.log_().add_(largest)  # log Z
@@ -203,28 +203,28 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         values, matrix, probabilities, targets = ctx.saved_tensors
         full = torch.promote_types(probabilities.dtype, torch.float32)
-        grad_scores = torch.empty_like(probabilities)
-        grad_bias = matrix.new_zeros(len(matrix), dtype=full)
-        for rows, buffer in _pieces(grad_scores, full):
-            grad_loss = gradient[rows].unsqueeze(1)  # (k, 1)
-            # ds_v = (p_v - (1 - a) [v = w] - a / V) dloss, (k, V)
-            torch.mul(probabilities[rows], grad_loss, out=buffer)
-            buffer.scatter_add_(1, targets[rows].unsqueeze(1), (ctx.label_smoothing - 1) * grad_loss)
+        gradient, targets = gradient.unsqueeze(1), targets.unsqueeze(1)  # (N, 1)
+        grad_values, grad_matrix = torch.zeros_like(values, dtype=full), torch.empty_like(matrix)
+        grad_bias = matrix.new_empty(len(matrix))
+        for words in _slices(len(matrix), len(values), values.device):
+            # ds_v = (p_v - (1 - a) [v = w] - a / V) dloss of some words, (N, k)
+            grad_scores = probabilities[:, words] * gradient
+            places = targets - words.start
+            inside = (places >= 0) & (places < grad_scores.shape[1])
+            places = places.clamp(0, grad_scores.shape[1] - 1)
+            grad_scores.scatter_add_(1, places, (ctx.label_smoothing - 1) * gradient * inside)
             if ctx.label_smoothing:
-                buffer -= grad_loss * (ctx.label_smoothing / buffer.shape[1])
-            grad_bias += buffer.sum(dim=0)
-            if grad_scores.dtype != full:
-                grad_scores[rows] = buffer
-        # s = W x + b: dx = W^T ds, dW = sum_k ds_k x_k^T, db = sum_k ds_k
-        return matmul(grad_scores, matrix), matmul(grad_scores.T, values), grad_bias.to(matrix.dtype), None, None
+                grad_scores -= gradient * (ctx.label_smoothing / len(matrix))
+            grad_bias[words] = grad_scores.sum(dim=0)
+            # s = W x + b: dx = W^T ds, dW = sum_k ds_k x_k^T, db = sum_k ds_k
+            grad_scores = grad_scores.to(values.dtype)
+            grad_values += matmul(grad_scores, matrix[words])
+            grad_matrix[words] = matmul(grad_scores.T, values)
+        return grad_values.to(values.dtype), grad_matrix, grad_bias, None, None
 
 
-def _pieces(scores: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows that are processed together, and a tensor of this dtype for them: the rows themselves if they have
-    it, else a buffer that is used again for every piece."""
-    number, words = scores.shape
-    size = min(number, max(1, TOGETHER.get(scores.device.type, 2**27) // words))
-    buffer = None if scores.dtype == dtype else scores.new_empty(size, words, dtype=dtype)
-    for first in range(0, number, size):
-        last = min(first + size, number)
-        yield slice(first, last), scores[first:last] if buffer is None else buffer[: last - first]
+def _slices(length: int, width: int, device: torch.device) -> Iterator[slice]:
+    """Yield slices of `length` rows or columns that have `width` scores each, as many as are processed together."""
+    size = max(1, TOGETHER.get(device.type, 2**27) // width)
+    for first in range(0, length, size):
+        yield slice(first, min(first + size, length))
