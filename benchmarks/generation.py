@@ -22,6 +22,7 @@ from benchmarks.frame.figures import Figure
 from benchmarks.frame.machine import count, this_machine
 from benchmarks.frame.script import Measured, main
 from benchmarks.frame.timing import interleave, medians
+from benchmarks.learning import torch_products
 from benchmarks.textbook import textbook_beam
 from benchmarks.training_step import FASTER, matrix_rates
 from benchmarks.workload import Work
@@ -120,7 +121,8 @@ def search(case: Case, way: str, captioner: Captioner) -> Callable[[Tensor], Tok
         return [best.tokens for [best] in decoding.generate(ensemble, [regions], vocabulary)]
 
     def textbook(regions: Tensor) -> Tokens:
-        return [textbook_beam(captioner, regions, case.beam_size, case.max_length)]
+        with torch_products():
+            return [textbook_beam(captioner, regions, case.beam_size, case.max_length)]
 
     if way not in (TEXTBOOK, ONE):
         return ours

@@ -18,6 +18,7 @@ from benchmarks.textbook import textbook_loss
 from benchmarks.workload import Batch, Work
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.captioner import Captioner
+from showattendtell.models.kernels import products
 
 CLIP, RATE = 5.0, 4e-4
 """The gradients' largest norm, and the textbook's learning rate, as conf/ has them."""
@@ -43,6 +44,13 @@ def package_optimizer(model: nn.Module) -> Optimizer:
 
 
 @contextmanager
+def torch_products() -> Iterator[None]:
+    """The products of torch's own layers, which the ports use."""
+    with patch.object(products, "library", lambda: "torch"):
+        yield
+
+
+@contextmanager
 def without_compiler() -> Iterator[None]:
     """The package as it is where no loop can be compiled."""
     own = [module for name, module in sys.modules.items() if name.startswith("showattendtell.models.")]
@@ -63,7 +71,7 @@ class Way(NamedTuple):
 
 
 WAYS = {
-    TEXTBOOK: Way(textbook_loss, textbook_optimizer),
+    TEXTBOOK: Way(textbook_loss, textbook_optimizer, torch_products),
     OURS: Way(package_loss, package_optimizer),
     PLAIN: Way(package_loss, package_optimizer, without_compiler),
     HALF: Way(bf16_loss, package_optimizer, dtype=torch.bfloat16),
