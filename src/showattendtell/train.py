@@ -68,14 +68,15 @@ def train(config: DictConfig) -> float:
             source, dataset = build_source(config, dataset, encoder)
             vocabulary = initial_vocabulary(config, dataset, origin)
             dataset = tokenized(dataset, vocabulary.tokenizer)
-            references, settings = dataset.split("train"), build(config.distillation)
-            if settings.captions:
-                dataset = with_generated(dataset, vocabulary.tokenizer, settings.captions, settings.keep_references)
+            references, distillation = dataset.split("train"), build(config.distillation)
+            if distillation.captions:
+                files, keep_references = distillation.captions, distillation.keep_references
+                dataset = with_generated(dataset, vocabulary.tokenizer, files, keep_references)
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
             card = write_card(config, read_choices(), vocabulary, encoder, dataset)
-            module = build_module(config, encoder, vocabulary, card, references)
+            module = build_module(config, encoder, vocabulary, card, references, distillation)
             check_data(start, card)
             if origin:
                 origin.load_captioner(module.captioner, vocabulary)

