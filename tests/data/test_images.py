@@ -166,6 +166,7 @@ def test_folders_are_searched_with_their_subfolders_in_sorted_order_and_each_onc
     for name in ("notes.txt", "rome/film.mpg", ".hidden.txt"):
         (photos / name).touch()
     found = find_images([str(photos)])
+    assert find_images(str(photos)) == found
     assert found.names == ["b.png", "linked/g.png", *names[1:]]
     assert found.places == [str(photos / name) for name in found.names]
     assert found.others == 2

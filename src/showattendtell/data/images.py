@@ -192,8 +192,8 @@ class FoundImages(NamedTuple):
         return self._replace(places=[self.places[one] for one in kept], names=[self.names[one] for one in kept])
 
 
-def find_images(places: Sequence[str]) -> FoundImages:
-    """Return the given files and URLs, and the image files in the given folders and their subfolders, sorted.
+def find_images(places: str | Sequence[str]) -> FoundImages:
+    """Return the given file or files and URLs, and the image files in the given folders and their subfolders, sorted.
 
     Hidden files and folders are skipped. Linked folders are searched, each once, but for those above the given folder.
 
@@ -202,7 +202,7 @@ def find_images(places: Sequence[str]) -> FoundImages:
     """
     known = Image.registered_extensions()
     found, names, others = list[str](), list[str](), 0
-    for place in places:
+    for place in [places] if isinstance(places, str) else places:
         if is_url(place) or not os.path.isdir(place):
             found.append(place)
             names.append(PurePosixPath(urlsplit(place).path if is_url(place) else place).name or "photograph")
