@@ -70,8 +70,9 @@ def train(config: DictConfig) -> float:
             dataset = tokenized(dataset, vocabulary.tokenizer)
             references, distillation = dataset.split("train"), build(config.distillation)
             if distillation.captions:
-                files, keep_references = distillation.captions, distillation.keep_references
-                dataset = with_generated(dataset, vocabulary.tokenizer, files, keep_references)
+                dataset = with_generated(
+                    dataset, vocabulary.tokenizer, distillation.captions, distillation.keep_references
+                )
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)

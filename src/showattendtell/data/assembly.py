@@ -147,15 +147,16 @@ def with_generated(
 
     captions = {example.image: list(example.captions) if keep_references else [] for example in train}
     for path, file in read_all(find_caption_files(files)).items():
-        said = {image: [one for one in file.captions.get(image, ()) if tokenize(one)] for image in captions}
-        if silent := [image for image, sentences in said.items() if not sentences]:
+        generated = {image: [one for one in file.captions.get(image, ()) if tokenize(one)] for image in captions}
+        if missing := [image for image, sentences in generated.items() if not sentences]:
             raise UserError(
-                f"{path} has no caption or an empty one of {len(silent):,} of {len(said):,} training images "
-                f"({listed(silent)}); write it by evaluate split=train decoding.min_length=1"
+                f"{path} has no caption or an empty one of {len(missing):,} of {len(generated):,} training images "
+                f"({listed(missing)}); write it by evaluate split=train decoding.min_length=1"
             )
-        for image, sentences in said.items():
-            spoken = ((tokenizer.tokenize(one), (), one.strip(), language, tokenize(one)) for one in sentences)
-            captions[image] += [Caption(*each) for each in spoken]
+        for image, sentences in generated.items():
+            captions[image] += [
+                Caption(tokenizer.tokenize(one), (), one.strip(), language, tokenize(one)) for one in sentences
+            ]
     learned = tuple(example._replace(captions=tuple(captions[example.image])) for example in train)
     return dataset._replace(splits={**dataset.splits, "train": learned})
 

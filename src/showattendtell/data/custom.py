@@ -116,7 +116,7 @@ def read_text(
         texts = look_in([folder], file_name)
         file = read_captions(texts)
         _refuse_generated(file, texts)
-        kept = {image: said for image, said in file.captions.items() if image_number(image) not in excluded}
+        kept = {image: each for image, each in file.captions.items() if image_number(image) not in excluded}
         left_out = [f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}"] if exclude else []
         splits = {split: [image for image in named if image in kept] for split, named in file.splits.items()}
         file, notes = _with_splits(file._replace(captions=kept, splits=splits), {"val": val, "test": test})

@@ -282,8 +282,8 @@ library that is slower on some processors. onnxruntime is fastest if the output 
 def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
     """Return an engine that runs torch on the encoder's device, CPU or GPU.
 
-    On a CPU each forward pass has as many images, with black ones at the end. Otherwise the last digits of a grid
-    would depend on the number of threads and of images.
+    On a CPU every forward pass has the same number of images; the last one is padded with black images. Otherwise the
+    last digits of a grid would depend on the number of threads and of images.
     """
     device, dtype = next(encoder.parameters()).device, getattr(torch, precision)
 

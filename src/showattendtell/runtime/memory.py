@@ -30,9 +30,9 @@ def paused_collection() -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let the C library keep the memory of freed tensors for the next ones.
 
-    By default glibc returns large blocks to the system at once. Every training step then gets the same memory anew,
-    page by page, which takes about a tenth of its time. The peak memory of the process stays nearly the same. Other C
-    libraries than glibc are left as they are.
+    By default glibc returns large blocks to the system at once. Every training step then requests the same memory
+    again, page by page, which takes about a tenth of its time. The peak memory of the process stays nearly the
+    same. Other C libraries than glibc are left as they are.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         mallopt(MMAP_THRESHOLD, KEPT)
