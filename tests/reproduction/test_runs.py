@@ -53,6 +53,19 @@ def test_a_second_stage_begins_with_the_best_weights_of_its_seed(made: Any, tmp_
     assert runs[1].config.init_from == "project"
 
 
+def test_a_student_learns_from_the_best_models_of_its_seed(made: Any, tmp_path: Path):
+    table = TABLE._replace(
+        recipes={**TABLE.recipes, "student": RecipeConfig(["dataset=shapes"], teachers=["soft", "hard"])}
+    )
+    runs = make_runs(table, configured("recipes=student", "seeds=[7,8]"), tmp_path)
+    assert [run.recipe for run in runs] == ["soft", "soft", "hard", "hard", "student", "student"]
+    teachers = [str(tmp_path / name / "8/best.ckpt") for name in ("soft", "hard")]
+    assert runs[5].config.distillation.teacher == teachers
+    assert runs[5].arguments[-1] == f"distillation.teacher=[{','.join(teachers)}]"
+    assert not runs[5].can_begin
+    assert "teacher" not in runs[0].config.distillation
+
+
 def test_an_ensemble_has_the_models_of_all_seeds_of_its_recipe(made: Any, tmp_path: Path):
     ensembles = make_ensembles(TABLE, made("seeds=[4,2]"), tmp_path)
     assert list(ensembles) == ["soft_ensemble"]
@@ -188,7 +201,7 @@ def test_what_is_built_from_weights_that_are_gone_is_reported(made: Any):
         (RecipeConfig(average_of=["soft"]), "average_of with two recipes or more"),
         (
             RecipeConfig(average_of=["soft", "hard"], init_from="soft"),
-            "odd is a weight average and has no initial weights",
+            "odd is a weight average, and is not trained; leave init_from and teachers out",
         ),
         (RecipeConfig(average_of=["soft", "odd"]), "odd needs odd, which has no end"),
         (RecipeConfig(average_of=["soft", "sift"]), "has no recipe sift; did you mean 'soft'"),

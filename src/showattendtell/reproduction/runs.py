@@ -1,11 +1,12 @@
 """The runs of a table: the training settings of each, and its progress."""
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import (
@@ -13,7 +14,6 @@ from showattendtell.config.compose import (
     find_differences,
     plain_settings,
     to_plain,
-    with_overrides,
     without_hydra,
 )
 from showattendtell.config.entry_point import as_value
@@ -33,7 +33,16 @@ from showattendtell.settings import may_differ
 BEGINNING = "init_from.sha256"
 """File with the SHA-256 of the weights that a second stage was initialised from, or that a mean was averaged from."""
 
-OWN = {"seed": ", and choose seeds by seeds=[1]", "init_from": "", "resume": "", "stages": ""}
+OTHER_RUNS = ("init_from", "distillation.teacher")
+"""Settings with paths to the weights of other runs of the table, whose folder may be moved."""
+
+OWN = {
+    "seed": ", and choose seeds by seeds=[1]",
+    "init_from": "",
+    "distillation.teacher": "",
+    "resume": "",
+    "stages": "",
+}
 """Settings of training that each run of a table sets itself, and what to do instead."""
 
 
@@ -44,7 +53,7 @@ class TableRun(NamedTuple):
         arguments: arguments of `train`, without those that set the output folder.
         config: the training configuration that they compose.
         scoring: the required test results of its best checkpoint.
-        before: the runs whose best weights initialise a second stage, or are averaged.
+        before: the runs whose best weights initialise a second stage, are averaged, or are teachers.
         is_mean: whether the run averages those weights instead of training.
     """
 
@@ -164,9 +173,17 @@ def _make_runs(
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
             before = tuple(runs[needed, seed] for needed in recipe.needs)
-            own = {"seed": seed, **({"init_from": str(before[0].folder / BEST)} if recipe.init_from else {})}
-            whole = with_overrides(settings, **own)
-            given = (f"{key}={as_value(str(value))}" for key, value in own.items())
+            own: dict[str, Any] = {"seed": seed}
+            if recipe.init_from:
+                own["init_from"] = str(folder / recipe.init_from / str(seed) / BEST)
+            if recipe.teachers:
+                own["distillation.teacher"] = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
+            whole = copy.deepcopy(settings)
+            for key, value in own.items():
+                OmegaConf.update(whole, key, value)
+            given = (
+                f"{key}={as_value(value if isinstance(value, list) else str(value))}" for key, value in own.items()
+            )
             runs[name, seed] = TableRun(
                 name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.average_of)
             )
@@ -224,9 +241,9 @@ def find_other_settings(run: TableRun) -> list[str]:
     file = run.folder / "config/config.yaml"
     if file.is_file():
         theirs = literal(read_settings(file))  # nothing is resolved: interpolations of a file are untrusted
-        beginning = {"init_from": run.config.init_from} if run.before else {}  # the folder may have moved
         ours = literal(to_plain(run.config, resolve=False))
-        if differences := find_differences(ours, {**plain_settings(theirs), **beginning}):
+        moved = {name: value for name in OTHER_RUNS if run.before and (value := OmegaConf.select(run.config, name))}
+        if differences := find_differences(ours, {**plain_settings(theirs), **moved}):
             found = listed(differences, shown=5)
             return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
     if others := _made_of_others(run):

@@ -32,6 +32,7 @@ class RecipeConfig(NamedTuple):
         minutes: approximate training time with one seed on one core; null if it was not measured.
         init_from: the recipe whose best weights of the same seed initialise this training, if it is a second stage.
         average_of: instead of settings, the recipes whose best weights of the same seed are averaged.
+        teachers: the recipes whose best models of the same seed form the ensemble that this training learns from.
     """
 
     settings: Sequence[Text] = ()
@@ -39,11 +40,12 @@ class RecipeConfig(NamedTuple):
     minutes: PositiveFloat | None = None
     init_from: Text | None = None
     average_of: Sequence[Text] = ()
+    teachers: Sequence[Text] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the recipes that have to be trained before this one."""
-        return (*([self.init_from] if self.init_from else []), *self.average_of)
+        return (*([self.init_from] if self.init_from else []), *self.average_of, *self.teachers)
 
 
 class PaperTableConfig(NamedTuple):
@@ -90,9 +92,9 @@ def check_table(table: PaperTableConfig) -> None:
             raise UserError(
                 f"table={table.name}: {name} needs settings of train, or average_of with two recipes or more"
             )
-        if recipe.average_of and recipe.init_from:
+        if recipe.average_of and (recipe.init_from or recipe.teachers):
             raise UserError(
-                f"table={table.name}: {name} is a weight average and has no initial weights; leave init_from out"
+                f"table={table.name}: {name} is a weight average, and is not trained; leave init_from and teachers out"
             )
     try:
         TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
