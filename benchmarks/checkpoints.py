@@ -1,30 +1,27 @@
-"""What a checkpoint costs: training waits while it is written; it is verified when a run is resumed."""
+"""Time of writing a checkpoint, for which training waits, and of verifying it when a run is resumed."""
 
-import statistics
 import tempfile
-import time
 from argparse import Namespace
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import Measured, main
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import interleave, medians
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.inference.checkpoints import find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
 from showattendtell.training.checkpointing import AtomicCheckpointIO
 
-REPEATS = 5
-VOCABULARY_SIZE = 10_000
+ROUNDS, VOCABULARY_SIZE = 5, 10_000
 ENCODERS = ("vgg19", "efficientnet_lite0")
 
 
-def content_of(encoder_name: str) -> dict[str, object]:
-    """What is large in a checkpoint: all weights, and of the captioner's the two means that Adam keeps."""
+def make_content(encoder_name: str) -> dict[str, object]:
+    """Return the large parts of a checkpoint: all weights, and the optimizer state of the captioner."""
     config, _ = compose("train", ["dataset=flickr8k", f"encoder={encoder_name}", "++encoder.weights=random"])
     encoder = build(config.encoder)
     captioner = build_captioner(config, encoder.region_dim, VOCABULARY_SIZE)
@@ -36,33 +33,20 @@ def content_of(encoder_name: str) -> dict[str, object]:
     return {"weights": weights, "optimizer": optimizer.state_dict()}
 
 
-def seconds_of(act: Callable[[], object]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
-
-
-def measure(options: Namespace) -> Measured:
-    table = Table("encoder", "MB", "s to write", "s to verify", title="a checkpoint", title_justify="left")
+def measure(options: Namespace) -> Results:
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        file, kept, writer = Path(folder, LAST), {"keep": Path(folder, PREVIOUS)}, AtomicCheckpointIO()
+        file, previous, writer = Path(folder, LAST), {"keep": Path(folder, PREVIOUS)}, AtomicCheckpointIO()
         for name in ENCODERS:
-            content = content_of(name)
-            writing = seconds_of(lambda content=content: writer.save_checkpoint(content, file, kept))  # type: ignore[misc]
-            verifying = seconds_of(lambda: find_damage(file))
-            megabytes = file.stat().st_size / 1e6
-            table.add_row(name, f"{megabytes:.0f}", f"{writing:.2f}", f"{verifying:.2f}")
+            write = partial(writer.save_checkpoint, make_content(name), file, previous)
+            times = interleave({"write": write, "verify": partial(find_damage, file)}, seconds=0, min_rounds=ROUNDS)
+            writing, verifying = medians(times).values()
             figures += [
-                Figure(f"{name}: size", megabytes, "MB", "lower"),
+                Figure(f"{name}: size", file.stat().st_size / 1e6, "MB", "lower"),
                 Figure(f"{name}: writing", 1000 * writing, "ms", "lower"),
                 Figure(f"{name}: verifying", 1000 * verifying, "ms", "lower"),
             ]
-    table.caption = f"median of {REPEATS}"
-    return Measured([table], figures)
+    return Results([], figures)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,32 @@
-"""From JPEG files to the encoder's square of pixels: which way is fastest, and how far its pixels are from Pillow's.
+"""Decoding JPEG files, resized to 256 and cropped to 224 pixels: images per second and difference from Pillow's pixels.
 
-The photographs are drawn by code, unless a folder of JPEGs is named. Ways take turns, each with all photographs.
+Photographs are generated, unless `--photographs` is given. Variants take turns, each with all photographs.
 """
 
 import statistics
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image, ImageFilter
-from rich.table import Table
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import CannotRunError, Measured, main
-from benchmarks.frame.timing import interleave, medians
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import CannotRunError, Results, main
+from benchmarks.harness.timing import interleave, medians
 from showattendtell.data.images import Preprocessing, image_size, read_pixels
 
 IMAGES, WIDTH, HEIGHT = 20, 500, 375
 PREPROCESSING = Preprocessing(256, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
-Way = Callable[[Path], Tensor]
-
 
 def draw_photograph(rng: np.random.Generator) -> Image.Image:
-    """Smooth shapes of all sizes under a little noise, which JPEG packs about as well as a photograph."""
+    """Draw smooth shapes of all sizes with noise, which JPEG compresses about as well as a photograph."""
     picture = np.zeros((HEIGHT, WIDTH, 3))
     for cells in (3, 6, 12, 25, 50, 100):
         coarse = Image.fromarray(rng.integers(0, 256, size=(cells, cells, 3), dtype=np.uint8))
@@ -37,27 +35,27 @@ def draw_photograph(rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(levels.clip(0, 255).astype(np.uint8)).filter(ImageFilter.SMOOTH)
 
 
-def draw_photographs(folder: Path) -> list[Path]:
+def draw_photographs(folder: Path, number: int) -> list[Path]:
     rng = np.random.default_rng(0)
-    for number in range(IMAGES):
-        draw_photograph(rng).save(folder / f"{number}.jpg", quality=90)
-    return sorted(folder.iterdir())
+    for index in range(number):
+        draw_photograph(rng).save(folder / f"{index}.jpg", quality=90)
+    return sorted(folder.glob("*.jpg"))
 
 
 def pillow(path: Path) -> Tensor:
-    """Decoded, resized and cut out by Pillow."""
+    """Decode, resize and crop with Pillow."""
     with Image.open(path) as image:
         resized = transforms.resize(image.convert("RGB"), [PREPROCESSING.resize], InterpolationMode.BICUBIC)
     return transforms.pil_to_tensor(transforms.center_crop(resized, [PREPROCESSING.crop]))
 
 
 def pillow_float(path: Path) -> Tensor:
-    """And normalised, as the usual dataset class does."""
+    """Also normalise, as a typical dataset class does."""
     return PREPROCESSING.normalise(pillow(path))
 
 
 def pillow_draft(path: Path) -> Tensor:
-    """Decoded at 1/2, 1/4 or 1/8 of its size where that is enough."""
+    """Decode at 1/2, 1/4 or 1/8 of the size if that is large enough."""
     with Image.open(path) as image:
         image.draft("RGB", (PREPROCESSING.resize, PREPROCESSING.resize))
         return PREPROCESSING(image.convert("RGB"))
@@ -69,18 +67,18 @@ def pillow_then_torchvision(path: Path) -> Tensor:
 
 
 def ours(path: Path) -> Tensor:
-    """Header by Pillow, the rest by torchvision."""
+    """Read the header with Pillow, and do the rest with torchvision."""
     return PREPROCESSING(read_pixels(path))
 
 
 def ours_float(path: Path) -> Tensor:
-    """And normalised; training does that a batch at a time, on the GPU if there is one."""
+    """Also normalise; training does so for whole batches, on the GPU if there is one."""
     return PREPROCESSING.normalise(ours(path))
 
 
-USUAL, OURS = "Pillow and torchvision, float", "ours"
-WAYS: dict[str, Way] = {
-    USUAL: pillow_float,
+BASELINE, OURS = "Pillow and torchvision, float", "ours"
+VARIANTS: dict[str, Callable[[Path], Tensor]] = {
+    BASELINE: pillow_float,
     "Pillow and torchvision": pillow,
     "Pillow, torchvision resizes": pillow_then_torchvision,
     "Pillow's draft mode": pillow_draft,
@@ -90,21 +88,21 @@ WAYS: dict[str, Way] = {
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--photographs", default="", metavar="DIR", help=f"take {IMAGES} of its JPEGs (*.jpg)")
+    parser.add_argument("--photographs", default="", metavar="DIR", help=f"use {IMAGES} JPEGs (*.jpg) of this folder")
 
 
-def measure(options: Namespace) -> Measured:
+def measure(options: Namespace) -> Results:
     with TemporaryDirectory() as folder:
-        photographs = find_photographs(options.photographs) or draw_photographs(Path(folder))
-        seconds = time_ways(photographs)
-        levels = {name: distance(way, photographs) for name, way in WAYS.items() if "float" not in name}
+        photographs = find_photographs(options.photographs) or draw_photographs(Path(folder), IMAGES)
+        seconds = time_variants(photographs)
+        levels = {name: difference(read, photographs) for name, read in VARIANTS.items() if "float" not in name}
         size = statistics.mode(image_size(str(path)) for path in photographs)
-    figures = [
-        Figure("JPEGs: speed / Pillow and torchvision's", seconds[USUAL] / seconds[OURS], goal=2.7),
-        Figure("JPEGs: distance from Pillow's pixels", levels[OURS], "levels", "lower", goal=0.05),
-        *(Figure(name, 1 / needed, "images/s") for name, needed in seconds.items()),
-    ]
-    return Measured([make_table(seconds, levels, f"{len(photographs)} JPEGs, most of {size} pixels")], figures)
+    figures = [Figure("JPEGs: speed-up over Pillow and torchvision", seconds[BASELINE] / seconds[OURS], goal=2.7)]
+    figures += [Figure(name, 1 / needed, "images/s") for name, needed in seconds.items()]
+    for name, value in levels.items():
+        goal = 0.05 if name == OURS else None
+        figures.append(Figure(f"{name}: difference from Pillow's pixels", value, "levels", "lower", goal))
+    return Results([], figures, [f"{len(photographs)} JPEGs, most of them {size} pixels"])
 
 
 def find_photographs(folder: str) -> list[Path]:
@@ -116,29 +114,19 @@ def find_photographs(folder: str) -> list[Path]:
     return found
 
 
-def time_ways(photographs: Sequence[Path]) -> dict[str, float]:
-    """Seconds an image."""
-
-    def take_all(way: Way) -> Callable[[], object]:
-        return lambda: [way(path) for path in photographs]
-
-    taken = medians(interleave({name: take_all(way) for name, way in WAYS.items()}, seconds=6))
-    return {name: seconds / len(photographs) for name, seconds in taken.items()}
+def time_variants(photographs: Sequence[Path]) -> dict[str, float]:
+    """Return seconds per image."""
+    variants = {name: partial(read_all, read, photographs) for name, read in VARIANTS.items()}
+    return {name: taken / len(photographs) for name, taken in medians(interleave(variants, seconds=6)).items()}
 
 
-def distance(way: Way, photographs: Sequence[Path]) -> float:
-    """Mean |difference| to Pillow's pixels, in levels of 255."""
-    return float(np.mean([(way(path).float() - pillow(path).float()).abs().mean().item() for path in photographs]))
+def read_all(read: Callable[[Path], Tensor], photographs: Sequence[Path]) -> list[Tensor]:
+    return [read(path) for path in photographs]
 
 
-def make_table(seconds: dict[str, float], levels: dict[str, float], photographs: str) -> Table:
-    table = Table("", title=f"{photographs}, shortest side to 256, 224 x 224 of it", title_justify="left")
-    for column in ("images a second", "times the first", "levels from Pillow"):
-        table.add_column(column, justify="right")
-    for name, needed in seconds.items():
-        far = f"{levels[name]:.3f}" if name in levels else ""
-        table.add_row(name, f"{1 / needed:.0f}", f"{seconds[USUAL] / needed:.2f}", far)
-    return table
+def difference(read: Callable[[Path], Tensor], photographs: Sequence[Path]) -> float:
+    """Return the mean absolute difference from Pillow's pixels, in levels of 255."""
+    return float(np.mean([(read(path).float() - pillow(path).float()).abs().mean().item() for path in photographs]))
 
 
 if __name__ == "__main__":

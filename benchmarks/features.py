@@ -1,7 +1,6 @@
-"""Stores of Flickr8k's and of COCO's size: opening them, random batches, and the memory that it takes.
+"""Feature caches of the sizes of Flickr8k and COCO: time to open, images per second in random batches, and memory.
 
-The grids are in the system's cache, as they are from a run's second epoch on. Each store is read in a process of its
-own.
+The features are in the system's page cache, as after a run's first epoch. Each one is read in its own process.
 """
 
 import resource
@@ -10,16 +9,16 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.table import Table
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import Measured, main
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.memory import in_subprocess
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import seconds_of
 from showattendtell.features.store import (
     FeatureStore,
     ShardRecord,
@@ -35,23 +34,21 @@ from showattendtell.features.writer import seal
 SIZES = (8_000, 120_000)
 ROWS, COLUMNS, REGION_DIM = 14, 14, 512
 BATCH_SIZE, BATCHES = 64, 60
-WARM = 4_000
-"""Images, anywhere in the store, of which the batches are: 800 MB that are in the system's cache."""
+CACHED = 4_000
+"""Random images of which the batches consist: 800 MB in the page cache."""
 REPEATS = 5
 
 
 class Reading(NamedTuple):
-    """Seconds to open, images a second, and megabytes of memory: before anything is opened, and most of all."""
+    """Seconds to open, images per second, and memory in MB."""
 
     opening: float
     rate: float
-    before: float
-    most: float
+    memory: float
 
 
 def make_store(path: Path, images: int, dtype: str) -> None:
-    """A store as `write_store` leaves it, but that all numbers are 0: they are holes in its files, which take no room
-    on the disk, and in the system's cache as much as others."""
+    """Write a feature cache of zeros as sparse files, which need no disk space."""
     settings = {"grid": [ROWS, COLUMNS], "dim": REGION_DIM, "dtype": dtype, "views": 1}
     plan = StorePlan("synthetic", settings, [f"{number:012}.jpg" for number in range(images)])
     records = []
@@ -67,62 +64,47 @@ def make_store(path: Path, images: int, dtype: str) -> None:
 
 
 def read(path: Path, threads: int) -> Reading:
-    """In a process of its own, since memory is counted over all its life."""
     torch.set_num_threads(threads)
-    before = resident()
+    before = peak_memory()
     started = time.perf_counter()
     store = FeatureStore(path)
-    opening = time.perf_counter() - started
-    rng = np.random.default_rng(0)
-    warm = rng.permutation(len(store))[:WARM]
-    for chosen in np.array_split(warm, WARM // BATCH_SIZE):
+    opening, rng = time.perf_counter() - started, np.random.default_rng(0)
+    cached = rng.permutation(len(store))[:CACHED]
+    for chosen in np.array_split(cached, CACHED // BATCH_SIZE):
         store[torch.from_numpy(chosen)]
-    return Reading(opening, statistics.median(rate(store, warm, rng) for _ in range(REPEATS)), before, resident())
+
+    def read_batches() -> None:
+        for _ in range(BATCHES):
+            store[torch.from_numpy(rng.choice(cached, BATCH_SIZE))]
+
+    seconds = statistics.median(seconds_of(read_batches) for _ in range(REPEATS))
+    return Reading(opening, BATCH_SIZE * BATCHES / seconds, peak_memory() - before)
 
 
-def rate(store: FeatureStore, warm: np.ndarray, rng: np.random.Generator) -> float:
-    """Images a second."""
-    started = time.perf_counter()
-    for _ in range(BATCHES):
-        store[torch.from_numpy(rng.choice(warm, BATCH_SIZE))]
-    return BATCH_SIZE * BATCHES / (time.perf_counter() - started)
-
-
-def resident() -> float:
-    """The most memory that the process has had, in megabytes."""
+def peak_memory() -> float:
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-def measure(options: Namespace) -> Measured:
+def measure(options: Namespace) -> Results:
     readings = {}
-    with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+    with tempfile.TemporaryDirectory() as folder:
         for dtype in ("float16", "int8"):
             for images in SIZES:
                 path = Path(folder, f"{dtype}-{images}")
                 make_store(path, images, dtype)
-                readings[dtype, images] = pool.apply(read, (path, options.threads))
-    return Measured([make_table(readings)], [figure for key in readings for figure in figures(*key, readings[key])])
+                readings[dtype, images] = in_subprocess(read, path, options.threads)
+    return Results([], [figure for key in readings for figure in figures(*key, readings[key])])
 
 
 def figures(dtype: str, images: int, reading: Reading) -> list[Figure]:
-    store = f"store of {images:,}, {dtype}"
+    name = f"feature cache, {images:,} images, {dtype}"
     goal = 15_000 if dtype == "float16" else None
     return [
-        Figure(f"{store}: reading, warm", reading.rate, "images/s", goal=goal),
-        Figure(f"{store}: its memory", reading.most - reading.before, "MB", "lower"),
-        Figure(f"{store}: opening", 1000 * reading.opening, "ms", "lower"),
+        Figure(f"{name}: reading", reading.rate, "images/s", goal=goal),
+        Figure(f"{name}: memory", reading.memory, "MB", "lower"),
+        Figure(f"{name}: opening", 1000 * reading.opening, "ms", "lower"),
     ]
-
-
-def make_table(readings: dict[tuple[str, int], Reading]) -> Table:
-    title = f"grids of {ROWS * COLUMNS} x {REGION_DIM} in the system's cache, batches of {BATCH_SIZE} at random"
-    table = Table(title=title, title_justify="left")
-    for column in ("images", "numbers", "opening, ms", "images a second", "memory, MB", "of that the store, MB"):
-        table.add_column(column, justify="right")
-    for (dtype, images), (opening, fetched, before, most) in readings.items():
-        numbers = [1000 * opening, fetched, most, most - before]
-        table.add_row(f"{images:,}", dtype, *(f"{number:,.0f}" for number in numbers))
-    return table
 
 
 if __name__ == "__main__":

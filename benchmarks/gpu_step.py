@@ -1,91 +1,113 @@
-"""A training step on the GPU, 64 captions of one length and their grids in its memory: captured, or launched by bits.
+"""Training step on a GPU, as separate kernels and captured as a CUDA graph, compared with the textbook implementation.
 
-A step's many small launches take longer than their work. Captured as a CUDA graph, which batches of one length can
-share, it is launched at once. Products are in bf16; the textbook's are in single precision, as the ports have them.
+The batch has 64 captions of one length, in GPU memory. Ours computes products in bfloat16, the textbook in float32. The
+many small kernels of a step take longer to launch than to run; a CUDA graph launches all of them at once.
 """
 
-from argparse import Namespace
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import CannotRunError, Measured, main
-from benchmarks.frame.timing import interleave, medians
-from benchmarks.learning import RATE, Learner, Way, package_loss, textbook_optimizer
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import CannotRunError, Results, main
+from benchmarks.harness.timing import interleave, medians
+from benchmarks.implementations import Implementation, Trainer, bf16_loss, package_optimizer, textbook_optimizer
 from benchmarks.textbook import textbook_loss
-from benchmarks.workload import Batch, Work
-from showattendtell.models.captioner import Captioner
+from benchmarks.workload import Batch, Workload
 
-WORK = Work(images=64, each=1, mixed=False, hidden=1000)
+WORKLOAD = Workload(images=64, captions_per_image=1, mixed_lengths=False, hidden=1000)
 CAPTIONS, STEPS = 30_000, 20
-"""Of Flickr8k's training split; steps that are timed together."""
+"""Captions of Flickr8k's training split; steps per round."""
 
 
-def bf16_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor:
-    with torch.autocast("cuda", torch.bfloat16):
-        return package_loss(captioner, regions, image_index, tokens)
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--device", default="cuda", help="cpu tries the script without a GPU and without CUDA graphs")
 
 
-def capturable(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.0, fused=True, capturable=True)
+def open_device(options: Namespace) -> torch.device:
+    """Return the device of the options.
 
-
-def measure(options: Namespace) -> Measured:
-    if not torch.cuda.is_available():
+    Raises:
+        CannotRunError: there is no GPU.
+    """
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise CannotRunError("there is no GPU")
-    batch = Batch(*(part.cuda() for part in WORK.batch()))
-    textbook = Learner(Way(textbook_loss, textbook_optimizer), WORK, batch)
-    eager, captured = (Learner(Way(bf16_loss, capturable), WORK, batch) for _ in range(2))
-    ways = {"textbook": textbook.move, "ours, eager": eager.move, "ours, captured": capture(captured)}
-    times = interleave({name: partial(repeat, move) for name, move in ways.items()}, seconds=20)
-    seconds = {name: taken / STEPS for name, taken in medians(times).items()}
-    return Measured([make_table(seconds)], figures(seconds))
+    return device
 
 
-def capture(learner: Learner) -> Callable[[], object]:
-    """The step as a CUDA graph, after three steps beside the main stream, as torch asks for."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+def capturable_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return package_optimizer(model, capturable=next(model.parameters()).is_cuda)
+
+
+def capture(step: Callable[..., Tensor], *inputs: Tensor, pool: Any = None) -> Callable[..., object]:
+    """Capture a training step as a CUDA graph, after three warm-up steps on a side stream, as PyTorch requires.
+
+    Args:
+        inputs: arguments of the step; calls of the graph may pass other values of the same shapes.
+        pool: memory pool, shared by graphs that run one after the other.
+
+    Returns:
+        A function that copies its arguments into the memory of the graph and replays it. On a CPU, the step itself.
+    """
+    if inputs[0].device.type == "cpu":
+        return step
+    inputs = tuple(value.clone() for value in inputs)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(3):
-            learner.move()
-    torch.cuda.current_stream().wait_stream(aside)
-    learner.optimizer.zero_grad()
+            step(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        learner.move()
-    return graph.replay
+    with torch.cuda.graph(graph, pool=pool):
+        step(*inputs)
+
+    def replay(*batch: Tensor) -> None:
+        for memory, value in zip(inputs, batch, strict=True):
+            memory.copy_(value)
+        graph.replay()
+
+    return replay
 
 
-def repeat(move: Callable[[], Tensor | object]) -> None:
-    for _ in range(STEPS):
-        move()
-    torch.cuda.synchronize()
+def run_steps(steps: Iterable[Callable[[], object]]) -> None:
+    """Run the steps, and wait for the GPU at the end."""
+    for step in steps:
+        step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(options: Namespace) -> Results:
+    device = open_device(options)
+    batch = Batch(*(part.to(device) for part in WORKLOAD.batch()))
+    textbook = Implementation(textbook_loss, textbook_optimizer)
+    ours = Implementation(bf16_loss, capturable_optimizer)
+    baseline, eager, captured = (
+        Trainer(implementation, WORKLOAD.captioner().to(device)).training_step
+        for implementation in (textbook, ours, ours)
+    )
+    variants = {"textbook": baseline, "ours, eager": eager, "ours, CUDA graph": capture(captured, *batch)}
+    steps = {name: partial(run_steps, STEPS * [partial(step, *batch)]) for name, step in variants.items()}
+    times = interleave(steps, seconds=20)
+    seconds = {name: taken / STEPS for name, taken in medians(times).items()}
+    return Results([], figures(seconds))
 
 
 def figures(seconds: dict[str, float]) -> list[Figure]:
-    captured, epoch = seconds["ours, captured"], CAPTIONS / WORK.captions
+    captured, epoch = seconds["ours, CUDA graph"], CAPTIONS / WORKLOAD.captions
     return [
-        Figure("GPU, 64 x 1: captured step: speed / eager's", seconds["ours, eager"] / captured, goal=5),
-        Figure("GPU, 64 x 1: captured step: speed / textbook's", seconds["textbook"] / captured),
-        Figure("GPU: Flickr8k's 30,000 captions", epoch * captured, "s", "lower", goal=2),
-        *(Figure(f"GPU, 64 x 1, {name}: a step", 1000 * needed, "ms", "lower") for name, needed in seconds.items()),
+        Figure("GPU, 64 x 1, CUDA graph: speed-up over eager", seconds["ours, eager"] / captured, goal=5),
+        Figure("GPU, 64 x 1, CUDA graph: speed-up over textbook", seconds["textbook"] / captured),
+        Figure("GPU, CUDA graph: epoch of Flickr8k", epoch * captured, "s", "lower", goal=2),
+        *(Figure(f"GPU, 64 x 1, {name}: step", 1000 * needed, "ms", "lower") for name, needed in seconds.items()),
     ]
 
 
-def make_table(seconds: dict[str, float]) -> Table:
-    table = Table("", title=f"{WORK.captions} captions, n {WORK.hidden}, on the GPU", title_justify="left")
-    for column in ("ms", "times as fast", "Flickr8k's captions, s"):
-        table.add_column(column, justify="right")
-    for name, needed in seconds.items():
-        faster = f"{seconds['textbook'] / needed:.1f}"
-        table.add_row(name, f"{1000 * needed:.2f}", faster, f"{CAPTIONS / WORK.captions * needed:.2f}")
-    return table
-
-
 if __name__ == "__main__":
-    main(measure)
+    main(measure, more_options=add_options)

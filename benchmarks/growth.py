@@ -1,48 +1,49 @@
-"""How time and memory of a training step grow with captions, vocabulary, batch and grid.
+"""Growth of a training step's time and memory with captions, vocabulary, batch and grid.
 
-Each table has the step of `python -m benchmarks.training_step` at several sizes. `a doubling` is what the time is
-multiplied by where the size doubles, as from the row above: 2 is growth in proportion. The textbook's time is that of
-one step, at the sizes where that is short.
+The step is that of `python -m benchmarks.training_step`. `growth` is the factor by which the time grows if the size
+doubles, computed from the previous row: 2 is proportional growth. The textbook's time is from one step.
 """
 
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.table import Table
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.memory import can_measure
-from benchmarks.frame.script import Measured, main
-from benchmarks.frame.timing import PROPORTION, a_doubling, interleave, medians
-from benchmarks.learning import OURS, TEXTBOOK, WAYS, Learner, peaks
-from benchmarks.workload import Work
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import PROPORTIONAL, growth_factor, interleave, medians, seconds_of
+from benchmarks.implementations import OURS, TEXTBOOK, make_step, peak_memory
+from benchmarks.workload import Workload
 
-TURNS = 2
+ROUNDS = 2
 
 
 class Axis(NamedTuple):
-    """Works that differ in one size, ascending, and how many of them the textbook does, too; `more` describes them."""
+    """Workloads that differ in one size, smallest first; the textbook runs the first `textbook` of them."""
 
     name: str
-    more: str
+    description: str
     sizes: Sequence[int]
-    work: Callable[[int], Work]
+    workload: Callable[[int], Workload]
     textbook: int
 
+    @property
+    def workloads(self) -> list[Workload]:
+        return [self.workload(size) for size in self.sizes]
 
+
+WORDS = (1_000, 5_000, 10_000, 20_000, 40_000)
 AXES = (
-    Axis("captions", ", five an image", (65, 130, 260), lambda size: Work(images=size // 5), 2),
-    Axis("words", " of the vocabulary", (1_000, 5_000, 10_000, 20_000, 40_000), lambda size: Work(vocabulary=size), 3),
-    Axis("images", ", a caption each", (16, 64, 256), lambda size: Work(images=size, each=1, mixed=False), 2),
-    Axis("regions", " of an image", (49, 196, 400, 784), lambda size: Work(regions=size), 2),
+    Axis("captions", ", five per image", (65, 130, 260), lambda size: Workload(images=size // 5), 1),
+    Axis("words", " in the vocabulary", WORDS, lambda size: Workload(vocabulary=size), 3),
+    Axis("images", ", one caption each", (16, 64, 256), lambda size: Workload(size, 1, mixed_lengths=False), 1),
+    Axis("regions", " per image", (49, 196, 400, 784), lambda size: Workload(regions=size), 2),
 )
 
 
-class Grown(NamedTuple):
-    """Of a size: the seconds of our step, its MB over what stays (None where that is not measured), and the seconds of
-    the textbook's step (None where it was left out)."""
+class Row(NamedTuple):
+    """Seconds of our step, its peak memory in MB and the seconds of the textbook's step; None if not measured."""
 
     size: int
     seconds: float
@@ -50,60 +51,55 @@ class Grown(NamedTuple):
     textbook: float | None
 
 
-def measure(options: Namespace) -> Measured:
-    works = unique(axis.work(size) for axis in AXES for size in axis.sizes)
-    seconds = {work: time_step(work) for work in works}
-    memory = dict(zip(works, peaks(OURS, works, options.threads), strict=True)) if can_measure() else {}
-    short = unique(axis.work(size) for axis in AXES for size in axis.sizes[: axis.textbook])
-    textbook = {work: time_textbook(work) for work in short}
-    found = {
+def measure(options: Namespace) -> Results:
+    workloads = unique(workload for axis in AXES for workload in axis.workloads)
+    small = unique(workload for axis in AXES for workload in axis.workloads[: axis.textbook])
+    seconds = {workload: time_step(OURS, workload) for workload in workloads}
+    textbook = {workload: time_step(TEXTBOOK, workload) for workload in small}
+    memory = peak_memory([OURS], workloads, options.threads)
+    rows = {
         axis: [
-            Grown(size, seconds[work], memory.get(work), textbook.get(work))
-            for size, work in zip(axis.sizes, map(axis.work, axis.sizes), strict=True)
+            Row(size, seconds[workload], memory.get((OURS, workload)), textbook.get(workload))
+            for size, workload in zip(axis.sizes, axis.workloads, strict=True)
         ]
         for axis in AXES
     }
-    return Measured(
-        [make_table(axis, rows) for axis, rows in found.items()],
-        [figure for axis, rows in found.items() for figure in figures(axis, rows)],
+    return Results(
+        [make_table(axis, of_axis) for axis, of_axis in rows.items()],
+        [figure for axis, of_axis in rows.items() for figure in figures(axis, of_axis)],
     )
 
 
-def unique(works: Iterable[Work]) -> list[Work]:
-    """Each once, in their order."""
-    return list(dict.fromkeys(works))
+def unique(workloads: Iterable[Workload]) -> list[Workload]:
+    return list(dict.fromkeys(workloads))
 
 
-def time_step(work: Work) -> float:
-    learner = Learner(WAYS[OURS], work, work.batch())
-    return medians(interleave({OURS: learner.step}, seconds=0, least=TURNS))[OURS]
+def time_step(name: str, workload: Workload) -> float:
+    """Return the seconds of a step; the textbook, which is slow and compiles nothing, runs once without a warm-up."""
+    step = make_step(name, workload)
+    if name == TEXTBOOK:
+        return seconds_of(step)
+    return medians(interleave({name: step}, seconds=0, min_rounds=ROUNDS))[name]
 
 
-def time_textbook(work: Work) -> float:
-    learner = Learner(WAYS[TEXTBOOK], work, work.batch())
-    started = time.perf_counter()
-    learner.step()
-    return time.perf_counter() - started
-
-
-def make_table(axis: Axis, rows: Sequence[Grown]) -> Table:
-    table = Table(title=f"a training step by {axis.name}{axis.more}", title_justify="left")
-    for column in (axis.name, "ms", "a doubling", "peak MB", "textbook, ms", "times as fast"):
+def make_table(axis: Axis, rows: Sequence[Row]) -> Table:
+    table = Table(title=f"training step by {axis.name}{axis.description}", title_justify="left")
+    for column in (axis.name, "ms", "growth", "peak MB", "textbook, ms", "speed-up"):
         table.add_column(column, justify="right")
     for before, (size, seconds, memory, textbook) in zip([None, *rows], rows, strict=False):
-        factor = f"x {a_doubling((before.size, size), (before.seconds, seconds)):.2f}" if before else ""
+        growth = f"x {growth_factor((before.size, size), (before.seconds, seconds)):.2f}" if before else ""
         peak = "" if memory is None else f"{memory:.0f}"
-        beside = [f"{1000 * textbook:.0f}", f"{textbook / seconds:.1f}"] if textbook else []
-        table.add_row(f"{size:,}", f"{1000 * seconds:.0f}", factor, peak, *beside)
+        baseline = [f"{1000 * textbook:.0f}", f"{textbook / seconds:.1f}"] if textbook else []
+        table.add_row(f"{size:,}", f"{1000 * seconds:.0f}", growth, peak, *baseline)
     return table
 
 
-def figures(axis: Axis, rows: Sequence[Grown]) -> Iterator[Figure]:
-    """What a doubling costs from the smallest size to the largest, and the largest itself."""
+def figures(axis: Axis, rows: Sequence[Row]) -> Iterator[Figure]:
+    """Growth from the smallest to the largest size, and time and memory of the largest."""
     last = rows[-1]
-    factor = a_doubling([row.size for row in rows], [row.seconds for row in rows])
-    yield Figure(f"{axis.name} doubled: a step's time", factor, better="lower", goal=PROPORTION)
-    yield Figure(f"{axis.name}, {last.size:,}: a step", 1000 * last.seconds, "ms", "lower")
+    growth = growth_factor([row.size for row in rows], [row.seconds for row in rows])
+    yield Figure(f"step time with twice the {axis.name}", growth, better="lower", goal=PROPORTIONAL)
+    yield Figure(f"{axis.name}, {last.size:,}: step", 1000 * last.seconds, "ms", "lower")
     if last.memory is not None:
         yield Figure(f"{axis.name}, {last.size:,}: peak memory", last.memory, "MB", "lower")
 

@@ -1,9 +1,8 @@
-"""What part of training is waiting for data: an epoch on stored grids, as `train` has it."""
+"""Fraction of training time spent waiting for data, with stored features and the data module of `train`."""
 
 import logging
 import statistics
 import tempfile
-import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -13,11 +12,11 @@ from typing import NamedTuple
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.profilers import SimpleProfiler
-from rich.table import Table
 from torch import Tensor
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import Measured, main
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import seconds_of
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
@@ -32,15 +31,15 @@ from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.types import Batch, Caption, Dataset, Example, ShardedBatch
 
 IMAGES = 2000
-"""400 MB of grids; a batch has 64 of them at random."""
+"""400 MB of features."""
 ROWS, COLUMNS, REGION_DIM, VOCABULARY_SIZE, WIDTH = 14, 14, 512, 10_000, 512
 STEPS = 12
 PREPROCESSING = Preprocessing(224, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-"""Of the epoch, where there is no GPU."""
+"""Steps without a GPU; with one, a whole epoch."""
 
 
-class Learner(lightning.LightningModule):
-    """The paper's soft attention, trained by Adam."""
+class Module(lightning.LightningModule):
+    """Soft attention, trained with Adam."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,16 +55,15 @@ class Learner(lightning.LightningModule):
 
 
 class Waiting(NamedTuple):
-    """Seconds: to read a batch, of a training step, of waiting for its batch; and the share of waiting in the epoch."""
+    """Seconds to read a batch and of a training step; fraction of the epoch spent waiting for batches."""
 
     reading: float
     step: float
-    waiting: float
-    share: float
+    fraction: float
 
 
 def make_dataset(vocabulary: Vocabulary) -> Dataset:
-    """Captions as long as Flickr8k's."""
+    """Return a data set with caption lengths as in Flickr8k."""
     words, lengths = vocabulary.words[len(SPECIAL) :], draw_lengths(IMAGES * CAPTIONS_PER_IMAGE)
     examples = [
         Example(str(image), "", tuple(Caption(words[image : image + length - 1]) for length in own))
@@ -75,7 +73,7 @@ def make_dataset(vocabulary: Vocabulary) -> Dataset:
 
 
 def make_store(path: Path, images: Sequence[str]) -> FeatureStore:
-    """A store of random grids."""
+    """Write a feature cache of random numbers."""
     settings = {"grid": [ROWS, COLUMNS], "dim": REGION_DIM, "dtype": "float16", "views": 1}
     plan = StorePlan("synthetic", settings, images)
 
@@ -101,17 +99,15 @@ def train(data: CaptionDataModule, folder: Path) -> Waiting:
         enable_model_summary=False,
     )
     captions = next(iter(data.train_batches)).content
-    started = time.perf_counter()
-    data.train_captions[captions]
-    reading = time.perf_counter() - started
-    trainer.fit(Learner(), data)
+    reading = seconds_of(lambda: data.train_captions[captions])
+    trainer.fit(Module(), data)
     seconds = profiler.recorded_durations
     [epoch] = seconds["run_training_epoch"]
     steps, waits = seconds["run_training_batch"], seconds["[_TrainingEpochLoop].train_dataloader_next"]
-    return Waiting(reading, statistics.median(steps), sum(waits) / len(steps), sum(waits) / epoch)
+    return Waiting(reading, statistics.median(steps), sum(waits) / epoch)
 
 
-def measure(options: Namespace) -> Measured:
+def measure(options: Namespace) -> Results:
     torch.manual_seed(0)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
@@ -128,20 +124,11 @@ def measure(options: Namespace) -> Measured:
         )
         waiting = train(data, Path(folder))
     figures = [
-        Figure("part of an epoch that waits for data", 100 * waiting.share, "%", "lower"),
-        Figure("reading a batch", 1000 * waiting.reading, "ms", "lower"),
-        Figure("a step", 1000 * waiting.step, "ms", "lower"),
+        Figure("fraction of an epoch spent waiting for data", 100 * waiting.fraction, "%", "lower"),
+        Figure("time to read a batch", 1000 * waiting.reading, "ms", "lower"),
+        Figure("training step", 1000 * waiting.step, "ms", "lower"),
     ]
-    return Measured([make_table(waiting)], figures)
-
-
-def make_table(waiting: Waiting) -> Table:
-    table = Table(title=f"waiting for {BATCH_SIZE} captions a step, their grids in a store", title_justify="left")
-    for column in ("reading a batch, ms", "a step, ms", "waiting for a batch, ms", "waiting, %"):
-        table.add_column(column, justify="right")
-    milliseconds = [f"{1000 * seconds:.1f}" for seconds in waiting[:3]]
-    table.add_row(*milliseconds, f"{100 * waiting.share:.1f}")
-    return table
+    return Results([], figures)
 
 
 if __name__ == "__main__":

@@ -1,72 +1,59 @@
-"""What `encoder.recompute=true` saves of memory where the encoder is trained, and what it costs of time."""
+"""Peak memory and time of fine-tuning an encoder, with and without activation checkpointing (`encoder.recompute`).
+
+A step has one photograph of 224 x 224 pixels, in float32.
+"""
 
 from argparse import Namespace
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
-from rich.table import Table
 
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.memory import apart, can_measure, giving_back, peak_over_resident
-from benchmarks.frame.script import Measured, main
-from benchmarks.frame.timing import interleave, medians
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.memory import can_measure, in_subprocess, peak_over_resident, returning_freed_memory
+from benchmarks.harness.script import CannotRunError, Results, main
+from benchmarks.harness.timing import interleave, medians
 from showattendtell.models.encoder import Encoder
 
-NETWORKS: dict[str, int] = {"tf_efficientnet_lite0": 16, "vgg19": 16, "vit_small_patch16_224": 16}
-"""And the stride of the grid."""
-
+NETWORKS, STRIDE, SIDE = ("tf_efficientnet_lite0", "vgg19", "vit_small_patch16_224"), 16, 224
 SECONDS = 3.0
-"""For the times of a network."""
+"""Time budget per network."""
 
 
-class Pass(NamedTuple):
-    """Forward and backward over one photograph."""
-
-    encoder: Encoder
-    pixels: torch.Tensor
-
-    def __call__(self) -> None:
-        self.encoder.zero_grad(set_to_none=False)
-        self.encoder(self.pixels).square().mean().backward()
-
-
-def make_pass(network: str, recompute: bool) -> Pass:
+def make_step(network: str, recompute: bool, side: int) -> Callable[[], None]:
+    """Return the forward and backward pass of a photograph."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    encoder = Encoder(network, NETWORKS[network], "random", trainable=True, recompute=recompute)
-    return Pass(encoder, torch.rand(1, 3, 224, 224))
+    encoder = Encoder(network, STRIDE, "random", trainable=True, recompute=recompute)
+    pixels = torch.rand(1, 3, side, side)
+
+    def step() -> None:
+        encoder.zero_grad(set_to_none=False)
+        encoder(pixels).square().mean().backward()
+
+    return step
 
 
-def peak_memory(network: str, recompute: bool) -> float:
-    """MB beyond what the network and its gradients take."""
-    work = make_pass(network, recompute)
-    for parameter in work.encoder.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    return peak_over_resident(work)
+def peak_memories(network: str, side: int) -> list[float]:
+    """Return the peak memory of a step in MB without and with recompute, not counting the network and its gradients."""
+    return [peak_over_resident(make_step(network, recompute, side)) for recompute in (False, True)]
 
 
-def measure(options: Namespace) -> Measured:
-    table = Table("network", title="one photograph of 224 x 224, float32", title_justify="left")
-    for column in ("MB", "MB, recomputed", "times as long"):
-        table.add_column(column, justify="right")
+def measure(options: Namespace) -> Results:
+    if not can_measure():
+        raise CannotRunError("measuring memory needs Linux's /proc")
     figures = []
     for network in NETWORKS:
-        taken = medians(interleave({str(way): make_pass(network, way) for way in (False, True)}, SECONDS))
-        longer = taken["True"] / taken["False"]
-        kept, less = (_peak(network, way) for way in (False, True))
-        table.add_row(network, f"{kept:.0f}", f"{less:.0f}", f"{longer:.2f}")
+        steps = {str(on): make_step(network, on, SIDE) for on in (False, True)}
+        times = medians(interleave(steps, SECONDS, min_rounds=2))
+        slowdown = times["True"] / times["False"]
+        with returning_freed_memory():
+            stored, recomputed = in_subprocess(peak_memories, network, SIDE)
         figures += [
-            Figure(f"{network}: memory recomputed, of that kept", less / kept, "times", "lower"),
-            Figure(f"{network}: time recomputed, of that kept", longer, "times", "lower"),
+            Figure(f"{network}: memory without recompute", stored, "MB", "lower"),
+            Figure(f"{network}: memory with recompute / without", recomputed / stored, "times", "lower"),
+            Figure(f"{network}: time with recompute / without", slowdown, "times", "lower"),
         ]
-    return Measured([table], figures)
-
-
-def _peak(network: str, recompute: bool) -> float:
-    if not can_measure():
-        return float("nan")
-    with giving_back():
-        return apart(peak_memory, network, recompute)
+    return Results([], figures)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How long a user waits: for `--help`, for an import of the package, and for the caption of a photograph, by the
-command and in Python.
+"""Start-up time: `--help`, import of the package, and the caption of a photograph with the command and in Python.
 
-Each is a Python of its own, on a warm disk: the median of three. The photograph is drawn by code; the checkpoint has
-the sizes of the Flickr8k recipe, and weights that nobody trained, so captions are cut at 12 words.
+Each runs in a new Python process with a warm disk cache. Times are medians of three runs, or one run for `--help` of
+all but the slowest command. The checkpoint has the sizes of `experiment=flickr8k_lite0` and random weights, so captions
+end after 12 words.
 """
 
 import os
@@ -10,16 +10,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
 from benchmarks.decoding import draw_photographs
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.script import Measured, main
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import seconds_of
 from showattendtell.cli import COMMANDS
 from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import Choices
@@ -30,18 +31,19 @@ from showattendtell.training.trainer import build_module
 from showattendtell.types import Dataset
 
 REPEATS = 3
-RECIPE = ["experiment=flickr8k_lite0", "dataset.root=flickr8k"]
+OVERRIDES = ["experiment=flickr8k_lite0", "dataset.root=flickr8k"]
 WORDS = 10_000
-SLOWEST, IMPORT, CAPTION = "--help, the slowest command's", "import showattendtell", "caption of a photograph"
+SLOWEST, IMPORT, CAPTION = "--help of the slowest command", "import showattendtell", "caption of a photograph"
 LOAD = "load() and the first caption"
+GOALS = {SLOWEST: 0.5, IMPORT: 0.1, CAPTION: 2.5, LOAD: 2.5}
 CODE = "import showattendtell, sys; showattendtell.load(sys.argv[1], max_length=12)(sys.argv[2])"
 BYTECODE = Path(tempfile.gettempdir()) / "showattendtell-bytecode"
-"""Where Python keeps what it compiled, if the packages were installed without."""
+"""Bytecode cache, used if the packages were installed without bytecode."""
 
 
 def write_checkpoint(file: Path) -> None:
-    """As training leaves it, with the optimiser's two moments of every weight."""
-    config, _ = compose("train", RECIPE)
+    """Write a checkpoint like that of a training run, with optimizer state."""
+    config, _ = compose("train", OVERRIDES)
     del config.hydra
     encoder = build(config.encoder)
     vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(WORDS - len(SPECIAL)))])
@@ -52,7 +54,7 @@ def write_checkpoint(file: Path) -> None:
 
 
 def has_bytecode() -> bool:
-    """Whether the packages were compiled when they were installed, as `make setup` does."""
+    """Return whether the packages were installed with bytecode, as by `make setup`."""
     return Path(torch.__file__).with_name("__pycache__").is_dir()
 
 
@@ -64,57 +66,34 @@ def environment(threads: int) -> dict[str, str]:
     return variables
 
 
-class User:
-    """Runs Python in a folder and waits for it."""
-
-    def __init__(self, folder: Path, variables: dict[str, str]):
-        self._folder, self._variables = folder, variables
-
-    def wait_for(self, *line: str) -> float:
-        """The median of some runs, in seconds."""
-        return statistics.median(self.run(*line) for _ in range(REPEATS))
-
-    def run(self, *line: str) -> float:
-        began = time.perf_counter()
-        command = [sys.executable, *line]
-        subprocess.run(command, env=self._variables, cwd=self._folder, check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - began
+def run_python(folder: Path, variables: dict[str, str], *arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], env=variables, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
-def measure(options: Namespace) -> Measured:
+def measure(options: Namespace) -> Results:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        photograph, *_ = draw_photographs(folder)
+        [photograph] = draw_photographs(folder, 1)
         write_checkpoint(folder / "best.ckpt")
-        user = User(folder, environment(options.threads))
-        settings = ["checkpoint=best.ckpt", str(photograph), "decoding.max_length=12"]
-        user.run("-m", "showattendtell.caption", *settings)  # warms the disk
-        helps = {f"{name} --help": user.wait_for("-m", f"showattendtell.{name}", "--help") for name in COMMANDS}
-        imported = user.wait_for("-c", "import showattendtell")
-        captioned = user.wait_for("-m", "showattendtell.caption", *settings)
-        loaded = user.wait_for("-c", CODE, "best.ckpt", str(photograph))
-    figures = [
-        Figure(SLOWEST, max(helps.values()), "s", "lower", goal=0.5),
-        Figure(IMPORT, imported, "s", "lower", goal=0.1),
-        Figure(CAPTION, captioned, "s", "lower", goal=2.5),
-        Figure(LOAD, loaded, "s", "lower", goal=2.5),
-        *(Figure(command, seconds, "s", "lower") for command, seconds in helps.items()),
-    ]
-    return Measured([make_table({**helps, IMPORT: imported, CAPTION: captioned, LOAD: loaded})], figures, make_notes())
+        python = partial(run_python, folder, environment(options.threads))
+        caption = ["-m", "showattendtell.caption", "checkpoint=best.ckpt", str(photograph), "decoding.max_length=12"]
+        python(*caption)  # warms the disk cache
+        commands = {name: partial(python, "-m", f"showattendtell.{name}", "--help") for name in COMMANDS}
+        helps = {name: seconds_of(command) for name, command in commands.items()}
+        times = {
+            SLOWEST: median_of(commands[max(helps, key=lambda name: helps[name])]),
+            IMPORT: median_of(partial(python, "-c", "import showattendtell")),
+            CAPTION: median_of(partial(python, *caption)),
+            LOAD: median_of(partial(python, "-c", CODE, "best.ckpt", str(photograph))),
+        }
+    times |= {f"{name} --help": seconds for name, seconds in helps.items()}
+    figures = [Figure(name, seconds, "s", "lower", goal=GOALS.get(name)) for name, seconds in times.items()]
+    notes = [] if has_bytecode() else [f"the packages have no bytecode; it was cached in {BYTECODE}"]
+    return Results([], figures, notes)
 
 
-def make_table(waits: dict[str, float]) -> Table:
-    table = Table("until it has ended")
-    table.add_column("s", justify="right")
-    for name, seconds in waits.items():
-        table.add_row(name, f"{seconds:.2f}")
-    return table
-
-
-def make_notes() -> list[str]:
-    if has_bytecode():
-        return []
-    return [f"the packages are installed without bytecode; the commands used that in {BYTECODE}, as after make setup"]
+def median_of(work: Callable[[], None]) -> float:
+    return statistics.median(seconds_of(work) for _ in range(REPEATS))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The yardstick: the same model as tutorials write it, every projection at every step and caption."""
+"""Baseline: the same model as in tutorials, with every projection at every step of every caption."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from showattendtell.models.captioner import Captioner, shift_right
 
 
 class TextbookStep(NamedTuple):
-    """Logits (B, V), alpha (B, L), beta (B,) and the LSTM's new h and c (B, n)."""
+    """Logits (B, V), alpha (B, L), beta (B,), and the LSTM's new h and c (B, n)."""
 
     logits: Tensor
     weights: Tensor
@@ -22,7 +22,7 @@ class TextbookStep(NamedTuple):
 
 
 def textbook_step(captioner: Captioner, copied: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> TextbookStep:
-    """One step of captions that each have a copy of their image's regions (B, L, D): all are projected again."""
+    """Compute a step of captions with one copy each of their image's regions (B, L, D), all of which are projected."""
     attention, decoder = captioner.attention, captioner.decoder
     score = attention.score
     energy = score.score(torch.tanh(score.key(copied) + score.query(hidden).unsqueeze(1))).squeeze(-1)
@@ -40,16 +40,15 @@ def textbook_step(captioner: Captioner, copied: Tensor, words: Tensor, hidden: T
 
 
 def textbook_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, tokens: Tensor) -> Tensor:
-    """The soft attention's loss, as `SoftLoss()` has it, in the way of the popular ports.
+    """Return the loss of `SoftLoss()`, computed as in popular ports.
 
-    Captions are sorted, the longest first, each with a copy of its image's regions; every step goes on with those that
-    still have a word, and writes its scores and alphas into padded tensors; the scores are packed for the cross entropy
-    afterwards.
+    Captions are sorted, longest first, each with a copy of its image's regions. A step computes the captions that have
+    not ended, and stores scores and alphas in padded tensors. The scores are packed for the cross-entropy.
 
     Args:
         regions: (I, L, D).
         image_index: (B,) the image of each caption.
-        tokens: (B, T) the targets, `<pad>` behind `<eos>`.
+        tokens: (B, T) the targets, with `<pad>` after `<eos>`.
     """
     lengths, order = (tokens != PAD).sum(dim=1).sort(descending=True)
     targets, copied, decoder = tokens[order], regions[image_index[order]], captioner.decoder
@@ -64,36 +63,39 @@ def textbook_loss(captioner: Captioner, regions: Tensor, image_index: Tensor, to
         predictions[:running, t] = step.logits
         alphas[:running, t] = step.weights
     scores = pack_padded_sequence(predictions, lengths.cpu(), batch_first=True).data
-    said = pack_padded_sequence(targets, lengths.cpu(), batch_first=True).data
+    labels = pack_padded_sequence(targets, lengths.cpu(), batch_first=True).data
     penalty = (1 - alphas.sum(dim=1)).square().sum(dim=1)
-    return F.cross_entropy(scores, said, reduction="sum") / len(targets) + penalty.mean()
+    return F.cross_entropy(scores, labels, reduction="sum") / len(targets) + penalty.mean()
 
 
 @torch.no_grad()
 def textbook_beam(captioner: Captioner, regions: Tensor, beam_size: int, max_length: int) -> list[int]:
-    """The caption of one image (1, L, D) as tutorials search it: every beam has a copy of the regions, projects it at
-    every step, and all words of all beams are ranked; the likeliest ended caption, or else the likeliest open one."""
+    """Return the caption of one image (1, L, D) by beam search as in tutorials.
+
+    Every beam projects its own copy of the regions at every step, and all words of all beams are ranked. The result is
+    the most likely finished caption, or else the most likely open one.
+    """
     copied, beams = regions, [([], 0.0)]
     hidden, cell = captioner.decoder.first_state(copied.mean(dim=1))
-    ended: list[tuple[list[int], float]] = []
+    finished: list[tuple[list[int], float]] = []
     for _ in range(max_length):
         last = torch.tensor([words[-1] if words else START for words, _ in beams])
         step = textbook_step(captioner, copied, last, hidden, cell)
         log_p = step.logits.log_softmax(dim=1)
         log_p[:, [PAD, START]] = -torch.inf
-        totals = (log_p + torch.tensor([so_far for _, so_far in beams]).unsqueeze(1)).flatten()
+        totals = (log_p + torch.tensor([total for _, total in beams]).unsqueeze(1)).flatten()
         best, chosen = totals.topk(2 * beam_size)
         grown = []
-        for place, (total, index) in enumerate(zip(best.tolist(), chosen.tolist(), strict=True)):
+        for rank, (total, index) in enumerate(zip(best.tolist(), chosen.tolist(), strict=True)):
             parent, word = divmod(index, log_p.shape[1])
             if word != EOS:
                 grown.append(([*beams[parent][0], word], total, parent))
-            elif place < beam_size:
-                ended.append(([*beams[parent][0], word], total))
+            elif rank < beam_size:
+                finished.append(([*beams[parent][0], word], total))
         kept = grown[:beam_size]
         beams = [(words, total) for words, total, _ in kept]
         rows = torch.tensor([parent for _, _, parent in kept])
         hidden, cell, copied = step.hidden[rows], step.cell[rows], copied[rows]
-        if ended and max(total for _, total in ended) >= beams[0][1]:
+        if finished and max(total for _, total in finished) >= beams[0][1]:
             break
-    return max(ended or beams, key=lambda caption: caption[1])[0]
+    return max(finished or beams, key=lambda caption: caption[1])[0]

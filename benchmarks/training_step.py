@@ -1,197 +1,177 @@
-"""A training step of the decoder on stored grids, compared with the textbook's and with a lower bound.
+"""Training step of the decoder on stored features, compared with a textbook implementation and a lower bound.
 
-A step is the loss, its gradients, their clipping and the optimiser's move; the paper's soft attention, no dropout.
+A step computes the loss of soft attention without dropout, its gradients, gradient clipping and the optimizer step.
 
-textbook  the same model and loss as the popular ports compute them: every projection at every step and caption
-ours      the package's own way, in single precision; also where nothing can be compiled, and under bf16 autocast
-floor     the floating-point operations of the step's matrix products, over the rate of such products in the same run
+textbook     the same model and loss as in popular ports: every projection at every step of every caption
+ours         the package in float32; also without compiled loops, and under bfloat16 autocast
+lower bound  floating-point operations of the step's matrix products, divided by the rate of such products
 
-Ways take turns; milliseconds are medians of the turns. The distance is the largest relative difference between a step's
-loss and the textbook's. Peak memory is what a step adds to parameters, gradients, the optimiser's state and grids, each
-way in a process of its own.
+Implementations take turns, and times are medians over the rounds. The loss difference is the largest relative
+difference from the textbook's loss at any step. Peak memory excludes parameters, gradients, optimizer state and
+features, and is measured in another process.
 """
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from rich.table import Table
 
-from benchmarks.floor import MatrixRate, operations
-from benchmarks.frame.figures import Figure
-from benchmarks.frame.machine import count, this_machine
-from benchmarks.frame.memory import can_measure
-from benchmarks.frame.script import Measured, main
-from benchmarks.frame.timing import interleave, medians
-from benchmarks.learning import HALF, OURS, PLAIN, TEXTBOOK, WAYS, Learner, peaks
-from benchmarks.workload import Work
+from benchmarks.harness.figures import Figure
+from benchmarks.harness.machine import count, this_machine
+from benchmarks.harness.script import Results, main
+from benchmarks.harness.timing import interleave, medians
+from benchmarks.implementations import BF16, IMPLEMENTATIONS, NOT_COMPILED, OURS, TEXTBOOK, Peaks, Trainer, peak_memory
+from benchmarks.lower_bound import MatrixRate, operations
+from benchmarks.workload import Workload
 from showattendtell.runtime.memory import keep_freed_memory
 
-AGREEMENT = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""How far the loss of any step may be from the textbook's, relatively, by the precision of the products."""
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""Largest relative difference from the textbook's loss, by precision of the products."""
 
-FASTER = 1.3
-"""bf16 is measured where its products are so many times as fast."""
+MIN_BF16_GAIN = 1.3
+"""bfloat16 is measured if its products are at least this many times as fast as float32's."""
 
 
 class Case(NamedTuple):
-    """A batch and the ways that do it.
+    """A batch, and the implementations to measure.
 
-    seconds  to give it
-    least    turns
-    faster   goals: at least so many times as fast as the textbook, by way
-    floor    goals: at most so many times the floor, by the number of threads
-    smaller  a goal: at least so many times less memory than the textbook; None: memory is not measured
+    seconds      time budget
+    min_rounds   minimum number of rounds
+    speed_up     goals: minimum speed-up over the textbook, by implementation
+    lower_bound  goals: maximum multiple of the lower bound, by number of threads
+    memory       goal: minimum ratio of the textbook's peak memory to ours; None: memory is not measured
     """
 
     name: str
-    work: Work
-    ways: Sequence[str]
+    workload: Workload
+    implementations: Sequence[str]
     seconds: float
-    least: int = 3
-    faster: Mapping[str, float] = {}
-    floor: Mapping[int, float] = {}
-    smaller: float | None = None
+    min_rounds: int = 3
+    speed_up: Mapping[str, float] = {}
+    lower_bound: Mapping[int, float] = {}
+    memory: float | None = None
 
 
-MIXED, EQUAL = Work(), Work(images=64, each=1, mixed=False)
+MIXED, EQUAL = Workload(), Workload(images=64, captions_per_image=1, mixed_lengths=False)
+ALL, SOME = list(IMPLEMENTATIONS), [TEXTBOOK, OURS, BF16]
 CASES = (
-    Case("13 x 5 mixed", MIXED, list(WAYS), 22, 3, {OURS: 4.5, PLAIN: 3.6, HALF: 7.5}, {1: 1.6, 2: 1.8}, smaller=6),
-    Case("64 x 1 equal", EQUAL, list(WAYS), 17, 3, {OURS: 3}, smaller=6),
-    Case("13 x 5 mixed, n 1000", MIXED._replace(hidden=1000), [TEXTBOOK, OURS, HALF], 12, 2),
-    Case("64 x 1 equal, n 1000", EQUAL._replace(hidden=1000), [TEXTBOOK, OURS, HALF], 12, 2),
+    Case("13 x 5 mixed", MIXED, ALL, 18, 3, {OURS: 4.5, NOT_COMPILED: 3.6, BF16: 7.5}, {1: 1.6, 2: 1.8}, memory=6),
+    Case("64 x 1 equal", EQUAL, ALL, 17, 3, {OURS: 3}, memory=6),
+    Case("13 x 5 mixed, n 1000", MIXED._replace(hidden=1000), SOME, 10, 1),
+    Case("64 x 1 equal, n 1000", EQUAL._replace(hidden=1000), SOME, 10, 1),
 )
-TWO_THREADS = Case("13 x 5 mixed, 2 threads", MIXED, [TEXTBOOK, OURS], 8, 3, floor={2: 1.8})
+TWO_THREADS = Case("13 x 5 mixed, 2 threads", MIXED, [TEXTBOOK, OURS], 8, 3, lower_bound={2: 1.8})
 
 
 class Timed(NamedTuple):
-    """What was measured of a case: of each way the median of its seconds and the distance of its losses from the
-    textbook's; of each precision the floor's seconds; how many turns."""
+    """Times of a case: seconds and loss difference by implementation, lower bound in seconds by precision, and the
+    number of rounds."""
 
     seconds: dict[str, float]
-    distance: dict[str, float]
-    floor: dict[torch.dtype, float]
-    turns: int
+    difference: dict[str, float]
+    lower_bound: dict[torch.dtype, float]
+    rounds: int
 
 
-def measure(options: Namespace) -> Measured:
-    keep_freed_memory()  # as `train` does; the textbook's steps gain as well
-    rates = matrix_rates(MIXED)
-    factor = rates[torch.bfloat16] / rates[torch.float32]
-    halves = factor > FASTER
-    missing = "" if halves else f"bf16 products are {factor:.1f} x as fast as fp32's"
-    memory = measure_memory(options.threads, halves)
-    parts = [measure_case(case, options.threads, memory, missing) for case in CASES]
+def measure(options: Namespace) -> Results:
+    keep_freed_memory()  # as `train` does; it speeds up the textbook as well
+    no_bf16 = reason_against_bf16(MIXED)
+    in_memory = [case.workload for case in CASES if case.memory]
+    memory = peak_memory(usable(ALL, no_bf16), in_memory, options.threads)
+    parts = [measure_case(case, options.threads, memory, no_bf16) for case in CASES]
     if options.threads == 1 and this_machine().cores > 1:
         torch.set_num_threads(2)
-        parts.append(measure_case(TWO_THREADS, 2, {}, missing))
+        parts.append(measure_case(TWO_THREADS, 2, {}, no_bf16))
         torch.set_num_threads(1)
+    results = joined(parts, no_bf16)
+    return results if memory else results._replace(notes=[*results.notes, "no peak memory: it needs Linux's /proc"])
+
+
+def joined(parts: Sequence[Results], no_bf16: str) -> Results:
+    tables = [table for part in parts for table in part.tables]
     notes = [note for part in parts for note in part.notes]
-    if missing:
-        notes.append(f"bf16 is not measured: here {missing}")
-    if not memory:
-        notes.append("peak memory is not measured: that takes Linux's /proc")
-    return Measured(
-        [table for part in parts for table in part.tables], [figure for part in parts for figure in part.figures], notes
-    )
+    notes += [f"bfloat16 is not measured: {no_bf16}"] if no_bf16 else []
+    return Results(tables, [figure for part in parts for figure in part.figures], notes)
 
 
-def matrix_rates(work: Work) -> dict[torch.dtype, float]:
-    """Operations a second by precision."""
-    rates = {dtype: MatrixRate(work, dtype) for dtype in AGREEMENT}
+def reason_against_bf16(workload: Workload) -> str:
+    """Return why bfloat16 is not measured on this machine; "" if it is."""
+    rates = {dtype: MatrixRate(workload, dtype) for dtype in TOLERANCE}
     interleave({str(dtype): rate for dtype, rate in rates.items()}, seconds=1.5)
-    return {dtype: rate.best for dtype, rate in rates.items()}
+    gain = rates[torch.bfloat16].best / rates[torch.float32].best
+    return "" if gain > MIN_BF16_GAIN else f"its products are {gain:.1f} times as fast as float32's"
 
 
-def usable(ways: Sequence[str], halves: bool) -> list[str]:
-    return [way for way in ways if halves or WAYS[way].dtype == torch.float32]
+def usable(names: Sequence[str], no_bf16: str) -> list[str]:
+    return [name for name in names if not no_bf16 or name != BF16]
 
 
-def measure_memory(threads: int, halves: bool) -> dict[tuple[str, Work], float]:
-    """MB by way and work; nothing where that cannot be measured."""
-    if not can_measure():
-        return {}
-    works = [case.work for case in CASES if case.smaller]
-    found = {way: peaks(way, works, threads) for way in usable(list(WAYS), halves)}
-    return {(way, work): peak for way, taken in found.items() for work, peak in zip(works, taken, strict=True)}
+def measure_case(case: Case, threads: int, memory: Peaks, no_bf16: str) -> Results:
+    timed = time_case(case, usable(case.implementations, no_bf16))
+    peaks = {name: memory[name, case.workload] for name in timed.seconds if memory and case.memory}
+    wrong = [name for name, value in timed.difference.items() if value > TOLERANCE[IMPLEMENTATIONS[name].dtype]]
+    notes = [f"[bold red]{case.name}: the losses of {name} differ from the textbook's[/]" for name in wrong]
+    return Results([make_table(case, timed, peaks)], list(figures(case, threads, timed, peaks, no_bf16)), notes)
 
 
-def measure_case(case: Case, threads: int, memory: dict[tuple[str, Work], float], missing: str) -> Measured:
-    timed = time_case(case, usable(case.ways, not missing))
-    known = {way: memory[way, case.work] for way in timed.seconds if (way, case.work) in memory and case.smaller}
-    far = [way for way, distance in timed.distance.items() if distance > AGREEMENT[WAYS[way].dtype]]
-    notes = [f"[bold red]{case.name}: the losses of {way} are not the textbook's[/]" for way in far]
-    return Measured([make_table(case, timed, known)], list(figures(case, threads, timed, known, missing)), notes)
-
-
-def time_case(case: Case, ways: Sequence[str]) -> Timed:
-    batch = case.work.batch()
-    learners = {way: Learner(WAYS[way], case.work, batch) for way in ways}
-    rates = {dtype: MatrixRate(case.work, dtype) for dtype in {WAYS[way].dtype for way in ways}}
-    turns: dict[str, Callable[[], None]] = {way: learner.step for way, learner in learners.items()}
-    turns |= {str(dtype): rate for dtype, rate in rates.items()}
-    times = interleave(turns, case.seconds, case.least)
-    expected = learners[TEXTBOOK].losses
+def time_case(case: Case, names: Sequence[str]) -> Timed:
+    batch = case.workload.batch()
+    trainers = {name: Trainer(IMPLEMENTATIONS[name], case.workload.captioner()) for name in names}
+    rates = {dtype: MatrixRate(case.workload, dtype) for dtype in {IMPLEMENTATIONS[name].dtype for name in names}}
+    variants: dict[str, Callable[[], None]] = {str(dtype): rate for dtype, rate in rates.items()}
+    variants |= {name: partial(trainer.step, *batch) for name, trainer in trainers.items()}
+    times = interleave(variants, case.seconds, case.min_rounds)
+    expected = trainers[TEXTBOOK].losses
     return Timed(
-        medians({way: times[way] for way in ways}),
-        {way: largest_distance(learner.losses, expected) for way, learner in learners.items()},
-        {dtype: operations(case.work) / rate.best for dtype, rate in rates.items()},
+        medians({name: times[name] for name in names}),
+        {name: largest_difference(trainer.losses, expected) for name, trainer in trainers.items()},
+        {dtype: operations(case.workload) / rate.best for dtype, rate in rates.items()},
         len(times[TEXTBOOK]),
     )
 
 
-def largest_distance(losses: Sequence[float], expected: Sequence[float]) -> float:
+def largest_difference(losses: Sequence[float], expected: Sequence[float]) -> float:
     return max(abs(loss / other - 1) for loss, other in zip(losses, expected, strict=True))
 
 
-def figures(case: Case, threads: int, timed: Timed, memory: dict[str, float], missing: str) -> Iterator[Figure]:
-    for way in case.ways:
-        if way != TEXTBOOK and way not in timed.seconds:
-            yield Figure(f"{said(case, way)}: speed / textbook's", None, goal=case.faster.get(way), note=missing)
-        elif way != TEXTBOOK:
-            yield from speeds(case, way, threads, timed)
-    yield Figure(f"{case.name}: the textbook's step", 1000 * timed.seconds[TEXTBOOK], "ms", "lower")
-    if case.smaller is not None:
-        yield from sizes(case, memory)
-
-
-def said(case: Case, way: str) -> str:
-    """The case, and the way where it is not the package's usual one."""
-    return ", ".join([case.name, *way.split(", ")[1:]])
-
-
-def speeds(case: Case, way: str, threads: int, timed: Timed) -> Iterator[Figure]:
-    name, seconds = said(case, way), timed.seconds[way]
-    yield Figure(f"{name}: speed / textbook's", timed.seconds[TEXTBOOK] / seconds, goal=case.faster.get(way))
-    times_floor, goal = seconds / timed.floor[WAYS[way].dtype], case.floor.get(threads) if way == OURS else None
-    yield Figure(f"{name}: time / floor", times_floor, better="lower", goal=goal)
-    yield Figure(f"{name}: a step", 1000 * seconds, "ms", "lower")
-
-
-def sizes(case: Case, memory: dict[str, float]) -> Iterator[Figure]:
-    less = memory[TEXTBOOK] / memory[OURS] if memory else None
-    yield Figure(f"{case.name}: textbook's peak memory / ours", less, goal=case.smaller, note="no /proc")
-    for way, peak in memory.items():
-        yield Figure(f"{case.name}, {way}: peak memory", peak, "MB", "lower")
+def figures(case: Case, threads: int, timed: Timed, memory: dict[str, float], no_bf16: str) -> Iterator[Figure]:
+    for implementation in case.implementations:
+        name, goal = ", ".join([case.name, *implementation.split(", ")[1:]]), case.speed_up.get(implementation)
+        if implementation == TEXTBOOK:
+            yield Figure(f"{case.name}: textbook step", 1000 * timed.seconds[TEXTBOOK], "ms", "lower")
+        elif implementation not in timed.seconds:
+            yield Figure(f"{name}: speed-up over textbook", None, goal=goal, note=no_bf16)
+        else:
+            seconds, bound = timed.seconds[implementation], timed.lower_bound[IMPLEMENTATIONS[implementation].dtype]
+            yield Figure(f"{name}: speed-up over textbook", timed.seconds[TEXTBOOK] / seconds, goal=goal)
+            goal = case.lower_bound.get(threads) if implementation == OURS else None
+            yield Figure(f"{name}: time / lower bound", seconds / bound, better="lower", goal=goal)
+            yield Figure(f"{name}: step", 1000 * seconds, "ms", "lower")
+    if case.memory is not None:
+        ratio = memory[TEXTBOOK] / memory[OURS] if memory else None
+        yield Figure(f"{case.name}: textbook's peak memory / ours", ratio, goal=case.memory, note="no /proc")
+        for implementation, peak in memory.items():
+            yield Figure(f"{case.name}, {implementation}: peak memory", peak, "MB", "lower")
 
 
 def make_table(case: Case, timed: Timed, memory: dict[str, float]) -> Table:
-    work = case.work
-    giga, turns = operations(work) / 1e9, count(timed.turns, "turn")
-    title = f"{case.name}: {sum(work.lengths)} words, {giga:.0f} GFLOP of matrix products, {turns}"
+    giga, rounds = operations(case.workload) / 1e9, count(timed.rounds, "round")
+    title = f"{case.name}: {sum(case.workload.lengths)} words, {giga:.0f} GFLOP of matrix products, {rounds}"
     table = Table("", title=title, title_justify="left")
-    for column in ("ms", "times as fast", "times the floor", "loss, distance", "peak MB"):
+    for column in ("ms", "speed-up", "/ lower bound", "loss difference", "peak MB"):
         table.add_column(column, justify="right")
-    for way, seconds in timed.seconds.items():
-        faster = f"{timed.seconds[TEXTBOOK] / seconds:.2f}"
-        times_floor = f"{seconds / timed.floor[WAYS[way].dtype]:.2f}"
-        distance = f"{timed.distance[way]:.0e}" if timed.distance[way] else ""
-        peak = f"{memory[way]:.0f}" if memory else ""
-        table.add_row(way, f"{1000 * seconds:.0f}", faster, times_floor, distance, peak)
-    for dtype, seconds in timed.floor.items():
-        precision = "fp32" if dtype == torch.float32 else "bf16"
-        table.add_row(f"floor, {precision}, {giga / seconds:.0f} GFLOP/s", f"{1000 * seconds:.0f}")
+    for name, seconds in timed.seconds.items():
+        speed_up = f"{timed.seconds[TEXTBOOK] / seconds:.2f}"
+        bound = f"{seconds / timed.lower_bound[IMPLEMENTATIONS[name].dtype]:.2f}"
+        difference = f"{timed.difference[name]:.0e}" if timed.difference[name] else ""
+        peak = f"{memory[name]:.0f}" if memory else ""
+        table.add_row(name, f"{1000 * seconds:.0f}", speed_up, bound, difference, peak)
+    for dtype, seconds in timed.lower_bound.items():
+        precision = "float32" if dtype == torch.float32 else "bf16"
+        table.add_row(f"lower bound, {precision}, {giga / seconds:.0f} GFLOP/s", f"{1000 * seconds:.0f}")
     return table
 
 

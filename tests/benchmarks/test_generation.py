@@ -1,33 +1,33 @@
-"""The searches that are timed write the same captions, and these end as they should."""
+"""The timed beam searches return equal captions of typical lengths."""
 
 from collections.abc import Callable
 
 import pytest
-from benchmarks.generation import ALL, HALF, MANY, ONE, TEXTBOOK, Case, search
-from benchmarks.workload import Work
-from benchmarks.writers import endless_writer, usual_writer, varied_regions
+from benchmarks.captioners import endless_captioner, typical_captioner, varied_regions
+from benchmarks.generation import ALL, BF16, MANY, ONE, TEXTBOOK, Case, make_search
+from benchmarks.workload import Workload
 
 from showattendtell.data.vocabulary import EOS
 
-TINY = Work(12, 1, regions=6, region_dim=16, vocabulary=60, embedding=16, hidden=16, attention=16)
-WAYS = (TEXTBOOK, ONE, MANY, ALL)
+TINY = Workload(12, 1, regions=6, region_dim=16, vocabulary=60, embedding=16, hidden=16, attention=16)
+VARIANTS = (TEXTBOOK, ONE, MANY, ALL)
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
-@pytest.mark.parametrize("writer", [usual_writer, endless_writer])
-def test_all_ways_write_the_same(writer: Callable, beam_size: int):
+@pytest.mark.parametrize("make_captioner", [typical_captioner, endless_captioner])
+def test_all_variants_return_equal_captions(make_captioner: Callable, beam_size: int):
     regions = varied_regions(TINY)
-    captioner = writer(TINY, regions)
-    case = Case("", writer, beam_size, 30, WAYS, seconds=0)
-    captions = [search(case, way, captioner)(regions) for way in WAYS]
+    captioner = make_captioner(TINY, regions)
+    case = Case("", make_captioner, beam_size, 30, VARIANTS, seconds=0)
+    captions = [make_search(case, variant, captioner)(regions) for variant in VARIANTS]
     assert captions[0] == captions[1] == captions[2] == captions[3]
-    assert {tokens[-1] == EOS for tokens in captions[0]} == {writer is usual_writer}
-    assert len(search(case, HALF, captioner)(regions)) == len(regions)
+    assert {tokens[-1] == EOS for tokens in captions[0]} == {make_captioner is typical_captioner}
+    assert len(make_search(case, BF16, captioner)(regions)) == len(regions)
 
 
-def test_captions_of_the_usual_writer_are_as_long_as_users_write_them():
+def test_captions_are_as_long_as_reference_captions():
     regions = varied_regions(TINY)
-    case = Case("", usual_writer, 5, 30, WAYS, seconds=0)
-    lengths = [len(tokens) for tokens in search(case, MANY, usual_writer(TINY, regions))(regions)]
+    case = Case("", typical_captioner, 5, 30, VARIANTS, seconds=0)
+    lengths = [len(tokens) for tokens in make_search(case, MANY, typical_captioner(TINY, regions))(regions)]
     assert 8 < sum(lengths) / len(lengths) < 16
     assert len(set(lengths)) > 4

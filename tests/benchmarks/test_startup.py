@@ -1,27 +1,43 @@
-"""The checkpoint that the start is measured with, and the whole measurement with one command."""
+"""The start-up benchmark, with a small vocabulary and one run of each command."""
 
+import sys
 from argparse import Namespace
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
 from benchmarks import startup
-from showattendtell import load
+from showattendtell.config.command_line import check_command
 
 
-def test_the_checkpoint_is_loaded_and_captions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(startup, "WORDS", 40)
-    startup.write_checkpoint(tmp_path / "best.ckpt")
-    photograph, *_ = startup.draw_photographs(tmp_path)
-    model = load(tmp_path / "best.ckpt", max_length=3)
-    assert len(model.models[0].module.vocabulary) == 40
-    assert len(model(photograph).tokens) <= 3
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WORDS", 40), ("REPEATS", 1), ("COMMANDS", ["score"])):
+        monkeypatch.setattr(startup, name, value)
+
+
+def check_figures() -> None:
+    figures = startup.measure(Namespace(threads=1)).figures
+    names = [startup.SLOWEST, startup.IMPORT, startup.CAPTION, startup.LOAD, "score --help"]
+    assert [figure.name for figure in figures] == names
+    assert all(figure.unit == "s" and figure.value and figure.value > 0 for figure in figures)
+
+
+def test_the_checkpoint_captions_and_every_command_is_valid(monkeypatch: pytest.MonkeyPatch):
+    def run_here(folder: Path, variables: dict[str, str], kind: str, code: str, *arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [kind, *arguments])
+        with chdir(folder):
+            if kind == "-c":
+                exec(code)
+            else:
+                settings = [argument for argument in arguments if "=" in argument]
+                check_command(code.removeprefix("showattendtell."), settings, complete=False)
+
+    monkeypatch.setattr(startup, "run_python", run_here)
+    check_figures()
 
 
 @pytest.mark.slow
-def test_every_wait_is_measured(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("WORDS", 40), ("REPEATS", 1), ("COMMANDS", ["caption"])):
-        monkeypatch.setattr(startup, name, value)
-    figures = startup.measure(Namespace(threads=1)).figures
-    assert [figure.name for figure in figures[:4]] == [startup.SLOWEST, startup.IMPORT, startup.CAPTION, startup.LOAD]
-    assert all(figure.value and figure.value > 0 for figure in figures)
+def test_every_command_runs():
+    check_figures()

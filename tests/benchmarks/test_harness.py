@@ -1,4 +1,4 @@
-"""What is around the measurements: goals, comparison with the last run, stored figures, and scripts that fail."""
+"""The benchmark harness: goals, comparison with the last run, stored figures, and scripts that fail."""
 
 import mmap
 import sys
@@ -10,13 +10,23 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks.frame import script
-from benchmarks.frame.figures import Change, Figure, better, changes, gain, goal_table, number, verdict, worse
-from benchmarks.frame.machine import Code, Machine, this_code
-from benchmarks.frame.memory import can_measure, peak_over_resident
-from benchmarks.frame.results import Run, last_like, store, stored
-from benchmarks.frame.script import CANNOT_RUN, CannotRunError, Measured, compare, main
-from benchmarks.frame.timing import a_doubling, interleave, medians
+from benchmarks.harness import script, timing
+from benchmarks.harness.figures import (
+    Change,
+    Figure,
+    changes,
+    format_number,
+    gain,
+    goal_table,
+    improvements,
+    regressions,
+    verdict,
+)
+from benchmarks.harness.machine import Code, Machine, this_code, this_machine
+from benchmarks.harness.memory import can_measure, peak_over_resident
+from benchmarks.harness.results import Run, last_comparable, store, stored
+from benchmarks.harness.script import CANNOT_RUN, CannotRunError, Results, compare, main
+from benchmarks.harness.timing import growth_factor, interleave, medians
 from rich.console import Console
 
 from benchmarks import __main__ as everything
@@ -38,7 +48,7 @@ RUN = Run(
 
 
 @pytest.mark.parametrize(
-    ("figure", "said"),
+    ("figure", "expected"),
     [
         (SPEED, "missed by 20 %"),
         (MEMORY, "missed by 20 %"),
@@ -48,8 +58,8 @@ RUN = Run(
         (RUN.figures[-1], "not measured: no bf16 here"),
     ],
 )
-def test_a_goal_is_reached_or_missed_by_a_share_of_it(figure: Figure, said: str):
-    assert verdict(figure) == said
+def test_a_goal_is_reached_or_missed_by_a_share_of_it(figure: Figure, expected: str):
+    assert verdict(figure) == expected
 
 
 def test_the_table_of_goals_has_each_figure_with_a_goal_under_its_script():
@@ -65,7 +75,7 @@ def test_the_table_of_goals_has_each_figure_with_a_goal_under_its_script():
 
 
 def test_a_figure_without_a_value_says_why():
-    with pytest.raises(ValueError, match="'speed' has neither a value nor a note"):
+    with pytest.raises(ValueError, match="'speed' needs a value, or a note"):
         Figure("speed", None)
 
 
@@ -90,19 +100,19 @@ def test_times_are_compared_only_where_there_are_no_ratios():
 
 def test_more_than_a_tenth_is_worse_or_better():
     found = [Change(SPEED, replace(SPEED, value=4 * times), times) for times in (0.85, 0.95, 1.05, 1.15)]
-    assert [change.gain for change in worse(found)] == [0.85]
-    assert [change.gain for change in better(found)] == [1.15]
+    assert [change.gain for change in regressions(found)] == [0.85]
+    assert [change.gain for change in improvements(found)] == [1.15]
     output = compare("yesterday", found)
     assert "worse[/] speed: 4.00 → 3.40 (0.85 times as good)" in output
     assert "better[/] speed: 4.00 → 4.60 (1.15 times as good)" in output
-    assert compare("yesterday", found[1:3]) == "since the run of yesterday: nothing better or worse by more than 10 %"
+    assert compare("yesterday", found[1:3]) == "since the run of yesterday: no change of more than 10 %"
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(0.0, "0"), (0.00412, "0.0041"), (0.412, "0.412"), (4.123, "4.12"), (41234.5, "41,234")]
+    ("value", "expected"), [(0.0, "0"), (0.00412, "0.0041"), (0.412, "0.412"), (4.123, "4.12"), (41234.5, "41,234")]
 )
-def test_a_number_has_three_digits(value: float, said: str):
-    assert number(value) == said
+def test_a_number_has_three_digits(value: float, expected: str):
+    assert format_number(value) == expected
 
 
 def test_a_run_is_read_as_it_was_stored(tmp_path: Path):
@@ -121,27 +131,26 @@ def test_a_run_is_compared_with_the_newest_earlier_one_of_its_script_machine_and
     store(replace(RUN, time=later(4), script="growth"), tmp_path)
     store(replace(RUN, time=later(9)), tmp_path)
     (tmp_path / "training_step-2026-01-02-030909.json").write_text('{"figures": 3}')
-    last = last_like(replace(RUN, time=later(5)), tmp_path)
+    last = last_comparable(replace(RUN, time=later(5)), tmp_path)
     assert last is not None
     assert last.time == later(1)
-    assert last_like(RUN, tmp_path) is None
+    assert last_comparable(RUN, tmp_path) is None
 
 
-def test_the_code_is_known_by_its_commit_and_versions():
-    assert {"Python", "torch", "numba", "showattendtell"} <= set(this_code().versions)
-
-
-def test_ways_take_turns_after_one_that_warms_up():
+def test_variants_take_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch):
     order: list[str] = []
-    times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, seconds=0, least=2)
+    times = interleave({name: lambda name=name: order.append(name) for name in "ab"}, seconds=0, min_rounds=2)
     assert "".join(order) == "ababab"
     assert {name: len(taken) for name, taken in times.items()} == {"a": 2, "b": 2}
-    assert len(interleave({"a": lambda: None}, seconds=60, most=4)["a"]) == 4
+    monkeypatch.setattr(timing, "MAX_ROUNDS", 4)
+    assert len(interleave({"a": lambda: None}, seconds=60)["a"]) == 4
+    monkeypatch.setattr(timing, "MAX_ROUNDS", 1)
+    assert len(interleave({"a": lambda: None}, seconds=60)["a"]) == 1
     assert medians({"a": [1.0, 9.0, 2.0]}) == {"a": 2.0}
 
 
-@pytest.mark.skipif(not can_measure(), reason="memory is counted by Linux's /proc")
-def test_peak_memory_is_what_is_needed_for_a_while():
+@pytest.mark.skipif(not can_measure(), reason="needs Linux's /proc")
+def test_peak_memory_excludes_resident_memory():
     def use_memory() -> None:
         with mmap.mmap(-1, 40_000_000) as block:  # from the system, and not memory that was freed before
             for start in range(0, len(block), mmap.PAGESIZE):
@@ -152,10 +161,10 @@ def test_peak_memory_is_what_is_needed_for_a_while():
     assert len(kept) == 30_000_000
 
 
-def test_what_a_doubling_costs_is_two_to_the_exponent():
-    assert a_doubling([10, 20, 40], [3.0, 99.0, 12.0]) == pytest.approx(2)
-    assert a_doubling([1, 4], [5.0, 5.0]) == 1
-    assert a_doubling([1, 4], [1.0, 16.0]) == pytest.approx(4)
+def test_growth_factor_is_two_to_the_exponent():
+    assert growth_factor([10, 20, 40], [3.0, 99.0, 12.0]) == pytest.approx(2)
+    assert growth_factor([1, 4], [5.0, 5.0]) == 1
+    assert growth_factor([1, 4], [1.0, 16.0]) == pytest.approx(4)
 
 
 @pytest.fixture
@@ -167,10 +176,14 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_script_prints_stores_and_compares(results: Path, capsys: pytest.CaptureFixture[str]):
     for speed in (4.0, 3.0):
-        main(lambda options, speed=speed: Measured(["a table"], [replace(SPEED, value=speed)], ["a note"]))
-    [file] = {path.name.split("-")[0] for path in results.iterdir()}
-    assert file == "test_frame"
-    first, second = capsys.readouterr().out.split("test_frame ·")[1:]
+        main(lambda options, speed=speed: Results(["a table"], [replace(SPEED, value=speed)], ["a note"]))
+    run = stored("test_harness", results)[-1]
+    assert run.machine == this_machine()
+    assert run.machine.processor
+    assert run.machine.threads == 1
+    assert run.code == this_code()
+    assert {"Python", "torch", "numba", "showattendtell"} <= set(run.code.versions)
+    first, second = capsys.readouterr().out.split("test_harness ·")[1:]
     assert "a table" in first
     assert "a note" in first
     assert "missed by 20 %" in first
@@ -178,21 +191,21 @@ def test_a_script_prints_stores_and_compares(results: Path, capsys: pytest.Captu
     assert "worse speed: 4.00 → 3.00 (0.75 times as good)" in second
 
 
-def test_a_script_that_cannot_run_says_so_in_a_line(results: Path, capsys: pytest.CaptureFixture[str]):
-    def measure(options: Namespace) -> Measured:
+def test_a_script_that_cannot_run_gives_the_reason(results: Path, capsys: pytest.CaptureFixture[str]):
+    def measure(options: Namespace) -> Results:
         raise CannotRunError("there is no GPU")
 
     with pytest.raises(SystemExit) as ended:
         main(measure)
     assert ended.value.code == CANNOT_RUN
-    assert capsys.readouterr().out.splitlines()[-1] == "test_frame: cannot run here: there is no GPU"
+    assert capsys.readouterr().out.splitlines()[-1] == "test_harness: cannot run here: there is no GPU"
     assert list(results.iterdir()) == []
 
 
 def test_every_script_is_among_all_and_all_take_less_than_ten_minutes():
     files = Path(everything.__file__).parent.glob("*.py")
-    assert {file.stem for file in files if "main(measure" in file.read_text()} == set(everything.BUDGETS)
-    assert all(find_spec(f"benchmarks.{name}") for name in everything.BUDGETS)
+    assert {file.stem for file in files if "main(measure" in file.read_text()} == set(everything.SCRIPTS)
+    assert all(find_spec(f"benchmarks.{name}") for name in everything.SCRIPTS)
     assert sum(everything.BUDGETS.values()) < 600
 
 
@@ -200,7 +213,7 @@ def test_a_script_that_fails_leaves_the_others_and_is_reported_by_the_exit_statu
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(everything, "RESULTS", results)
-    monkeypatch.setattr(everything, "BUDGETS", {"absent": 10, "training_step": 10, "growth": 10})
+    monkeypatch.setattr(everything, "SCRIPTS", {"absent": 10, "training_step": 10, "growth": 10})
     store(RUN, results)
     statuses = {"absent": "failed with exit status 1", "training_step": "done", "growth": "cannot run here"}
     monkeypatch.setattr(everything, "run", lambda name, *_: everything.Outcome(name, statuses[name], 11.0))
@@ -214,7 +227,7 @@ def test_a_script_that_fails_leaves_the_others_and_is_reported_by_the_exit_statu
 
 
 def test_a_script_that_does_not_exist_has_failed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(everything, "BUDGETS", {"absent": 60})
+    monkeypatch.setattr(everything, "SCRIPTS", {"absent": 60})
     outcome = everything.run("absent", "1 of 1", Console(quiet=True))
-    assert outcome.said == "failed with exit status 1"
+    assert outcome.status == "failed with exit status 1"
     assert outcome.failed

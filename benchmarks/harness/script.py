@@ -1,6 +1,6 @@
-"""What every script does around its measurement.
+"""Command line, output and stored results of every benchmark.
 
-A script has a docstring that says what it measures, a function `measure(options) -> Measured`, and at its end
+A benchmark is a module with a docstring that says what it measures, a function `measure(options) -> Results`, and
 `if __name__ == "__main__": main(measure)`.
 """
 
@@ -14,19 +14,28 @@ from typing import Any, NamedTuple
 
 from rich.console import Console, RenderableType
 
-from benchmarks.frame.figures import Change, Figure, better, changes, goal_table, in_unit, worse
-from benchmarks.frame.machine import this_code, this_machine
-from benchmarks.frame.results import RESULTS, Run, last_like, store
+from benchmarks.harness.figures import (
+    Change,
+    Figure,
+    changes,
+    figure_table,
+    format_value,
+    goal_table,
+    improvements,
+    regressions,
+)
+from benchmarks.harness.machine import this_code, this_machine
+from benchmarks.harness.results import RESULTS, Run, last_comparable, store
 
 CANNOT_RUN = 4
-"""The exit status of a script that needs what this machine has not."""
+"""Exit status of a script that cannot run on this machine."""
 
-NARROW = 100
-"""The columns that tables take where they are not printed on a terminal."""
+WIDTH = 100
+"""Columns of the output if it is not a terminal."""
 
 
-class Measured(NamedTuple):
-    """What a script prints, the figures that it stores, and sentences to print below."""
+class Results(NamedTuple):
+    """Tables to print (default: all figures), figures to store, and notes to print."""
 
     tables: Sequence[RenderableType]
     figures: Sequence[Figure]
@@ -34,15 +43,15 @@ class Measured(NamedTuple):
 
 
 class CannotRunError(Exception):
-    """A sentence: what the script needs and this machine has not."""
+    """The reason why a script cannot run on this machine."""
 
 
-Measure = Callable[[Namespace], Measured]
+Measure = Callable[[Namespace], Results]
 
 
 def console() -> Console:
     screen = Console(highlight=False)
-    return screen if screen.is_terminal else Console(highlight=False, width=NARROW)
+    return screen if screen.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def main(measure: Measure, threads: int = 1, more_options: Callable[[ArgumentParser], Any] | None = None) -> None:
@@ -50,15 +59,15 @@ def main(measure: Measure, threads: int = 1, more_options: Callable[[ArgumentPar
 
     Args:
         measure: the script's own part.
-        threads: those that torch computes with unless `--threads` says another number.
-        more_options: adds options of the script's own; `measure` finds them in what it is given.
+        threads: default of `--threads`.
+        more_options: adds options of the script, which `measure` receives.
     """
     module = sys.modules[measure.__module__]
     assert module.__spec__ is not None
     options = parse(module.__spec__.name, module.__doc__ or "", threads, more_options)
     script, screen = module.__spec__.name.rpartition(".")[2], console()
     try:
-        report(script, run_and_print(script, measure, options, screen), screen)
+        report(run_and_print(script, measure, options, screen), screen)
     except CannotRunError as reason:
         screen.print(f"{script}: cannot run here: {reason}")
         sys.exit(CANNOT_RUN)
@@ -70,7 +79,7 @@ def parse(
     parser = ArgumentParser(
         f"python -m {program}", description=description, formatter_class=RawDescriptionHelpFormatter
     )
-    meaning = f"threads that torch computes with (default {threads})"
+    meaning = f"number of threads of torch (default {threads})"
     parser.add_argument("--threads", type=int, default=threads, metavar="N", help=meaning)
     if more_options:
         more_options(parser)
@@ -87,21 +96,21 @@ def run_and_print(script: str, measure: Measure, options: Namespace, screen: Con
     machine, code, began = this_machine(), this_code(), datetime.now().astimezone()
     screen.print(f"[bold]{script}[/] · {began:%Y-%m-%d %H:%M} · {machine}\n{code}", soft_wrap=True)
     started = time.perf_counter()
-    measured = measure(options)
+    results = measure(options)
     seconds = time.perf_counter() - started
-    for table in measured.tables:
+    for table in results.tables or [figure_table(results.figures)]:
         screen.print()
         screen.print(table)
-    for note in measured.notes:
+    for note in results.notes:
         screen.print(note)
-    return Run(script, began, machine, code, vars(options), seconds, tuple(measured.figures))
+    return Run(script, began, machine, code, vars(options), seconds, tuple(results.figures))
 
 
-def report(script: str, run: Run, screen: Console) -> None:
-    """The goals, the comparison with the last run like it, and where the figures are now."""
+def report(run: Run, screen: Console) -> None:
+    """Print the goals and the comparison with the last run, and store this one."""
     if any(figure.goal is not None for figure in run.figures):
-        screen.print(goal_table((script, figure) for figure in run.figures))
-    before = last_like(run, RESULTS)
+        screen.print(goal_table((run.script, figure) for figure in run.figures))
+    before = last_comparable(run, RESULTS)
     if before:
         when = f"{before.time:%Y-%m-%d %H:%M} (commit {before.code.commit or 'unknown'})"
         screen.print(compare(when, changes(before.figures, run.figures)))
@@ -109,14 +118,15 @@ def report(script: str, run: Run, screen: Console) -> None:
 
 
 def compare(when: str, found: Sequence[Change]) -> str:
-    """Lines on what differs from the run of that time by more than a tenth."""
-    lines = [tell(sign, change) for sign, part in (("worse", worse), ("better", better)) for change in part(found)]
-    if not lines:
-        return f"since the run of {when}: nothing better or worse by more than 10 %"
-    return "\n".join([f"since the run of {when}:", *lines])
+    """Describe the changes of more than 10 % since an earlier run."""
+    worse = [describe(change, "worse", "bold red") for change in regressions(found)]
+    better = [describe(change, "better", "green") for change in improvements(found)]
+    if not worse + better:
+        return f"since the run of {when}: no change of more than 10 %"
+    return "\n".join([f"since the run of {when}:", *worse, *better])
 
 
-def tell(sign: str, change: Change) -> str:
+def describe(change: Change, kind: str, style: str) -> str:
     before, now, gain = change
-    style = "bold red" if sign == "worse" else "green"
-    return f"  [{style}]{sign}[/] {now.name}: {in_unit(before)} → {in_unit(now)} ({gain:.2f} times as good)"
+    values = f"{format_value(before)} → {format_value(now)}"
+    return f"  [{style}]{kind}[/] {now.name}: {values} ({gain:.2f} times as good)"

@@ -1,4 +1,4 @@
-"""What figures were measured on, and of which code."""
+"""The machine and the code of a run."""
 
 import os
 import platform
@@ -13,13 +13,13 @@ PACKAGES = ("torch", "numba", "numpy", "showattendtell")
 
 @dataclass(frozen=True)
 class Machine:
-    """Figures of equal machines can be compared.
+    """The machine of a run. Figures of equal machines are comparable.
 
     Args:
-        processor: its model.
-        cores: those that this process may use.
-        threads: those that torch computes with.
-        graphics: the graphics card's model, "" where there is none.
+        processor: model of the CPU.
+        cores: number of cores that this process may use.
+        threads: number of threads of torch.
+        graphics: model of the GPU, "" if there is none.
     """
 
     processor: str
@@ -34,15 +34,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class Code:
-    """The commit ("" outside a repository), whether files differ from it, and the releases of Python and the packages
-    that matter."""
+    """The git commit ("" outside a repository), whether there are uncommitted changes, and versions of packages."""
 
     commit: str
     changed: bool
     versions: dict[str, str]
 
     def __str__(self) -> str:
-        commit = f"commit {self.commit}{' and changes' * self.changed}" if self.commit else "no commit"
+        commit = f"commit {self.commit}{' with changes' * self.changed}" if self.commit else "no commit"
         return ", ".join([commit, *(f"{name} {number}" for name, number in self.versions.items())])
 
 
@@ -59,9 +58,9 @@ def this_machine() -> Machine:
 
 
 def processor_model() -> str:
-    """As Linux names it, or else as Python does."""
-    described = Path("/proc/cpuinfo")
-    for line in described.read_text().splitlines() if described.exists() else ():
+    """Return the name in /proc/cpuinfo, or else that of `platform`."""
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text().splitlines() if path.exists() else ():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -70,20 +69,20 @@ def processor_model() -> str:
 def this_code() -> Code:
     commit = git("rev-parse", "--short", "HEAD")
     changed = bool(commit and git("status", "--porcelain"))
-    return Code(commit, changed, {"Python": platform.python_version(), **releases()})
+    return Code(commit, changed, {"Python": platform.python_version(), **package_versions()})
 
 
 def git(*command: str) -> str:
-    """What git answers about the checkout, "" where there is no git or no repository."""
+    """Return the output of a git command in the repository; "" without git or repository."""
     try:
-        answered = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True)
+        finished = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return answered.stdout.strip()
+    return finished.stdout.strip()
 
 
-def releases() -> dict[str, str]:
-    """The release of each package that is installed."""
+def package_versions() -> dict[str, str]:
+    """Return the versions of the installed packages among `PACKAGES`."""
     found = {}
     for package in PACKAGES:
         try:

@@ -1,37 +1,38 @@
-"""Models with random weights that write captions like those of trained ones."""
+"""Captioners with random weights whose captions resemble those of trained ones."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.workload import Work
+from benchmarks.workload import Workload
 from showattendtell.data.vocabulary import EOS, SPECIAL
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder, SeparateStart
 
 COUNT, OPEN = 0.05, 10.0
-"""What the counting unit's cell grows by at each word, and the sum at which a gate stands open."""
+"""Increment of the counting unit's cell per word, and the input at which a gate is open."""
 
 
 @torch.no_grad()
-def endless_writer(work: Work, regions: Tensor) -> Captioner:
-    """None of its captions ends by itself."""
-    captioner = work.captioner().eval()
+def endless_captioner(workload: Workload, regions: Tensor) -> Captioner:
+    """Return a captioner that never predicts `<eos>`."""
+    captioner = workload.captioner().eval()
     captioner.decoder.word_scores.bias[EOS] = -1e4
     return captioner
 
 
 @torch.no_grad()
-def usual_writer(work: Work, regions: Tensor) -> Captioner:
-    """Its captions of the images (I, L, D) are as long as the references of Flickr8k: 12 words, with a deviation of 4.
+def typical_captioner(workload: Workload, regions: Tensor) -> Captioner:
+    """Return a captioner whose captions of the images (I, L, D) are as long as the references of Flickr8k: 12 words,
+    with a standard deviation of 4.
 
-    One unit of the LSTM counts the words, from a number on that the image gives; `<eos>` is scored by that unit alone.
-    All other weights are random, but scaled so that a beam of 5 has about as much to do as that of a model trained on
-    Flickr8k: there, 100 open captions continue 65 different ones of the step before and end in 21 different words; here
-    it is 72 and 15.
+    One LSTM unit counts the words, starting from a number that depends on the image. Only this unit scores `<eos>`. All
+    other weights are random, scaled so that beam search has about the same work as with a model trained on Flickr8k:
+    there, 100 open captions extend 65 different captions of the previous step and end in 21 different words; here, 72
+    and 15.
     """
-    captioner = work.captioner().eval()
+    captioner = workload.captioner().eval()
     decoder = captioner.decoder
     assert isinstance(decoder, LSTMDecoder)
     assert isinstance(decoder.first_state, SeparateStart)
@@ -39,7 +40,7 @@ def usual_writer(work: Work, regions: Tensor) -> Captioner:
     decoder.embedding.weight *= 0.5
     decoder.hidden_output.weight *= 4
     decoder.word_scores.weight *= 24
-    decoder.word_scores.bias[len(SPECIAL) :] = -0.5 * torch.arange(1, work.vocabulary - len(SPECIAL) + 1).log()
+    decoder.word_scores.bias[len(SPECIAL) :] = -0.5 * torch.arange(1, workload.vocabulary - len(SPECIAL) + 1).log()
     count_words(decoder)
     start_counting(decoder, regions.mean(dim=1), deviation=4)
     end_by_count(decoder, after=12.5)
@@ -47,7 +48,7 @@ def usual_writer(work: Work, regions: Tensor) -> Captioner:
 
 
 def count_words(decoder: LSTMDecoder) -> None:
-    """c' = c + COUNT in the first unit, whatever is read and seen."""
+    """Set c' = c + COUNT in the first unit, for all words and images."""
     sums = (OPEN, OPEN, OPEN, math.atanh(COUNT))  # i, f, o, g
     for gate, value in enumerate(sums):
         row = gate * decoder.hidden_dim
@@ -57,7 +58,7 @@ def count_words(decoder: LSTMDecoder) -> None:
 
 
 def start_counting(decoder: LSTMDecoder, mean: Tensor, deviation: float) -> None:
-    """Images with the mean regions (I, D) count from numbers with mean 0 and that standard deviation."""
+    """Start counting at numbers with mean 0 and this standard deviation over the images' mean regions (I, D)."""
     assert isinstance(decoder.first_state, SeparateStart)
     *layers, [last, _] = decoder.first_state.cell
     sums = nn.Sequential(*layers)(mean) @ last.weight[0]
@@ -67,7 +68,7 @@ def start_counting(decoder: LSTMDecoder, mean: Tensor, deviation: float) -> None
 
 
 def end_by_count(decoder: LSTMDecoder, after: float, slope: float = 60.0) -> None:
-    """The deep output's first number is the counting unit, which scores `<eos>` and nothing else."""
+    """Copy the counting unit to the first deep output, which scores `<eos>` and nothing else."""
     for reader in (decoder.hidden_output, decoder.context_output):
         reader.weight[0] = 0
     decoder.hidden_output.weight[0, 0] = 1
@@ -79,7 +80,8 @@ def end_by_count(decoder: LSTMDecoder, after: float, slope: float = 60.0) -> Non
     decoder.word_scores.bias[EOS] = 8 - slope * math.tanh(COUNT * after)
 
 
-def varied_regions(work: Work) -> Tensor:
-    """(I, L, D) of images that differ in how strong each channel is."""
+def varied_regions(workload: Workload) -> Tensor:
+    """Return regions (I, L, D) of images that differ in the scale of each channel."""
     torch.manual_seed(1)
-    return 2 * torch.rand(work.images, work.regions, work.region_dim) * torch.rand(work.images, 1, work.region_dim)
+    shape = workload.images, workload.regions, workload.region_dim
+    return 2 * torch.rand(*shape) * torch.rand(shape[0], 1, shape[2])

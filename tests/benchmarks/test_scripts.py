@@ -1,0 +1,137 @@
+"""Every benchmark script runs at a tiny size and returns finite figures."""
+
+import importlib
+import logging
+import math
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from itertools import count
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from benchmarks.__main__ import SCRIPTS
+from benchmarks.harness import memory, timing
+from benchmarks.harness.figures import figure_table
+from benchmarks.harness.results import RESULTS
+from benchmarks.harness.script import CannotRunError
+from benchmarks.workload import Workload
+from rich.console import Console
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from benchmarks import extraction, generation, gpu_step, gpu_training, growth, training_step
+from showattendtell.data.images import Preprocessing
+
+TINY = Workload(2, 2, regions=4, region_dim=8, vocabulary=40, embedding=8, hidden=8, attention=8)
+NETWORK = extraction.Network("tf_efficientnet_lite0", 16, "random", 2, 0, 1)
+HALF = (0.5, 0.5, 0.5)
+OPTIONS = Namespace(threads=1, device="cpu", photographs="", captions="")
+
+SIZES: dict[str, dict[str, Any]] = {
+    "training_step": {
+        "MIXED": TINY,
+        "CASES": [case._replace(workload=TINY) for case in training_step.CASES],
+        "TWO_THREADS": training_step.TWO_THREADS._replace(workload=TINY),
+    },
+    "growth": {
+        "AXES": [axis._replace(sizes=(2, 4), workload=lambda size: TINY._replace(images=size)) for axis in growth.AXES]
+    },
+    "output_layer": {"WORKLOADS": [TINY._replace(embedding=16)], "BEAMS": 2},
+    "latent_attention": {"WORKLOAD": TINY, "BATCHES": {"13 x 5": TINY, "64 x 1": TINY}, "BEAM_IMAGES": 2},
+    "generation": {"WORKLOAD": TINY, "IMAGES": dict.fromkeys(generation.IMAGES, 2)},
+    "extraction": {"NETWORKS": [NETWORK], "IMAGES": 2},
+    "decoding": {
+        "IMAGES": 2,
+        "WIDTH": 50,
+        "HEIGHT": 40,
+        "PREPROCESSING": Preprocessing(32, 24, (0.5,) * 3, (0.5,) * 3),
+    },
+    "features": {"SIZES": (40, 80), "REGION_DIM": 8, "BATCH_SIZE": 4, "BATCHES": 2, "CACHED": 16, "REPEATS": 1},
+    "loader": {"IMAGES": 40, "ROWS": 2, "COLUMNS": 2, "REGION_DIM": 8, "VOCABULARY_SIZE": 40, "WIDTH": 8, "STEPS": 2},
+    "data_sets": {"SIZES": (50, 100), "VOCABULARY_SIZE": 40},
+    "sampler": {"SIZES": (200, 400)},
+    "scoring": {"IMAGES": 10, "RESAMPLES": 2, "METRICS": ["bleu", "cider"]},
+    "checkpoints": {"ROUNDS": 1, "VOCABULARY_SIZE": 40, "ENCODERS": ["efficientnet_lite0"]},
+    "recompute": {"NETWORKS": ["tf_efficientnet_lite0"], "SIDE": 64},
+    "gpu_step": {"WORKLOAD": TINY, "STEPS": 2},
+    "gpu_training": {
+        "DATA_SETS": {name: TINY._replace(images=20) for name in gpu_training.DATA_SETS},
+        "BATCH_SIZE": 2,
+        "BATCHES": 2,
+        "ENCODED": 2,
+        "NETWORKS": [NETWORK],
+        "BEAM_WORKLOAD": TINY,
+    },
+}
+
+
+def test_every_script_has_tiny_sizes():
+    assert {*SIZES, "startup"} == {*SCRIPTS}  # test_startup.py runs the other one
+
+
+@pytest.mark.parametrize("script", SIZES)
+def test_a_script_returns_finite_figures_with_units(
+    script: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    module, before = importlib.import_module(f"benchmarks.{script}"), {*RESULTS.glob("*")}
+    for name, value in SIZES[script].items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(timing, "MAX_ROUNDS", 1)
+    monkeypatch.setattr(extraction, "find_spec", lambda package: None)  # an export to ONNX takes seconds
+    monkeypatch.setattr(training_step, "MIN_BF16_GAIN", 0)
+    monkeypatch.setattr(memory, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    megabytes = count()
+    monkeypatch.setattr(memory, "memory", lambda kind: next(megabytes))
+    try:
+        with caplog.at_level(logging.ERROR, "pytorch_lightning"):
+            tables, figures, _ = module.measure(OPTIONS)
+    except CannotRunError as reason:
+        pytest.skip(str(reason))
+    assert figures
+    assert len({figure.name for figure in figures}) == len(figures)
+    for figure in figures:
+        assert figure.unit
+        assert math.isfinite(figure.value), figure
+        assert figure.value > 0 or figure.unit in ("%", "levels", "MB"), figure
+    screen = Console(file=StringIO(), width=200)
+    for table in tables or [figure_table(figures)]:
+        screen.print(table)
+    assert {*RESULTS.glob("*")} == before
+
+
+@pytest.mark.parametrize("script", [gpu_step, gpu_training])
+def test_a_gpu_script_cannot_run_without_a_gpu(script: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CannotRunError, match="there is no GPU"):
+        script.measure(Namespace(device="cuda"))
+
+
+class OnGPU(torch.Tensor):
+    """A tensor that claims to be on a GPU."""
+
+    device = torch.device("cuda")
+
+
+def test_a_cuda_graph_reads_the_arguments_of_each_call(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu_step.torch, "cuda", MagicMock())
+    seen: list[torch.Tensor] = []
+    batch = torch.tensor([1.0]).as_subclass(OnGPU)
+    replay = gpu_step.capture(seen.append, batch)
+    assert len(seen) == 4  # three warm-up steps, and the capture
+    replay(torch.tensor([5.0]))
+    assert seen[-1] == 5  # the memory that the captured kernels read
+    assert batch == 1
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+@pytest.mark.parametrize(("attention", "loss"), gpu_training.KINDS.values(), ids=gpu_training.KINDS)
+def test_the_loss_does_not_wait_for_the_gpu(attention: Any, loss: Any):
+    """A CUDA graph cannot contain an operation whose result the CPU reads. On fake tensors it raises an error."""
+    with FakeTensorMode(), torch.device("cuda"):
+        model = gpu_training.GridLoss(TINY.captioner(attention), loss(), torch.ones(5, 4, 8))
+        value = model(torch.zeros(3, dtype=torch.long), torch.ones(3, 6, dtype=torch.long))
+        assert value.device.type == "cuda"
+        with pytest.raises(DataDependentOutputException):
+            value.item()
