@@ -52,18 +52,11 @@ def count(number: int, name: str) -> str:
 def this_machine() -> Machine:
     import torch
 
+    from showattendtell.models.kernels.products import processor_model
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     graphics = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return Machine(processor_model(), cores, torch.get_num_threads(), graphics)
-
-
-def processor_model() -> str:
-    """Return the name in /proc/cpuinfo, or else that of `platform`."""
-    path = Path("/proc/cpuinfo")
-    for line in path.read_text().splitlines() if path.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def this_code() -> Code:

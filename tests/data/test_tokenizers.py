@@ -161,7 +161,7 @@ def captions_of(language: str) -> list[str]:
 
 @pytest.mark.parametrize("language", ["zh", "de"])
 def test_real_captions_survive_the_round_trip(language: str):
-    sentences = captions_of(language)
+    sentences = captions_of(language)[::4]
     plain = [" ".join(unicodedata.normalize("NFC", sentence).split()) for sentence in sentences]
     for tokenizer in (CharacterTokenizer(), subword(sentences, 5000)):
         assert [tokenizer.detokenize(tokenizer.tokenize(sentence)) for sentence in sentences] == plain

@@ -172,8 +172,8 @@ def planted(honest: bool) -> Captioner:
 
 
 def test_a_planted_unfaithful_map_is_exposed():
-    honest, lying = measured(planted(True)), measured(planted(False))
-    assert (honest["attention"][1] or 0) > 0.9
+    honest, lying = (measured(planted(honest), images=15) for honest in (True, False))
+    assert (honest["attention"][1] or 0) > 0.7
     assert (lying["attention"][1] or 0) < 0.2
     assert honest[EFFECT] == pytest.approx(lying[EFFECT])
 

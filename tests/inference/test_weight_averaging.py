@@ -19,12 +19,21 @@ from showattendtell.inference.weight_averaging import IN_COMMON, average
 QUERY = "captioner.attention.score.query.weight"
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save(tmp_path_factory.mktemp("first") / "a.ckpt", 1)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save(tmp_path_factory.mktemp("second") / "b.ckpt", 2, "optimizer.lr=0.5")
+
+
 def weights(path: str) -> dict[str, Any]:
     return torch.load(path, weights_only=True)["state_dict"]
 
 
-def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(tmp_path: Path):
-    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 2, "optimizer.lr=0.5")
+def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(first: str, second: str):
     made, _ = average([first, first, second])
     ours, theirs = weights(first), weights(second)
     assert made["state_dict"].keys() == ours.keys()
@@ -41,17 +50,15 @@ def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(tmp_path: Path):
     assert card["averaged"] == hashes
 
 
-def test_the_mean_is_a_model_like_any_other(tmp_path: Path):
-    path = save(tmp_path / "a.ckpt", 1)
-    torch.save(average([path, path])[0], tmp_path / "mean.ckpt")
-    mean, alone = (load_model(str(file), "cpu", BeamSearch()).module for file in (tmp_path / "mean.ckpt", path))
+def test_the_mean_is_a_model_like_any_other(first: str, tmp_path: Path):
+    torch.save(average([first, first])[0], tmp_path / "mean.ckpt")
+    mean, alone = (load_model(str(file), "cpu", BeamSearch()).module for file in (tmp_path / "mean.ckpt", first))
     pixels = torch.randint(256, (2, 3, *[mean.encoder.preprocessing.crop] * 2), dtype=torch.uint8)
     assert [said.tokens for [said] in mean.generate(pixels)] == [said.tokens for [said] in alone.generate(pixels)]
 
 
-def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(tmp_path: Path):
-    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, tune=0.5)
-    made, _ = average([first, second])
+def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(first: str, tmp_path: Path):
+    made, _ = average([first, save(tmp_path / "b.ckpt", 1, tune=0.5)])
     name = next(name for name in made["state_dict"] if name.startswith("encoder.network"))
     torch.testing.assert_close(made["state_dict"][name], weights(first)[name] + 0.25)
     torch.save(made, tmp_path / "mean.ckpt")
@@ -64,40 +71,36 @@ def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(tmp_p
     "setting",
     slow_after(2, ["decoder.hidden_dim=6", "attention.gate=channel", "encoder.size=160", "decoder.output_tanh=true"]),
 )
-def test_models_of_other_parts_or_regions_are_reported_with_what_they_were_trained_with(tmp_path: Path, setting: str):
-    first = save(tmp_path / "a.ckpt", 1)
+def test_models_of_other_parts_or_regions_are_reported_with_what_they_were_trained_with(
+    first: str, tmp_path: Path, setting: str
+):
     second = save(tmp_path / "b.ckpt", 1, setting, *(["encoder.resize=160"] if "size" in setting else []))
     with pytest.raises(UserError, match=rf"b.ckpt cannot be averaged with .*a.ckpt: it was trained with .*{setting}"):
         average([first, second])
 
 
-def test_models_of_other_words_are_reported(tmp_path: Path):
-    first, second = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
+def test_models_of_other_words_are_reported(first: str, tmp_path: Path):
+    second = save(tmp_path / "b.ckpt", 1, words=(*WORDS, "cat"))
     with pytest.raises(UserError, match="b.ckpt cannot be averaged with .*a.ckpt: their vocabularies differ"):
         average([first, second])
 
 
-def test_soft_and_hard_attention_of_the_same_sizes_have_a_mean(tmp_path: Path):
-    first, second = (
-        save(tmp_path / "a.ckpt", 1),
-        save(tmp_path / "b.ckpt", 1, "attention=hard", "attention.gate=scalar"),
-    )
+def test_soft_and_hard_attention_of_the_same_sizes_have_a_mean(first: str, tmp_path: Path):
+    second = save(tmp_path / "b.ckpt", 1, "attention=hard", "attention.gate=scalar")
     made, cosine = average([first, second])
     assert made[CARD]["config"]["attention"]["_target_"].endswith("SoftAttention")
     assert cosine == pytest.approx(1)
 
 
-def test_a_model_in_a_folder_and_a_mean_have_a_mean(tmp_path: Path):
-    path = save(tmp_path / "a.ckpt", 1)
-    save_model_folder(load_model(path, "cpu", BeamSearch()), tmp_path / "folder")
-    torch.save(average([path, path])[0], tmp_path / "mean.ckpt")
+def test_a_model_in_a_folder_and_a_mean_have_a_mean(first: str, tmp_path: Path):
+    save_model_folder(load_model(first, "cpu", BeamSearch()), tmp_path / "folder")
+    torch.save(average([first, first])[0], tmp_path / "mean.ckpt")
     made = average([str(tmp_path / "mean.ckpt"), str(tmp_path / "folder")])[0]["state_dict"]
-    halved = weights(path)[QUERY].half().float()
-    torch.testing.assert_close(made[QUERY], (weights(path)[QUERY] + halved) / 2)
+    halved = weights(first)[QUERY].half().float()
+    torch.testing.assert_close(made[QUERY], (weights(first)[QUERY] + halved) / 2)
 
 
-def test_what_models_have_in_common_is_the_least_cosine_of_neighbours(tmp_path: Path):
-    first, other = save(tmp_path / "a.ckpt", 1), save(tmp_path / "b.ckpt", 2)
+def test_what_models_have_in_common_is_the_least_cosine_of_neighbours(first: str, second: str, tmp_path: Path):
     content = torch.load(first, weights_only=True)
     for name, weight in content["state_dict"].items():
         if name.startswith("captioner."):
@@ -105,4 +108,4 @@ def test_what_models_have_in_common_is_the_least_cosine_of_neighbours(tmp_path: 
     torch.save(content, tmp_path / "opposite.ckpt")
     assert average([first, first])[1] == pytest.approx(1)
     assert average([first, first, str(tmp_path / "opposite.ckpt")])[1] == pytest.approx(-1)
-    assert average([first, other])[1] < IN_COMMON
+    assert average([first, second])[1] < IN_COMMON

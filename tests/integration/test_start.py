@@ -67,7 +67,7 @@ def test_a_model_is_loaded_without_what_training_needs(tmp_path: Path):
 OTHERS = [pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS if command not in ("caption", "train")]
 
 
-@pytest.mark.parametrize("command", ["caption", "train", *OTHERS])
+@pytest.mark.parametrize("command", ["caption", *OTHERS])
 def test_help_imports_no_torch(command: str, tmp_path: Path):
     _, imported, number = run(RUN, command, "--help", folder=tmp_path)
     assert imported == "[] False"
@@ -75,6 +75,7 @@ def test_help_imports_no_torch(command: str, tmp_path: Path):
 
 
 def test_settings_are_checked_without_parsing_the_source_of_all_of_torch(tmp_path: Path):
-    lines, imported, _ = run(RUN, "train", "--help", "optimizer.lr=0.1", folder=tmp_path)
+    lines, imported, number = run(RUN, "train", "--help", "optimizer.lr=0.1", folder=tmp_path)
     assert "  optimizer.lr=0.1" in lines
     assert imported == "[] False"
+    assert number < 800

@@ -1,6 +1,5 @@
 """Lightning data modules: the training, validation and test data of a run, in batches."""
 
-import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +46,7 @@ from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import shard_indices, world_size
+from showattendtell.runtime.files import cache_folder
 from showattendtell.settings import NonNegativeInt, PositiveInt, describe_call
 from showattendtell.types import Batch, Dataset, ShardedBatch
 
@@ -503,11 +503,6 @@ class CustomDataModule(ReaderDataModule):
         placed = (root, captions, images, splits, val, test, name, captions_per_image)
         read = partial(read_custom, *placed, skip_unreadable=skip_unreadable, skip_missing=skip_missing)
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
-
-
-def cache_folder(given: str | Path | None) -> Path:
-    """Return the folder of the feature cache and drawings."""
-    return Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell")).expanduser()
 
 
 SMALL = "tf_efficientnet_lite0"

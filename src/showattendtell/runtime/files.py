@@ -22,6 +22,11 @@ TIMES = "times.csv"
 """Name of the file with the seconds of every epoch, in a run's folder."""
 
 
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Return the folder of the feature cache and drawings: `given`, or `$SHOWATTENDTELL_CACHE`, or its default."""
+    return Path(given or os.environ.get("SHOWATTENDTELL_CACHE", "~/.cache/showattendtell")).expanduser()
+
+
 def sha256(file: Path) -> str:
     """Return the SHA-256 of a file's content in hexadecimal."""
     with file.open("rb") as content:

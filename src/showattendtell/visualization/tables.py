@@ -1,5 +1,7 @@
 """Terminal tables of data sets and scores, and the scores of attention by their names in result files."""
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +54,14 @@ COUNTS = {
 """Labels and number formats of the length and diversity of captions."""
 
 
+class Terminal(Console):
+    """Standard output that may be closed, as by `... | head`: the work goes on, and the result files are written."""
+
+    def on_broken_pipe(self) -> None:
+        """Discard what is printed from now on."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries."""
     table = Table(
@@ -65,13 +75,13 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         known = f"{100 * vocabulary.coverage(captions):.2f} %"
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", known)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
-    Console(highlight=False).print(table)
+    Terminal(highlight=False).print(table)
     print_notes(dataset.notes)
 
 
 def print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        Console(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+        Terminal(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
 
 
 def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, str], title: str) -> None:
@@ -125,7 +135,7 @@ def print_correlations(correlations: Mapping[str, RankCorrelation], missing: Map
 
 def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
     """Print a table with its title and reasons unwrapped, since they are longer than the table is wide."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     console.print(title, style="italic", markup=False)
     console.print(table)
     for metric, reason in missing.items():
@@ -135,7 +145,7 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
 
 def print_maps(figures: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
-    Console(highlight=False).print(
+    Terminal(highlight=False).print(
         f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n",
         soft_wrap=True,
@@ -146,7 +156,7 @@ def print_relations(relations: Relations) -> None:
     """Print the accuracy on relation words of the reference captions; nothing if they have none."""
     if not relations.num_words:
         return
-    Console(highlight=False).print(
+    Terminal(highlight=False).print(
         f"relation words (left, above, ...): {100 * relations.accuracy:.1f} % of {relations.num_words:,} correct; "
         f"always the most frequent: {100 * relations.commonest:.1f} %\n",
         soft_wrap=True,
@@ -167,7 +177,7 @@ def print_attention_scores(scores: AttentionScores, title: str, with_kinds: bool
     for name, score in (sources | kinds).items():
         rates = (f"{100 * rate:.1f}" for rate in (score.hit_rate, score.correctness))
         table.add_row(name, f"{score.num_words:,}", *rates, end_section=name == "centre prior")
-    Console(highlight=False).print(table)
+    Terminal(highlight=False).print(table)
 
 
 def print_calibration(before: Reliability, after: Reliability, title: str) -> None:
@@ -181,12 +191,12 @@ def print_calibration(before: Reliability, after: Reliability, title: str) -> No
             (one.counts * np.nan_to_num(getattr(one, name))).sum() / max(one.counts.sum(), 1) for one in (before, after)
         )
         table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
-    Console(highlight=False).print(table)
+    Terminal(highlight=False).print(table)
 
 
 def print_confidence(half: float, whole: float, unsure: float) -> None:
     """Print CIDEr of the more confident half of the captions and of all, and the percentage of unsure captions."""
-    Console(highlight=False).print(
+    Terminal(highlight=False).print(
         f"the more confident half of the captions has CIDEr {half:.1f}, all have {whole:.1f}; "
         f"{unsure:.1f} % are marked as not sure\n",
         soft_wrap=True,
@@ -215,7 +225,7 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
             one = scores.maps[name]
             forms = zip(one, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
             table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
     for field, (low, high) in scores.intervals.get("attention", {}).items():
         console.print(f"{field} of attention, 95 % interval: {low:.3f} to {high:.3f}")

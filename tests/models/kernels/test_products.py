@@ -1,7 +1,9 @@
 """Products by oneDNN against those of torch, and the choice between them."""
 
 import copy
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,10 +36,17 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 @pytest.fixture
-def chosen_anew(monkeypatch: pytest.MonkeyPatch):
+def choose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[float | None], str]]:
+    """The choice of a new process in which oneDNN is so many times as fast; None: no timing is allowed."""
     monkeypatch.delenv(products.MATMUL, raising=False)
-    products.library.cache_clear()
-    yield
+    monkeypatch.setenv("SHOWATTENDTELL_CACHE", str(tmp_path / "cache"))
+
+    def choose(gain: float | None = None) -> str:
+        products.library.cache_clear()
+        monkeypatch.setattr(products, "onednn_gain", lambda: pytest.fail("timed") if gain is None else gain)
+        return products.library()
+
+    yield choose
     products.library.cache_clear()
 
 
@@ -118,22 +127,56 @@ def test_an_exported_layer_is_that_of_torch(onednn: list):
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(2.2, "onednn"), (1.0, "torch")])
-def test_the_faster_library_is_used(chosen_anew: None, monkeypatch: pytest.MonkeyPatch, gain: float, expected: str):
-    monkeypatch.setattr(products, "onednn_gain", lambda: gain)
-    assert products.library() == expected
+def test_the_faster_library_is_used_and_stored(choose: Callable, gain: float, expected: str):
+    assert choose(gain) == expected
+    assert choose() == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (torch, "__version__", "2.99"),
+        (torch, "get_num_threads", lambda: 99),
+        (products, "processor_model", lambda: "Z80"),
+    ],
+)
+def test_another_torch_processor_or_number_of_threads_is_timed_again(
+    choose: Callable, monkeypatch: pytest.MonkeyPatch, place: object, name: str, value: object
+):
+    assert choose(2.2) == "onednn"
+    with monkeypatch.context() as changed:
+        changed.setattr(place, name, value)
+        assert choose(1.0) == "torch"
+    assert choose() == "onednn"
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "[" * 10**5, '{"KEY": "mkl"}', "\xff"], ids=lambda content: content[:9])
+def test_a_damaged_file_is_replaced(choose: Callable, tmp_path: Path, content: str):
+    choose(2.2)
+    file = tmp_path / "cache/matmul.json"
+    (key,) = json.loads(file.read_text())
+    file.write_text(content.replace("KEY", key), encoding="latin-1")
+    assert choose(1.0) == "torch"
+    assert json.loads(file.read_text()) == {key: "torch"}
+    assert [path.name for path in file.parent.iterdir()] == ["matmul.json"]
+
+
+def test_without_a_folder_to_write_to_it_is_timed_again(choose: Callable, monkeypatch: pytest.MonkeyPatch):
+    for folder in ("/proc/none", "/dev/null", "~nobody-of-this-name/cache"):
+        monkeypatch.setenv("SHOWATTENDTELL_CACHE", folder)
+        assert choose(2.2) == "onednn"
+        assert choose(1.0) == "torch"
 
 
 def test_both_libraries_are_timed():
     assert 0.05 < products.onednn_gain(8, 16, 16) < 20
 
 
-def test_the_choice_can_be_fixed(chosen_anew: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(products, "onednn_gain", lambda: pytest.fail("timed"))
+def test_the_choice_can_be_fixed(choose: Callable, monkeypatch: pytest.MonkeyPatch):
+    choose(2.2)
     for name in ("torch", "onednn"):
         monkeypatch.setenv(products.MATMUL, name)
-        products.library.cache_clear()
-        assert products.library() == name
+        assert choose() == name
     monkeypatch.setenv(products.MATMUL, "mkl")
-    products.library.cache_clear()
     with pytest.raises(UserError, match="SHOWATTENDTELL_MATMUL=mkl is not one of torch, onednn"):
-        products.library()
+        choose()

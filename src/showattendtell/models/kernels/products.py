@@ -1,23 +1,30 @@
 """Matrix products in float32 on the CPU, by the faster of the two libraries in torch.
 
 torch multiplies float32 matrices with a BLAS library, usually MKL, and calls oneDNN only for other precisions. On some
-processors, such as AMD's, oneDNN is more than twice as fast. The first product of a process compares them, which takes
-about 10 ms; the environment variable `SHOWATTENDTELL_MATMUL` (torch or onednn) fixes the choice. Both libraries compute
-in float32, but round differently: runs are reproducible bit for bit only with the same choice.
+processors, such as AMD's, oneDNN is more than twice as fast. The first product on a machine compares them, which takes
+about 10 ms, and `matmul.json` in the cache folder keeps the choice for later processes; the environment variable
+`SHOWATTENDTELL_MATMUL` (torch or onednn) fixes it. Both libraries compute in float32, but round differently: runs are
+reproducible bit for bit only with the same choice.
 """
 
+import json
 import os
+import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from showattendtell.errors import UserError
 from showattendtell.models.kernels import autocast_dtype
+from showattendtell.runtime.files import atomic_write, cache_folder
 
 Library = Literal["torch", "onednn"]
 
@@ -26,6 +33,9 @@ MATMUL = "SHOWATTENDTELL_MATMUL"
 
 GAIN = 1.3
 """oneDNN is used where it is so many times as fast: smaller differences may be noise."""
+
+CHOICES = "matmul.json"
+"""File in the cache folder with the library for each processor model, torch version and number of threads."""
 
 FEW_ROWS = 4
 """Products of fewer rows are limited by memory; torch computes them."""
@@ -43,7 +53,31 @@ def library() -> Library:
         if given not in get_args(Library):
             raise UserError(f"{MATMUL}={given} is not one of {', '.join(get_args(Library))}")
         return cast(Library, given)
-    return "onednn" if torch.backends.mkldnn.is_available() and onednn_gain() > GAIN else "torch"
+    return _faster_library() if torch.backends.mkldnn.is_available() else "torch"
+
+
+def _faster_library() -> Library:
+    """Return the stored library for this processor, torch and number of threads; time and store it if it is missing."""
+    key = f"{processor_model()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    choices: dict[str, Library] = {}
+    with suppress(OSError, RuntimeError, ValueError):  # no file, no home folder, a damaged file
+        choices = TypeAdapter(dict[str, Library]).validate_json((cache_folder() / CHOICES).read_bytes())
+    if key not in choices:
+        choices[key] = "onednn" if onednn_gain() > GAIN else "torch"
+        with suppress(OSError, RuntimeError):  # a read-only folder, no home folder
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            with atomic_write(cache_folder() / CHOICES) as stream:
+                stream.write(json.dumps(choices, indent=2).encode())
+    return choices[key]
+
+
+def processor_model() -> str:
+    """Return the processor's name in Linux, or else in Python."""
+    described = Path("/proc/cpuinfo")
+    for line in described.read_text().splitlines() if described.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def onednn_gain(rows: int = 64, inputs: int = 512, outputs: int = 2048) -> float:
