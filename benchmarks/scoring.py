@@ -66,9 +66,9 @@ def time_metric(name: str, hypotheses: list[list[str]], references: list[list[li
     if missing:
         raise CannotRunError(missing[name])
     seen = time.perf_counter()
-    measured[name].figures(copies)
+    measured[name].scores(copies)
     resampled = time.perf_counter()
-    [figure] = measured[name].figures(np.ones((1, len(hypotheses))))[METRICS[name]]
+    [figure] = measured[name].scores(np.ones((1, len(hypotheses))))[METRICS[name]]
     return Timed(seen - started, resampled - seen, float(figure))
 
 

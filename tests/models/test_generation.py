@@ -157,7 +157,7 @@ def test_finished_images_are_left_out_of_the_table_of_regions():
         step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
         trace = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
         torch.testing.assert_close(step.scores, trace.logits)
-        kept.append(len(decoder._mixture.table.powers))
+        kept.append(len(decoder._mixture.table.exp_scores))
     assert kept == [4, 4, 2, 1]
 
 

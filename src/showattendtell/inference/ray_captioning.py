@@ -60,8 +60,8 @@ class CaptionWorker:
             for name, output in zip(self._names, outputs, strict=True):
                 for caption in output.captions:
                     yield CaptionRow.of(as_utf8(places[number]), caption, name, self._checksum)._asdict()
-        for number, fault in zip(unread, faults, strict=True):
-            yield {"file": as_utf8(places[number]), "settings": self._checksum, "error": fault}
+        for number, error in zip(unread, faults, strict=True):
+            yield {"file": as_utf8(places[number]), "settings": self._checksum, "error": error}
 
 
 def schema() -> Any:
