@@ -90,19 +90,19 @@ def _caption_photographs(
     from showattendtell.visualization.result_files import next_free
 
     images_found, groups, errors = find_images(images), checkpoint_groups(config), list[str]()
-    describe = DescriptionWriter(images_found.places, config.overwrite, errors) if XMP in formats else None
-    is_single, skipped = len(images_found.places) == 1, images_found.others
+    describe = DescriptionWriter(images_found.sources, config.overwrite, errors) if XMP in formats else None
+    is_single, skipped = len(images_found.sources) == 1, images_found.others
     if describe and list(formats) == [XMP]:
-        images_found = images_found.select(describe.pending(images_found.places))
+        images_found = images_found.select(describe.pending(images_found.sources))
     folder = Path(config.output) if config.output else next_free(FOLDER)
     suffixes = [suffix for suffix in formats if suffix in PICTURES]
     pictures = [[folder / f"{name}.{suffix}" for suffix in suffixes] for name in picture_names(images_found.names)]
     if PAGE in formats:
-        warn_of_size(len(images_found.places), "formats=[jsonl,csv] writes none")
-    captioners = load_captioners(config) if images_found.places else []
+        warn_of_size(len(images_found.sources), "formats=[jsonl,csv] writes none")
+    captioners = load_captioners(config) if images_found.sources else []
     for captioner in captioners:
         captioner.check_reads_pixels()
-    _check_output(folder, formats, chain.from_iterable(pictures), images_found.places, config.resume)
+    _check_output(folder, formats, chain.from_iterable(pictures), images_found.sources, config.resume)
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
     models, unsure_photographs = [captioner.name for captioner in captioners], list[str]()
@@ -110,11 +110,11 @@ def _caption_photographs(
     if config.resume:
         finished = resume_rows(folder, formats, settings)
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
-        images_found = images_found.select({*images_found.places} - finished)
+        images_found = images_found.select({*images_found.sources} - finished)
     write_rows = row_writer(folder, formats, append=config.resume)
     with _page_and_summary(folder, formats, models, note, describe) as entries:
-        for i, outputs in caption_all(captioners, images_found.places, errors):
-            source = images_found.places[i]
+        for i, outputs in caption_all(captioners, images_found.sources, errors):
+            source = images_found.sources[i]
             if describe:
                 describe(source, outputs[0].caption)
             write_rows(
@@ -160,7 +160,7 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
     captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
     _print_notes([note, f"skipped files that are not images: {images_found.others:,}" if images_found.others else ""])
-    caption_with_ray(config, images_found.places, settings_checksum(captioners, config), output)
+    caption_with_ray(config, images_found.sources, settings_checksum(captioners, config), output)
     captions, errors = read_outcome(output)
     print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
     if errors:

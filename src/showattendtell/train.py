@@ -76,9 +76,9 @@ def train(config: DictConfig) -> float:
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-            card = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
-            module = build_module(config, encoder, vocabulary, card, references, distillation)
-            check_data(start, card)
+            metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
+            module = build_module(config, encoder, vocabulary, metadata, references, distillation)
+            check_data(start, metadata)
             if origin:
                 origin.load_captioner(module.captioner, vocabulary)
             elif config.init_embeddings:

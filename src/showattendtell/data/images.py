@@ -175,24 +175,24 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 class FoundImages(NamedTuple):
-    """Images by their places, paths or URLs.
+    """Images by their sources, paths or URLs.
 
-    places  in the order of `find_images`
-    names   the path of each image within the folder that was searched; its own name if it was given
-    others  number of other files in the folders
+    sources  in the order of `find_images`
+    names    the path of each image within the folder that was searched; its own name if it was given
+    others   number of other files in the folders
     """
 
-    places: list[str]
+    sources: list[str]
     names: list[str]
     others: int
 
-    def select(self, places: Collection[str]) -> "FoundImages":
-        """Return those at some of the places."""
-        indices = [i for i, path in enumerate(self.places) if path in places]
-        return self._replace(places=[self.places[one] for one in indices], names=[self.names[one] for one in indices])
+    def select(self, sources: Collection[str]) -> "FoundImages":
+        """Return those from some of the sources."""
+        indices = [i for i, source in enumerate(self.sources) if source in sources]
+        return self._replace(sources=[self.sources[i] for i in indices], names=[self.names[i] for i in indices])
 
 
-def find_images(places: str | Sequence[str]) -> FoundImages:
+def find_images(sources: str | Sequence[str]) -> FoundImages:
     """Return the given file or files and URLs, and the image files in the given folders and their subfolders, sorted.
 
     Hidden files and folders are skipped. Linked folders are searched, each once, but for those above the given folder.
@@ -202,7 +202,7 @@ def find_images(places: str | Sequence[str]) -> FoundImages:
     """
     extensions = Image.registered_extensions()
     paths, names, others = list[str](), list[str](), 0
-    for path in [places] if isinstance(places, str) else places:
+    for path in [sources] if isinstance(sources, str) else sources:
         if is_url(path) or not os.path.isdir(path):
             paths.append(path)
             names.append(PurePosixPath(urlsplit(path).path if is_url(path) else path).name or "photograph")

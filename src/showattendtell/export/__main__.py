@@ -23,7 +23,7 @@ def main(config: DictConfig) -> None:
     package = wheel.check_package(config.package) if "wheel" in config.formats else None
     runtime = web.find_runtime(config.onnxruntime_web, Path(CACHE)) if "web" in config.formats else None
     output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
-    paths = [] if config.images is None else find_images(config.images).places
+    paths = [] if config.images is None else find_images(config.images).sources
     with plain_torch():
         model, *other_models = load_models(config)
     dataset = read_dataset(config, model)

@@ -262,7 +262,7 @@ def load(
 def _folder(photograph: Any) -> list[Photograph] | None:
     """Return the image files of a folder; None if it is not a folder."""
     is_folder = isinstance(photograph, str | Path) and Path(photograph).is_dir()
-    return [*find_images([str(photograph)]).places] if is_folder else None
+    return [*find_images([str(photograph)]).sources] if is_folder else None
 
 
 def checkpoint_groups(config: Config) -> list[list[str]]:

@@ -145,7 +145,7 @@ class RequestQueue:
     requests that wait for it.
 
     Args:
-        places: maximum number of requests in progress.
+        capacity: maximum number of requests in progress.
         seconds: maximum time that a request waits for its answer.
     """
 

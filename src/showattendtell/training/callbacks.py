@@ -291,7 +291,7 @@ class DashboardCallback(Callback):
         for dashboard in self._dashboards:
             dashboard.id = self._ids.get(dashboard.kind, "")
             settings = (
-                module.card.get(METADATA_KEY, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
+                module.metadata.get(METADATA_KEY, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
             )
             dashboard.open(Path(trainer.default_root_dir), with_defaults(settings), self._logged)
         set_random_states(states)

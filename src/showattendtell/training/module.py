@@ -131,7 +131,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         distillation: DistillationLoss | None = None,
     ):
         super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
-        self.self_critical, self.distillation, self.card = self_critical, distillation, dict(metadata or {})
+        self.self_critical, self.distillation, self.metadata = self_critical, distillation, dict(metadata or {})
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
@@ -341,7 +341,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint.update(self.card)
+        checkpoint.update(self.metadata)
         if self._from_names:
             checkpoint.update(self._describe())
         checkpoint[TRAINED] = self._train_means.merged_means()

@@ -39,14 +39,14 @@ class ResumePoint(NamedTuple):
     Attributes:
         folder: folder of the run.
         checkpoint: the checkpoint that it resumes from, if any.
-        card: metadata of that checkpoint.
+        metadata: that of the checkpoint.
         finished: whether the run is complete.
         best: the best value of the metric `monitor`, if there is one.
     """
 
     folder: Path
     checkpoint: Path | None = None
-    card: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
     finished: bool = False
     best: float | None = None
 
@@ -73,7 +73,7 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     for run_folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # from another version, or damaged
             runs.append(peek(run_folder))
-    same = [point for point in runs if not find_differences(settings, point.card["config"])]
+    same = [point for point in runs if not find_differences(settings, point.metadata["config"])]
     found = next((point for point in same if not point.finished), same[0] if same else None)
     if found is None:
         print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
@@ -108,7 +108,7 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
     if not file.is_file():
         start = peek(folder)
         assert start.checkpoint
-        return start.checkpoint, stored_arguments(start.card["arguments"], start.checkpoint)
+        return start.checkpoint, stored_arguments(start.metadata["arguments"], start.checkpoint)
     try:
         with file.open(encoding="utf-8") as stream:
             content = json.loads(stream.read(2 * LIMIT))
@@ -135,13 +135,13 @@ def run_lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if captions, vocabulary, regions or teachers of the resumed run differ from its metadata
-    card."""
+def check_data(start: ResumePoint, metadata: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if captions, vocabulary, regions or teachers of the resumed run differ from its
+    metadata."""
     parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
     parts["teachers"] = "other weights of distillation.teacher"
     for part, difference in parts.items():
-        if start.checkpoint and start.card.get(part) != card[METADATA_KEY].get(part):
+        if start.checkpoint and start.metadata.get(part) != metadata[METADATA_KEY].get(part):
             raise UserError(
                 f"{start.folder} was trained with {difference}; give it the same settings, or leave resume out"
             )
@@ -150,7 +150,7 @@ def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
 def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
     file = _intact_checkpoint(folder)
     start, progress = _read(file)
-    stored = start.card["config"]
+    stored = start.metadata["config"]
     try:
         stored_epochs, epoch, step = (
             stored["trainer"].get("max_epochs"),
@@ -260,15 +260,15 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
         UserError: the checkpoint was altered, or written before `resume` existed.
     """
     content = load(file, mmap=True)
-    card, callbacks = content[METADATA_KEY], content.get("callbacks", {})
+    metadata, callbacks = content[METADATA_KEY], content.get("callbacks", {})
     try:
-        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in card:
+        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in metadata:
             raise UserError(f"{file} was written by a version that could not resume; train again without resume")
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
         finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
-        card["config"].keys()
-        return ResumePoint(file.parent, file, card, finished, None if best is None else float(best)), content
+        metadata["config"].keys()
+        return ResumePoint(file.parent, file, metadata, finished, None if best is None else float(best)), content
     except READING_ERRORS as error:
         raise _altered_error(file, error) from None
 

@@ -59,7 +59,7 @@ def build_module(
     settings: Mapping[str, Any],
     encoder: Encoder,
     vocabulary: Vocabulary,
-    card: dict[str, Any],
+    metadata: dict[str, Any],
     examples: Sequence[Example] = (),
     distillation: Distillation | None = None,
 ) -> CaptioningModule:
@@ -92,8 +92,8 @@ def build_module(
             )
         references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
-        card[METADATA_KEY]["rewards"] = self_critical.describe()
-    teachers = distillation and _load_teachers(distillation, settings, card)
+        metadata[METADATA_KEY]["rewards"] = self_critical.describe()
+    teachers = distillation and _load_teachers(distillation, settings, metadata)
     if teachers is not None and reward.is_given and not reward.likelihood:
         raise UserError(
             "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it above "
@@ -107,14 +107,14 @@ def build_module(
         decoding=build(settings["decoding"]),
         optimizer=lambda groups: build(settings["optimizer"], params=groups),
         schedule=build(settings["schedule"]),
-        metadata=card,
+        metadata=metadata,
         self_critical=self_critical,
         distillation=teachers,
     )
 
 
 def _load_teachers(
-    distillation: Distillation, settings: Mapping[str, Any], card: dict[str, Any]
+    distillation: Distillation, settings: Mapping[str, Any], metadata: dict[str, Any]
 ) -> DistillationLoss | None:
     """Load the teachers, if there are any, and write hashes of their weights to the metadata."""
     if distillation.teacher is None:
@@ -122,7 +122,7 @@ def _load_teachers(
     paths = [distillation.teacher] if isinstance(distillation.teacher, str) else distillation.teacher
     with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change those of the student
         models = load_models(paths, "cpu", build(settings["decoding"]))
-    card[METADATA_KEY]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
+    metadata[METADATA_KEY]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
     return DistillationLoss([model.module for model in models], distillation.weight, distillation.temperature)
 
 

@@ -170,7 +170,7 @@ class DescriptionWriter:
     """Writes captions into photographs and counts them.
 
     Args:
-        places: the photographs.
+        paths: the photographs.
         overwrite: see `write_description`.
         faults: gets the errors about photographs into which nothing can be written.
 
