@@ -27,7 +27,7 @@ from showattendtell.features.store import (
     shard_bytes,
     shard_file,
     shard_header,
-    write_whole,
+    write_json,
 )
 from showattendtell.features.writer import seal
 
@@ -58,7 +58,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
             file.write(shard_header(settings, len(names)))
             file.truncate(shard_bytes(settings, len(names)))
         record = ShardRecord(images=list(names), skipped={}, checksums=[0] * (len(names) // 32), lost=0, whole=0)
-        write_whole(record_file(path, number), record)
+        write_json(record_file(path, number), record)
         records.append(record)
     seal(path, plan.dataset, settings, records)
 

@@ -59,7 +59,7 @@ def time_metric(metric: str, hypotheses: list[list[str]], references: list[list[
     seconds = time.perf_counter() - started
     if missing:
         raise CannotRunError(missing[metric])
-    resampling = seconds_of(lambda: measured[metric].figures(resamples))
+    resampling = seconds_of(lambda: measured[metric].scores(resamples))
     return [
         Figure(f"{metric}, {images:,} images", seconds, "s", "lower"),
         Figure(f"{metric}, {RESAMPLES:,} resampled corpora", resampling, "s", "lower"),

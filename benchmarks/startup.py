@@ -26,7 +26,7 @@ from showattendtell.config.compose import compose
 from showattendtell.config.entry_point import Choices
 from showattendtell.config.instantiate import build
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
-from showattendtell.inference.checkpoints import write_card
+from showattendtell.inference.checkpoints import build_metadata
 from showattendtell.training.trainer import build_module
 from showattendtell.types import Dataset
 
@@ -47,7 +47,7 @@ def write_checkpoint(file: Path) -> None:
     del config.hydra
     encoder = build(config.encoder)
     vocabulary = Vocabulary([*SPECIAL, *(f"word{number}" for number in range(WORDS - len(SPECIAL)))])
-    card = write_card(config, Choices({}, []), vocabulary, encoder, Dataset("none", {}))
+    card = build_metadata(config, Choices({}, []), vocabulary, encoder, Dataset("none", {}))
     module = build_module(config, encoder, vocabulary, card)
     moments = [torch.zeros_like(weight) for weight in module.captioner.parameters() for _ in range(2)]
     torch.save({"state_dict": module.state_dict(), "optimizer_states": moments, **card}, file)

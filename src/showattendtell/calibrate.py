@@ -21,19 +21,19 @@ def main(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import write_errors
     from showattendtell.visualization.tables import print_calibration
 
-    found = find_model(config.checkpoint)
+    model = find_model(config.checkpoint)
     if config.output is None and not Path(config.checkpoint).expanduser().exists():
         raise UserError(
             f"{config.checkpoint} is no file or folder here that can be changed; set output to the folder of a "
             "calibrated copy"
         )
     output = Path(config.output or config.checkpoint).expanduser()
-    if output.exists() and output.is_dir() != found.is_dir():
-        raise UserError(f"{output} exists and is no {'folder' if found.is_dir() else 'file'}; set another output")
+    if output.exists() and output.is_dir() != model.is_dir():
+        raise UserError(f"{output} exists and is no {'folder' if model.is_dir() else 'file'}; set another output")
     calibration, scores = fit_on_data_set(load_model(config.checkpoint, config.device, BeamSearch()), config)
     print_calibration(scores.before, scores.after, "at the words of the validation captions")
     with write_errors(output):
-        write_calibration(found, calibration, output)
+        write_calibration(model, calibration, output)
     print(f"written to {output}")
 
 

@@ -66,8 +66,8 @@ def _chosen_formats(config: DictConfig) -> list[str]:
     if config.resume and config.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
     if config.resume and not is_parquet and not {"jsonl"} <= {*formats} <= {*ROWS, XMP}:
-        given = ",".join(formats)
-        raise UserError(f"resume=true cannot continue formats=[{given}]; give jsonl, and csv or xmp with it")
+        requested = ",".join(formats)
+        raise UserError(f"resume=true cannot continue formats=[{requested}]; give jsonl, and csv or xmp with it")
     return formats
 
 
@@ -89,50 +89,50 @@ def _caption_photographs(
     from showattendtell.visualization.photo_metadata import DescriptionWriter
     from showattendtell.visualization.result_files import next_free
 
-    found, groups, faults = find_images(images), checkpoint_groups(config), list[str]()
-    describe = DescriptionWriter(found.places, config.overwrite, faults) if XMP in formats else None
-    alone, skipped = len(found.places) == 1, found.others
+    images_found, groups, errors = find_images(images), checkpoint_groups(config), list[str]()
+    describe = DescriptionWriter(images_found.sources, config.overwrite, errors) if XMP in formats else None
+    is_single, skipped = len(images_found.sources) == 1, images_found.others
     if describe and list(formats) == [XMP]:
-        found = found.only(describe.pending(found.places))
+        images_found = images_found.select(describe.pending(images_found.sources))
     folder = Path(config.output) if config.output else next_free(FOLDER)
     suffixes = [suffix for suffix in formats if suffix in PICTURES]
-    pictures = [[folder / f"{name}.{suffix}" for suffix in suffixes] for name in picture_names(found.names)]
+    pictures = [[folder / f"{name}.{suffix}" for suffix in suffixes] for name in picture_names(images_found.names)]
     if PAGE in formats:
-        warn_of_size(len(found.places), "formats=[jsonl,csv] writes none")
-    captioners = load_captioners(config) if found.places else []
+        warn_of_size(len(images_found.sources), "formats=[jsonl,csv] writes none")
+    captioners = load_captioners(config) if images_found.sources else []
     for captioner in captioners:
         captioner.check_reads_pixels()
-    _check_output(folder, formats, chain.from_iterable(pictures), found.places, config.resume)
+    _check_output(folder, formats, chain.from_iterable(pictures), images_found.sources, config.resume)
     note = note_about(chain.from_iterable(groups))
     _print_notes([note, f"skipped files that are not images: {skipped:,}" if skipped else ""])
-    models, unsure = [captioner.name for captioner in captioners], list[str]()
+    models, unsure_photographs = [captioner.name for captioner in captioners], list[str]()
     settings = settings_checksum(captioners, config)
     if config.resume:
         finished = resume_rows(folder, formats, settings)
         _print_notes([f"{len(finished):,} photographs are in {folder / JOURNAL}" if finished else ""])
-        found = found.only({*found.places} - finished)
+        images_found = images_found.select({*images_found.sources} - finished)
     write_rows = row_writer(folder, formats, append=config.resume)
     with _page_and_summary(folder, formats, models, note, describe) as entries:
-        for number, outputs in caption_all(captioners, found.places, faults):
-            place = found.places[number]
+        for i, outputs in caption_all(captioners, images_found.sources, errors):
+            source = images_found.sources[i]
             if describe:
-                describe(place, outputs[0].caption)
+                describe(source, outputs[0].caption)
             write_rows(
-                CaptionRow.of(place, caption, " + ".join(group), settings)
+                CaptionRow.of(source, caption, " + ".join(group), settings)
                 for group, output in zip(groups, outputs, strict=True)
                 for caption in output.captions
             )
-            _print_captions(place, list(zip(models, outputs, strict=True)), pictures[number], alone)
-            for path in pictures[number]:
+            _print_captions(source, list(zip(models, outputs, strict=True)), pictures[i], is_single)
+            for path in pictures[i]:
                 draw(*outputs[0].as_drawn(), path, outputs[0].caption)
             if outputs[0].unsure:
-                unsure.append(place)
+                unsure_photographs.append(source)
             if PAGE in formats:
-                entries.append(make_entry(found.names[number], outputs))
-    _note_unsure(unsure)
-    faults += describe.unsupported() if describe else []
-    if faults:
-        raise UserError("; ".join(faults))
+                entries.append(make_entry(images_found.names[i], outputs))
+    _note_unsure(unsure_photographs)
+    errors += describe.unsupported() if describe else []
+    if errors:
+        raise UserError("; ".join(errors))
 
 
 def _note_unsure(photographs: Sequence[str]) -> None:
@@ -153,30 +153,30 @@ def _caption_with_ray(config: DictConfig, images: Sequence[str]) -> None:
     from showattendtell.visualization.result_files import next_free
 
     require_ray()
-    found = find_images(images)
+    images_found = find_images(images)
     output = (Path(config.output) if config.output else next_free(FOLDER)) / f"captions.{PARQUET}"
     if output.exists() and any(path.suffix != output.suffix for path in output.glob("*")):
         raise UserError(f"{output} exists and is not an earlier output of this command; set output to another folder")
     captioners = load_captioners(with_overrides(config, device="cpu"))  # for the checksum, and errors in the settings
     note = note_about(chain.from_iterable(checkpoint_groups(config)))
-    _print_notes([note, f"skipped files that are not images: {found.others:,}" if found.others else ""])
-    caption_with_ray(config, found.places, settings_checksum(captioners, config), output)
-    captions, faults = read_outcome(output)
+    _print_notes([note, f"skipped files that are not images: {images_found.others:,}" if images_found.others else ""])
+    caption_with_ray(config, images_found.sources, settings_checksum(captioners, config), output)
+    captions, errors = read_outcome(output)
     print(printable(f"written: {output}, captions: {captions:,}"), file=sys.stderr)
-    if faults:
-        more = f"; {len(faults):,} such photographs have an error in {output}" if len(faults) > SHOWN else ""
-        raise UserError("; ".join(faults[:SHOWN]) + more)
+    if errors:
+        more = f"; {len(errors):,} such photographs have an error in {output}" if len(errors) > SHOWN else ""
+        raise UserError("; ".join(errors[:SHOWN]) + more)
 
 
 def _check_output(
-    folder: Path, formats: Sequence[str], pictures: Iterable[Path], places: Sequence[str], resume: bool
+    folder: Path, formats: Sequence[str], pictures: Iterable[Path], sources: Sequence[str], resume: bool
 ) -> None:
     """Raise `UserError` if a photograph or a file that this command has not written would be replaced. Print a note if
     earlier captions are replaced."""
     from showattendtell.visualization.caption_rows import BEGINNINGS
     from showattendtell.visualization.result_files import starts_with, writable
 
-    photographs = {Path(place).resolve() for place in places if not is_url(place)}
+    photographs = {Path(source).resolve() for source in sources if not is_url(source)}
     for path in pictures:
         if path.resolve() in photographs:
             raise UserError(f"{path} is one of the photographs; set output to another folder")
@@ -203,10 +203,10 @@ def _page_and_summary(
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
             write_page(Page(count, models, entries, note), folder / INDEX)
-        written = [str(path) for path in _files(folder, formats) if path.is_file()]
-        written += [f"{folder}/*.{suffix}" for suffix in formats if suffix in PICTURES]
-        if written:
-            print(printable(f"written: {', '.join(written)}"), file=sys.stderr)
+        paths = [str(path) for path in _files(folder, formats) if path.is_file()]
+        paths += [f"{folder}/*.{suffix}" for suffix in formats if suffix in PICTURES]
+        if paths:
+            print(printable(f"written: {', '.join(paths)}"), file=sys.stderr)
         for line in describe.summary() if describe else []:
             print(line, file=sys.stderr)
 
@@ -219,21 +219,21 @@ def _files(folder: Path, formats: Sequence[str]) -> list[Path]:
     return [*rows, *([folder / INDEX] if PAGE in formats else [])]
 
 
-def _print_captions(place: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], alone: bool) -> None:
+def _print_captions(source: str, outputs: Sequence[tuple[str, Any]], pictures: Sequence[Path], is_single: bool) -> None:
     """Print the captions of a photograph by each model: on a terminal as a report, else one per line, preceded by the
-    photograph unless it is `alone`, and by the model if there are several; separated by tabs.
+    photograph unless it is the only one (`is_single`), and by the model if there are several; separated by tabs.
 
     Args:
         outputs: the name of each model, and its `ImageCaptions`.
     """
     if not sys.stdout.isatty():
         for model, output in outputs:
-            before = [*([] if alone else [place]), *([model] if len(outputs) > 1 else [])]
+            labels = [*([] if is_single else [source]), *([model] if len(outputs) > 1 else [])]
             for caption in output.captions:
-                print("\t".join(map(printable, [*before, caption.caption])), flush=True)
+                print("\t".join(map(printable, [*labels, caption.caption])), flush=True)
         return
     (_, first), *others = outputs
-    lines = [f"{place}: {first.caption}{NOT_SURE if first.unsure else ''}"]
+    lines = [f"{source}: {first.caption}{NOT_SURE if first.unsure else ''}"]
     lines += [f"  also: {caption.caption}" for caption in first.captions[1:]]
     lines += [f"  {model}: {output.caption}{NOT_SURE if output.unsure else ''}" for model, output in others]
     lines += [f"  {path}" for path in pictures]
@@ -263,13 +263,13 @@ def _caption_split(config: DictConfig) -> None:
     from showattendtell.visualization.result_files import next_free, starts_with, writable
     from showattendtell.visualization.tables import print_notes
 
-    others = {name for name in ("overwrite", "resume", "workers") if config[name]}
-    if others or (config.formats is not None and list(config.formats) != [PAGE]):
+    ignored = {name for name in ("overwrite", "resume", "workers") if config[name]}
+    if ignored or (config.formats is not None and list(config.formats) != [PAGE]):
         raise UserError(
             f"split={config.split} writes one {PAGE} page; leave formats, overwrite, resume and workers out"
         )
-    named = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
-    place = Path(config.output) if config.output else next_free(next_to(named, f"page-{config.split}.html"))
+    checkpoint = config.checkpoint if isinstance(config.checkpoint, str) else config.checkpoint[0]
+    place = Path(config.output) if config.output else next_free(next_to(checkpoint, f"page-{config.split}.html"))
     path = writable(place, starts_with(PAGE_START))
     captioners = pipeline.load_captioners(config)
     settings = reading_settings(captioners[0].config, dataset=config.dataset)
@@ -289,21 +289,21 @@ def _caption_split(config: DictConfig) -> None:
             f"the data set {dataset.name} has captions without photographs; give a checkpoint of another data set"
         )
     pipeline.warn_of_size(len(examples), "a smaller number= gives a smaller one")
-    references, entries, faults = references_of(examples), [], list[str]()
+    references, entries, errors = references_of(examples), [], list[str]()
     cider = make_scorer([[caption.words for caption in example.captions] for example in split])
     stored = [pipeline.stored_regions(captioner, dataset, config, examples) for captioner in captioners]
-    for number, outputs in pipeline.caption_all(captioners, [each.path for each in examples], faults, stored):
-        name, said = examples[number].image, [caption.words for caption in examples[number].captions]
-        score = mean(cider(words_of(output), said) for output in outputs)
+    for i, outputs in pipeline.caption_all(captioners, [each.path for each in examples], errors, stored):
+        name, references_of_image = examples[i].image, [caption.words for caption in examples[i].captions]
+        score = mean(cider(words_of(output), references_of_image) for output in outputs)
         entries.append(make_entry(name, outputs, references[name], score))
     about = f"{dataset.name}, {len(entries):,} of {len(split):,} images of {config.split}"
     note = note_about(chain.from_iterable(pipeline.checkpoint_groups(config)))
     write_page(Page(about, [captioner.name for captioner in captioners], entries, note), path)
     print(f"written to {path}")
     if settings.dataset.get("skip_unreadable"):
-        print_notes(faults)
-    elif faults:
-        raise UserError("; ".join(faults))
+        print_notes(errors)
+    elif errors:
+        raise UserError("; ".join(errors))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def main(config: DictConfig) -> None:
 
     publication = instantiate(config.dataset, _convert_="all")
     cache = download.DownloadCache(Path(publication.root).expanduser())
-    with cache.claimed():
+    with cache.lock():
         plan = download.make_plan(publication, cache, config.parts, config.mirror)
         download.print_plan(plan, publication)
         check_free_space(cache.root, download.required_space(plan, cache), "the archives and what is in them")

@@ -32,7 +32,9 @@ class UserError(Exception):
 def printable(text: str, longest: int = LONGEST) -> str:
     """Return a text as one line without control characters, cut after `longest` characters."""
     shown = text if len(text) <= longest else f"{text[:longest]}..."
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in shown)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
+    )
 
 
 def has_control(content: Any) -> bool:
@@ -41,7 +43,7 @@ def has_control(content: Any) -> bool:
         return any(map(has_control, (*content, *content.values())))
     if isinstance(content, list | tuple):
         return any(map(has_control, content))
-    return isinstance(content, str) and any(unicodedata.category(one) == "Cc" for one in content)
+    return isinstance(content, str) and any(unicodedata.category(character) == "Cc" for character in content)
 
 
 def listed(names: Sequence[str], shown: int = 3) -> str:
@@ -49,16 +51,16 @@ def listed(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join([*names[:shown], *(["..."] if len(names) > shown else [])])
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'soft'?` if a known name is close to `name`, else the list of known names."""
-    choices = sorted(known)
+    choices = sorted(names)
     close = get_close_matches(name, choices, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else f"; known are {', '.join(choices)}"
 
 
-def first_line(fault: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or its type where it has none."""
-    return next(iter(str(fault).strip().splitlines()), type(fault).__name__)
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def main(config: DictConfig) -> float:
         raise UserError(
             f"output is one file, and the model writes {', '.join(languages)}; choose one with language=..."
         )
-    return mean(_evaluate(with_overrides(config, language=each)) for each in languages or [config.language])
+    return mean(_evaluate(with_overrides(config, language=language)) for language in languages or [config.language])
 
 
 def _evaluate(config: DictConfig) -> float:
@@ -58,7 +58,7 @@ def _evaluate(config: DictConfig) -> float:
         written = {}
         if not without_captions:
             fused = trial.models[0].language_models
-            written = generate_captions(trial.writers, trial.examples, config.seed, trial.mirrors, fused)
+            written = generate_captions(trial.predictors, trial.examples, config.seed, trial.mirrors, fused)
         if rank():
             return 0.0
     if not without_captions:
@@ -97,9 +97,9 @@ def _score_captions(
     objects = score_objects(trial, written, config.metrics)
     baselines = score_baselines(trial, written, list(references.values()), config) if config.baselines else {}
     columns = ["the model", *(BASELINES[name] for name in baselines)] if baselines else []
-    title = "\n".join([trial.title(), *(f"({number}) {name}" for number, name in enumerate(columns, start=1))])
+    title = "\n".join([trial.title(), *(f"({i}) {name}" for i, name in enumerate(columns, start=1))])
     print_scores([scores.figures | objects.figures, *baselines.values()], scores.missing | objects.missing, title)
-    notes = [f"the model {fault}" for fault in find_unbeaten(scores.figures, baselines)]
+    notes = [f"the model {error}" for error in find_unbeaten(scores.figures, baselines)]
     print_notes(notes)
     attention = evaluate_attention(trial, with_kinds="attention" in config.metrics)
     if "calibration" in config.metrics:
@@ -117,7 +117,7 @@ def _score_captions(
             **(time_figures(find_model(config.checkpoint)) if isinstance(config.checkpoint, str) else {}),
             **trial.origin(),
             "tokenizer": trial.scoring_tokenizer(config.get("tokenizer")),
-            "decoding": trial.writers[0].module.decoding.describe(),
+            "decoding": trial.predictors[0].module.decoding.describe(),
             "captions": {image: trial.sentence(captions[0]) for image, captions in written.items()},
             "references": references,
             "per_image": scores.per_image,

@@ -28,7 +28,7 @@ def _score_captions(config: DictConfig) -> None:
 
     from showattendtell.data.formats import find_caption_files, read_all
     from showattendtell.inference.matching import describe, in_words, match, split_words, training_captions
-    from showattendtell.metrics.bootstrap import compare_with_first, corpus_figures, image_scores
+    from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores
     from showattendtell.metrics.diversity import diversity
     from showattendtell.metrics.modular import measure
     from showattendtell.metrics.tokenizers import scoring_name
@@ -49,15 +49,15 @@ def _score_captions(config: DictConfig) -> None:
         for path, words in corpus.hypotheses.items()
     }
     varied = {path: diversity(words, learned) for path, words in corpus.hypotheses.items()}
-    figures = {path: corpus_figures(panel.measured.values()) | varied[path] for path, panel in panels.items()}
+    figures = {path: corpus_scores(panel.measured.values()) | varied[path] for path, panel in panels.items()}
     missing = ChainMap(*(panel.missing for panel in panels.values()))
     print_scores(list(figures.values()), missing, corpus.title())
 
     first, *others = panels
     systems = [panel.measured for panel in panels.values()]
     comparisons = compare_with_first(systems, len(corpus.images), config.resamples, config.seed)
-    for number, comparison in enumerate(comparisons, start=2):
-        print_comparison(comparison, f"({number}) less (1), over {config.resamples:,} resamples of the images")
+    for i, comparison in enumerate(comparisons, start=2):
+        print_comparison(comparison, f"({i}) less (1), over {config.resamples:,} resamples of the images")
 
     write_json(
         {

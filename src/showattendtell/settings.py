@@ -52,15 +52,15 @@ def describe_call(call: Any) -> dict[str, Any] | None:
         `{"_target_": "module.name", ...}` with the arguments; None if another process cannot import the class or
         function, and for any other object, such as an instance.
     """
-    function, given = call, {}
+    function, arguments = call, {}
     if isinstance(call, partial):
         function = call.func
-        given = signature(function).bind_partial(*call.args, **call.keywords).arguments
+        arguments = signature(function).bind_partial(*call.args, **call.keywords).arguments
     name = getattr(function, "__qualname__", "<instance>")
     if "<" in name or function.__module__ == "__main__":
         return None
     node: dict[str, Any] = {"_target_": f"{function.__module__}.{name}"}
-    for argument, value in given.items():
+    for argument, value in arguments.items():
         if callable(value):
             inner = describe_call(value)
             if inner is None:

@@ -44,7 +44,7 @@ def train(config: DictConfig) -> float:
     from showattendtell.config.instantiate import build, build_source, import_own_classes
     from showattendtell.data.assembly import with_generated
     from showattendtell.data.languages import tokenized
-    from showattendtell.inference.checkpoints import write_card
+    from showattendtell.inference.checkpoints import build_metadata
     from showattendtell.inference.initial import find_initial_checkpoint, initial_vocabulary, load_word_vectors
     from showattendtell.models.kernels.products import MATMUL, library
     from showattendtell.runtime.distributed import decide_on_first, raise_together
@@ -76,9 +76,9 @@ def train(config: DictConfig) -> float:
             print_dataset(dataset, vocabulary)
 
             data = build(config.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=config.seed)
-            card = write_card(config, read_choices(), vocabulary, encoder, dataset)
-            module = build_module(config, encoder, vocabulary, card, references, distillation)
-            check_data(start, card)
+            metadata = build_metadata(config, read_choices(), vocabulary, encoder, dataset)
+            module = build_module(config, encoder, vocabulary, metadata, references, distillation)
+            check_data(start, metadata)
             if origin:
                 origin.load_captioner(module.captioner, vocabulary)
             elif config.init_embeddings:

@@ -126,8 +126,8 @@ class Dataset(NamedTuple):
     def without(self, images: Iterable[str]) -> Dataset:
         """Return the data set without the named images."""
         left_out = set(images)
-        kept = {name: tuple(e for e in split if e.image not in left_out) for name, split in self.splits.items()}
-        return self._replace(splits=kept)
+        splits = {name: tuple(e for e in split if e.image not in left_out) for name, split in self.splits.items()}
+        return self._replace(splits=splits)
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
@@ -143,11 +143,11 @@ def fingerprint(examples: Iterable[Example]) -> str:
 class AttentionTargets(NamedTuple):
     """Attention maps that the ground-truth boxes of N words of a batch ask for.
 
-    places  (N,) indices of the words among the B * T steps
-    masses  (N, L) the area of the word's boxes in each region, divided by their whole area, so that the sum is 1
+        indices  (N,) positions of the words among the B * T steps
+    masses   (N, L) the area of the word's boxes in each region, divided by their whole area, so that the sum is 1
     """
 
-    places: Tensor
+    indices: Tensor
     masses: Tensor
 
 
@@ -174,20 +174,20 @@ Content = TypeVar("Content")
 class BatchShard(NamedTuple):
     """The size of one process's shard of a training batch.
 
-    weight  factor on the mean over the shard's captions, such that the mean over processes is the mean over the batch;
-            0 if the batch has fewer captions than there are processes and this shard repeats a caption
-    whole   number of captions in the whole batch
+    weight        factor on the mean over the shard's captions, such that the mean over processes is the mean over the
+                  batch; 0 if the batch has fewer captions than there are processes and this shard repeats a caption
+    num_captions  number of captions in the whole batch
     """
 
     weight: float
-    whole: int
+    num_captions: int
 
 
 class ShardedBatch(NamedTuple, Generic[Content]):
     """A shard of a training batch: its captions, or a `Batch` of them with images."""
 
     content: Content
-    share: BatchShard
+    shard: BatchShard
 
 
 class SampledLocations(NamedTuple):
@@ -203,10 +203,10 @@ class SampledLocations(NamedTuple):
     entropy: Tensor
 
 
-def at_places(values: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return the values (N, ...) of words at their places (N,) among B * T steps: (B, T, ...), 0 elsewhere."""
+def scatter_words(values: Tensor, indices: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return the values (N, ...) of words at steps `indices` (N,) of B * T: (B, T, ...), 0 elsewhere."""
     padded = values.new_zeros(shape[0] * shape[1], *values.shape[1:])
-    return padded.index_copy(0, places, values).unflatten(0, shape)
+    return padded.index_copy(0, indices, values).unflatten(0, shape)
 
 
 class OutputFeatures(NamedTuple):
@@ -238,7 +238,7 @@ class CaptionerOutput(NamedTuple):
     """Output of the captioner for given captions (teacher forcing).
 
     output_features  output-layer inputs of the captions' N words: `OutputFeatures`, or those of a mixture over regions
-    places           (N,) indices of these words among the B * T steps; the others are padding, with weights and gates 0
+    indices          (N,) positions of these words among the B * T steps; the others are padding: weights and gates 0
     weights          (B, T, L) alpha, which sums to 1 at every step
     gates            (B, T) beta, between 0 and 1
     sample           the locations sampled by hard attention
@@ -247,7 +247,7 @@ class CaptionerOutput(NamedTuple):
     """
 
     output_features: Any
-    places: Tensor
+    indices: Tensor
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
@@ -266,7 +266,7 @@ class CaptionerOutput(NamedTuple):
 
     def at_steps(self, values: Tensor) -> Tensor:
         """Return values of the words (N, ...) at their steps (B, T, ...), 0 elsewhere."""
-        return at_places(values, self.places, (self.gates.shape[0], self.gates.shape[1]))
+        return scatter_words(values, self.indices, (self.gates.shape[0], self.gates.shape[1]))
 
 
 Array = TypeVar("Array")

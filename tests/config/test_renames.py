@@ -23,8 +23,8 @@ from showattendtell.config.renames import (
 from showattendtell.config.signatures import read_signature
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, CONFIG, read_checkpoint, upgrade_checkpoint
-from showattendtell.inference.loading import SHIPPED, bundled_models, load_model
+from showattendtell.inference.checkpoints import CONFIG, METADATA_KEY, read_checkpoint, upgrade_checkpoint
+from showattendtell.inference.loading import BUNDLED, bundled_models, load_model
 
 
 def of_format_2(config: Any, path: str = "") -> Any:
@@ -53,7 +53,7 @@ def old_target(target: str) -> str:
 @pytest.fixture
 def old_model(tmp_path: Path) -> Path:
     """The bundled model as format 2 has it."""
-    folder = shutil.copytree(bundled_models()[SHIPPED], tmp_path / "model")
+    folder = shutil.copytree(bundled_models()[BUNDLED], tmp_path / "model")
     card = json.loads((folder / CONFIG).read_text())
     choices = {"mean_of" if name == "average_of" else name: option for name, option in card["choices"].items()}
     card |= {"format": 2, "config": of_format_2(card["config"]), "choices": choices}
@@ -66,13 +66,13 @@ def test_a_model_of_format_2_is_read_with_the_new_names(old_model: Path):
     text = (old_model / CONFIG).read_text()
     assert all(name in text for name in ("showattendtell.batches.CaptionData", '"selection"', '"initial_weights"'))
     card, _ = read_checkpoint(old_model)
-    new, _ = read_checkpoint(bundled_models()[SHIPPED])
+    new, _ = read_checkpoint(bundled_models()[BUNDLED])
     assert (card["format"], card["config"], card["choices"]) == (3, new["config"], new["choices"])
     assert card["choices"]["average_of"] == "2"
 
 
 def test_a_model_of_format_2_has_the_same_weights(old_model: Path):
-    old, new = (load_model(str(path), "cpu", BeamSearch()) for path in (old_model, bundled_models()[SHIPPED]))
+    old, new = (load_model(str(path), "cpu", BeamSearch()) for path in (old_model, bundled_models()[BUNDLED]))
     assert old.config == new.config
     for (name, weight), (other, expected) in zip(
         old.module.state_dict().items(), new.module.state_dict().items(), strict=True
@@ -84,12 +84,12 @@ def test_a_model_of_format_2_has_the_same_weights(old_model: Path):
 def test_the_state_of_a_run_of_format_2_has_the_new_names():
     old = {"CaptionData": {"epoch": 1}, "callbacks": {"Dashboards": {"id": "a"}, "EpochTimes": {}}, "state_dict": {}}
     card = {"format": 2, "config": {"selection": "cider"}, "arguments": ["selection=cider", "++data.resident=true"]}
-    new = upgrade_checkpoint({**old, CARD: card})
+    new = upgrade_checkpoint({**old, METADATA_KEY: card})
     assert new == {
         "CaptionDataModule": {"epoch": 1},
         "callbacks": {"DashboardCallback": {"id": "a"}, "EpochTimes": {}},
         "state_dict": {},
-        CARD: {
+        METADATA_KEY: {
             "format": 3,
             "config": {"monitor": "cider"},
             "arguments": ["monitor=cider", "++data.cache_on_device=true"],
@@ -100,14 +100,14 @@ def test_the_state_of_a_run_of_format_2_has_the_new_names():
 
 
 def test_a_class_that_moved_later_is_renamed_in_checkpoints_of_format_3():
-    checkpoint = {CARD: {"format": 3, "config": {"loss": {"_target_": f"{PACKAGE}losses.caption.HardLoss"}}}}
-    loss = upgrade_checkpoint(checkpoint)[CARD]["config"]["loss"]
+    checkpoint = {METADATA_KEY: {"format": 3, "config": {"loss": {"_target_": f"{PACKAGE}losses.caption.HardLoss"}}}}
+    loss = upgrade_checkpoint(checkpoint)[METADATA_KEY]["config"]["loss"]
     assert loss == {"_target_": f"{PACKAGE}losses.reinforce.HardLoss"}
 
 
 @pytest.mark.parametrize("number", [1, 4, None, "3"])
 def test_a_checkpoint_of_another_format_stays_as_it_is(number: Any):
-    checkpoint = {CARD: {"format": number, "config": {"selection": 1}}}
+    checkpoint = {METADATA_KEY: {"format": number, "config": {"selection": 1}}}
     assert upgrade_checkpoint(checkpoint) == checkpoint
 
 

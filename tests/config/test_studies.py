@@ -19,13 +19,13 @@ from optuna.trial import TrialState, create_trial
 from slow_cases import slow_after
 
 from showattendtell.config.study import (
-    CARD,
     FILE,
+    STUDY_FILE,
     CurrentTrial,
     Study,
     find_study,
     open_storage,
-    write_card,
+    write_study_file,
 )
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import LOCK, lock_file
@@ -387,9 +387,9 @@ def test_a_folder_may_have_any_name_and_its_card_says_where_the_study_is(tmp_pat
 
 
 def test_the_card_of_a_study_has_no_password(tmp_path: Path):
-    write_card(tmp_path, "own", "postgresql://me:secret@host/name")
-    assert "secret" not in (tmp_path / CARD).read_text()
-    assert "me:***@host/name" in (tmp_path / CARD).read_text()
+    write_study_file(tmp_path, "own", "postgresql://me:secret@host/name")
+    assert "secret" not in (tmp_path / STUDY_FILE).read_text()
+    assert "me:***@host/name" in (tmp_path / STUDY_FILE).read_text()
 
 
 MEDIAN = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 1}
@@ -401,7 +401,7 @@ def test_a_trial_below_the_median_is_hopeless_and_is_reported_as_pruned(tmp_path
         take_one(own)
         trial = CurrentTrial(open_storage(None, tmp_path), "own", OmegaConf.create(MEDIAN), number)
         trial.report(figure, 1)
-        assert trial.is_hopeless() == (figure == 1.0)
+        assert trial.should_prune() == (figure == 1.0)
         own.end(number, figure)
     assert states(own) == ["COMPLETE", "COMPLETE", "PRUNED"]
     assert own.trials()[2].value == 1.0
@@ -416,7 +416,7 @@ def test_hyperband_ends_some_trials_early_and_lets_the_best_come_to_their_end(tm
         trial = CurrentTrial(open_storage(str(tmp_path / "journal"), tmp_path), "own", hyperband, number)
         for step in range(1, 10):
             trial.report(float(number % 5), step)
-            if trial.is_hopeless():
+            if trial.should_prune():
                 break
         own.end(number, float(number % 5))
     ended = [trial for trial in own.trials() if trial.state == TrialState.PRUNED]

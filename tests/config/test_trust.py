@@ -18,7 +18,7 @@ from showattendtell.config.entry_point import read_origin
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import LIMIT, TRUST, literal, read_settings, recalled, untrusted_targets
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, read_checkpoint
+from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST, atomic_write
@@ -44,7 +44,8 @@ def write_checkpoint(folder: Path, arguments: Any, **config: Any) -> Path:
     callbacks = {"LastCheckpoint": {"finished": False}, "BestCheckpoint": {"best_model_score": None}}
     folder.mkdir(exist_ok=True)
     torch.save(
-        {CARD: {"format": 2, "arguments": arguments, "config": config}, "callbacks": callbacks}, folder / "last.ckpt"
+        {METADATA_KEY: {"format": 2, "arguments": arguments, "config": config}, "callbacks": callbacks},
+        folder / "last.ckpt",
     )
     return folder
 
@@ -211,7 +212,7 @@ def test_the_source_of_an_untrusted_target_is_not_read(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     config = OmegaConf.to_container(small_config(), resolve=True)
     config["decoder"] = {"_target_": "evil.f"}  # type: ignore[index,call-overload]
-    content = {CARD: {**METADATA, "config": config}, "state_dict": {}}
+    content = {METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}
     torch.save(content, tmp_path / BEST)
     with pytest.raises(UserError, match=r"best.ckpt asks to run evil\.f"):
         find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))
@@ -225,7 +226,7 @@ def test_training_begins_with_a_checkpoint_of_the_class_that_it_has_itself(
     own = small_config("decoder._target_=homemade_decoder.Own")
     config: Any = OmegaConf.to_container(own, resolve=True)
     config["schedule"] = {"_target_": "homemade_decoder.other"}  # which a second stage may have otherwise
-    torch.save({CARD: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / BEST)
+    torch.save({METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / BEST)
     own.init_from = str(tmp_path / BEST)
     assert find_initial_checkpoint(own)
     with pytest.raises(UserError, match=r"best.ckpt asks to run homemade_decoder\.Own"):
@@ -234,7 +235,7 @@ def test_training_begins_with_a_checkpoint_of_the_class_that_it_has_itself(
 
 @pytest.mark.parametrize("config", [None, 5, [], {}, {"encoder": 3}], ids=str)
 def test_a_checkpoint_to_begin_with_that_was_altered_is_reported(tmp_path: Path, config: Any):
-    torch.save({CARD: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / BEST)
+    torch.save({METADATA_KEY: {**METADATA, "config": config}, "state_dict": {}}, tmp_path / BEST)
     with pytest.raises(UserError, match="best.ckpt w(as|ere) altered"):
         find_initial_checkpoint(small_config(f"init_from={tmp_path / BEST}"))
 
@@ -312,7 +313,7 @@ def endless() -> Any:
     ],
 )
 def test_metadata_of_another_kind_or_size_are_reported_at_once(tmp_path: Path, config: Any, words: str):
-    torch.save({CARD: {**METADATA, "format": 3, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
+    torch.save({METADATA_KEY: {**METADATA, "format": 3, "config": config}, "state_dict": {}}, tmp_path / "a.ckpt")
     with pytest.raises(UserError, match=words):
         read_checkpoint(tmp_path / "a.ckpt")
 

@@ -121,7 +121,7 @@ def test_the_doubly_stochastic_terms_mean_is_over_captions_or_over_locations():
     for variant, divisor in (("paper", len(TOKENS)), ("arctic", REGIONS.shape[1])):
         config = configured(variant, "loss.attention_weight=1")
         result = build(config.loss)(model(variant), REGIONS, OWNERS, TOKENS)
-        penalties = doubly_stochastic_penalty(result.trace.weights, torch.ones_like(TOKENS, dtype=torch.bool))
+        penalties = doubly_stochastic_penalty(result.outputs.weights, torch.ones_like(TOKENS, dtype=torch.bool))
         torch.testing.assert_close(result.terms["attention"], penalties.sum() / divisor)
 
 
@@ -148,9 +148,9 @@ def test_the_reward_and_the_scale_of_its_term():
         captioner = model(variant, "attention=hard", "++attention.expectation_prob=0.0", "decoder.dropout=0.0")
         loss = build(configured(variant, "attention=hard", "++loss.reward_weight=1").loss)
         result = loss(captioner, REGIONS, OWNERS, TOKENS)
-        words = result.trace.at_steps(result.trace.logits).log_softmax(dim=2)
+        words = result.outputs.at_steps(result.outputs.logits).log_softmax(dim=2)
         log_p = words.gather(2, TOKENS.unsqueeze(2)).squeeze(2).sum(dim=1).detach()
-        log_s = result.trace.sample.log_prob.sum(dim=1)
+        log_s = result.outputs.sample.log_prob.sum(dim=1)
         torch.testing.assert_close(result.terms["reinforce"], -(log_p / divisor * log_s).sum() / averaged)
 
 
@@ -158,7 +158,7 @@ def test_the_entropy_term_is_averaged_or_summed_over_the_batch():
     for variant, averaged in (("paper", len(TOKENS)), ("arctic", 1)):
         captioner = model(variant, "attention=hard")
         result = build(configured(variant, "attention=hard").loss)(captioner, REGIONS, OWNERS, TOKENS)
-        torch.testing.assert_close(result.terms["entropy"], -0.002 * result.trace.sample.entropy.sum() / averaged)
+        torch.testing.assert_close(result.terms["entropy"], -0.002 * result.outputs.sample.entropy.sum() / averaged)
 
 
 def test_at_test_time_hard_attention_looks_at_a_sample_or_at_the_expectation():

@@ -16,9 +16,9 @@ from showattendtell.data.assembly import (
     check_images,
     check_up,
     drop_unreadable,
+    hash_fraction,
     join_restval,
     map_captions,
-    place_of,
     share_out,
     with_generated,
 )
@@ -128,7 +128,7 @@ NAMES = [f"{number}.jpg" for number in range(2000)]
 @pytest.mark.parametrize("name", ["a.jpg", "", "é/ü.png"])
 def test_a_name_s_place_is_the_beginning_of_its_sha_256(name: str):
     exact = Fraction(int(hashlib.sha256(name.encode()).hexdigest(), 16), 2**256)
-    assert 0 <= exact - Fraction(place_of(name)) < Fraction(1, 2**53)
+    assert 0 <= exact - Fraction(hash_fraction(name)) < Fraction(1, 2**53)
 
 
 def test_the_shares_are_about_as_large_as_requested_and_lose_no_image():

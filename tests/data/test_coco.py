@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from repository import SHARED
 
-from showattendtell.data.assembly import place_of
+from showattendtell.data.assembly import hash_fraction
 from showattendtell.data.coco import read_coco, read_coco2017
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.errors import UserError
@@ -119,7 +119,7 @@ def write_2017(root: Path, **parts: list[str]) -> Path:
 
 
 TRAIN = [f"{number:012d}.jpg" for number in range(50)]
-HELD_OUT = [image for image in TRAIN if place_of(image) < 0.2]
+HELD_OUT = [image for image in TRAIN if hash_fraction(image) < 0.2]
 
 
 @pytest.mark.parametrize(("val2017", "other"), [("test", "val"), ("val", "test")])
@@ -152,7 +152,9 @@ def test_the_real_corner_of_coco_is_read_whole():
     assert {example.image for example in dataset.examples()} == said.keys()
     train, test = ({image["file_name"] for image in content["images"]} for content in contents)
     assert {example.image for example in dataset.split("test")} == test
-    assert {example.image for example in dataset.split("val")} == {image for image in train if place_of(image) < 0.1}
+    assert {example.image for example in dataset.split("val")} == {
+        image for image in train if hash_fraction(image) < 0.1
+    }
     for example in dataset.examples():
         assert Path(example.path).is_file()
         assert [c.words for c in example.captions] == [tokenize(caption) for caption in said[example.image][:5]]

@@ -150,7 +150,7 @@ def test_images_are_found_in_folders_and_by_name(tmp_path: Path):
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no image")
     found = find_images([str(tmp_path), "other.jpg"])
-    assert found.places == [*(str(tmp_path / name) for name in ("a.png", "b.JPG", "c.webp")), "other.jpg"]
+    assert found.sources == [*(str(tmp_path / name) for name in ("a.png", "b.JPG", "c.webp")), "other.jpg"]
     assert found.names == ["a.png", "b.JPG", "c.webp", "other.jpg"]
     assert found.others == 1
 
@@ -168,7 +168,7 @@ def test_folders_are_searched_with_their_subfolders_in_sorted_order_and_each_onc
     found = find_images([str(photos)])
     assert find_images(str(photos)) == found
     assert found.names == ["b.png", "linked/g.png", *names[1:]]
-    assert found.places == [str(photos / name) for name in found.names]
+    assert found.sources == [str(photos / name) for name in found.names]
     assert found.others == 2
 
 
@@ -197,7 +197,7 @@ def test_a_folder_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: 
 def test_only_photographs_are_taken_from_a_folder(tmp_path: Path, name: str):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_bytes(b"else")
-    assert find_images([str(tmp_path)]).places == [str(tmp_path / "a.png")]
+    assert find_images([str(tmp_path)]).sources == [str(tmp_path / "a.png")]
 
 
 def test_a_folder_without_images_is_reported(tmp_path: Path):

@@ -81,7 +81,7 @@ def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list
     captions = captions_of(examples, AugmentedFiles(examples, PREPROCESSING, Augmentation(3, **settings)))
     for draw in ((0, 0), (0, 1), (2, 5)):
         batch = captions.batch([0, 1, 2], draw)
-        assert batch.targets.places.tolist() == [2, 6, 10]
+        assert batch.targets.indices.tolist() == [2, 6, 10]
         torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
 
 
@@ -126,11 +126,11 @@ def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examp
     unseen, plain = Phrase(1, (Box(0.0, 0.0, 0.05, 1.0),)), ("a", "white", "box")
     captions = [Caption(plain), Caption(plain, (unseen, Phrase(2, BOXES[0]))), Caption(plain, (unseen,))]
     dataset = captions_of([examples[0]._replace(captions=tuple(captions))], PixelSource(PREPROCESSING, examples))
-    assert dataset[[0, 2, 1]].targets.places.tolist() == [10]
+    assert dataset[[0, 2, 1]].targets.indices.tolist() == [10]
     nothing = dataset[[0, 2]].targets
-    assert nothing.places.shape == (0,)
+    assert nothing.indices.shape == (0,)
     assert nothing.masses.shape == (0, ROWS * COLUMNS)
-    assert (nothing.places.dtype, nothing.masses.dtype) == (torch.long, torch.float32)
+    assert (nothing.indices.dtype, nothing.masses.dtype) == (torch.long, torch.float32)
 
 
 def test_packed_boxes_are_those_of_the_captions_in_few_bytes(examples: list[Example]):

@@ -54,7 +54,7 @@ def test_the_data_module_trains_on_the_batches_requested(
     buckets = BUCKETINGS[bucketing](captions.tokens.lengths, captions.image_index, room, together)
     expected = [captions[batch] for batch in WholeBatchSampler(buckets, 3)]
     for part, other in zip(data.train_dataloader(), expected, strict=True):
-        assert part.share == (1, len(other.tokens))
+        assert part.shard == (1, len(other.tokens))
         for tensor, same in zip(part.content, other, strict=True):
             torch.testing.assert_close(tensor, same)
 
@@ -142,7 +142,7 @@ def test_grids_that_are_held_are_read_once_and_are_the_same():
     captions = CaptionDataset(examples_of(), vocabulary(), read)
     wanted = [[0, 4], [5, 2, 1]]
     before = [captions[batch] for batch in wanted]
-    captions.hold(torch.device("cpu"))
+    captions.cache_on(torch.device("cpu"))
     asked.clear()
     for batch, expected in zip(wanted, before, strict=True):
         for part, same in zip(captions[batch], expected, strict=True):
@@ -159,7 +159,7 @@ def test_pixels_are_not_held():
         examples_of(), vocabulary(), lambda positions, draw=(0, 0): torch.zeros(len(positions), 3, 4, 4)
     )
     with pytest.raises(UserError, match=r"data\.cache_on_device=true keeps the grids of a frozen encoder"):
-        captions.hold(torch.device("cpu"))
+        captions.cache_on(torch.device("cpu"))
 
 
 def test_a_trainer_that_would_distribute_the_batches_once_more_is_refused(tmp_path: Path):

@@ -265,10 +265,10 @@ def test_processes_have_a_part_of_every_batch_and_lose_and_repeat_nothing_in_tra
     shares = shares_of(ShardedBatchSampler(buckets, 0), world)
     assert {len(share) for share in shares} == {len(alone)}
     for batch, *parts in zip(alone, *shares, strict=True):
-        assert [caption for part in parts if part.share.weight for caption in part.content] == batch
-        sizes = {len(part.content) if part.share.weight else 0 for part in parts}
+        assert [caption for part in parts if part.shard.weight for caption in part.content] == batch
+        sizes = {len(part.content) if part.shard.weight else 0 for part in parts}
         assert max(sizes) - min(sizes) <= 1
-        assert all(len(part.content) >= 1 and part.share.whole == len(batch) for part in parts)
+        assert all(len(part.content) >= 1 and part.shard.num_captions == len(batch) for part in parts)
 
 
 @given(st.integers(1, 40), st.integers(1, 12))
@@ -276,7 +276,7 @@ def test_the_mean_over_processes_of_their_weighted_means_is_the_mean_over_the_ba
     values = np.random.default_rng(num_captions).random(num_captions)
     buckets = LengthBuckets(np.full(num_captions, 3), np.arange(num_captions), BatchSize(num_captions), False)
     parts = [share[0] for share in shares_of(ShardedBatchSampler(buckets, 0), world)]
-    means = [part.share.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
+    means = [part.shard.weight * sum(values[caption] for caption in part.content) / len(part.content) for part in parts]
     assert sum(means) / world == pytest.approx(sum(values) / num_captions)
 
 
@@ -316,7 +316,7 @@ def test_views_are_drawn_alike_for_a_caption_in_any_number_of_processes_and_othe
     def draws(processes: int, epoch: int) -> dict[int, tuple[int, int]]:
         batches.set_epoch(epoch)
         parts = [part for share in shares_of(batches, processes) for part in share]
-        return {caption: part.draw for part in parts if part.share.weight for caption in part.content}
+        return {caption: part.draw for part in parts if part.shard.weight for caption in part.content}
 
     buckets = kind(np.arange(num_captions) % 7 + 3, np.arange(num_captions), BatchSize(4), False)
     batches = ShardedBatchSampler(buckets, 0)

@@ -76,7 +76,7 @@ def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str
     written = decoding.generate(ensemble, [random_regions(seed, images=3)], VOCABULARY)
     assert [len(captions) >= 1 for captions in written] == [True] * 3
     for captions in written:
-        merits = [decoding.merit(caption.log_prob, len(caption.tokens)) for caption in captions]
+        merits = [decoding.rank_score(caption.log_prob, len(caption.tokens)) for caption in captions]
         assert all(better >= worse for better, worse in pairwise(merits))
         for caption in captions:
             assert_keeps(caption.tokens, decoding)

@@ -21,13 +21,13 @@ def subwords() -> Vocabulary:
 def test_the_first_token_is_the_language_and_no_other_one_is():
     constraints = BeamSearch(language="zh", prefix="狗", min_length=2, allow_unk=False).in_tokens(JOINT)
     assert constraints.prefix == (5, JOINT.ids["狗"])
-    assert set(constraints.never) == {PAD, START, UNK, 4, 5}
+    assert set(constraints.suppressed) == {PAD, START, UNK, 4, 5}
     assert constraints.min_length == 3
 
 
 def test_without_a_language_the_model_chooses():
     constraints = BeamSearch().in_tokens(JOINT)
-    assert (constraints.prefix, constraints.never) == ((), (PAD, START))
+    assert (constraints.prefix, constraints.suppressed) == ((), (PAD, START))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.sampling import Sampling, draw
+from showattendtell.decoding.sampling import Sampling, multinomial
 
 
 def test_captions_are_drawn_as_often_as_the_model_finds_them_likely():
@@ -27,7 +27,7 @@ def test_captions_are_drawn_as_often_as_the_model_finds_them_likely():
 def test_each_row_is_drawn_from_by_itself_and_never_what_cannot_be():
     torch.manual_seed(0)
     p = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0], [0.0, 0.0, 1e-9, 0.0, 1.0, 0.0]])
-    drawn = draw(p.repeat(20_000, 1)).view(-1, 2)
+    drawn = multinomial(p.repeat(20_000, 1)).view(-1, 2)
     counts = drawn[:, 0].bincount(minlength=6)
     assert counts[[0, 2, 5]].sum() == 0
     assert chisquare(counts[[1, 3, 4]], [10_000, 6_000, 4_000]).pvalue > 0.001
@@ -46,10 +46,10 @@ def test_the_sharpest_draw_is_the_greedy_caption(greedy: dict[str, float]):
 def test_temperature_and_cuts_by_hand():
     log_p = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     sharp = torch.tensor([[0.25, 0.09, 0.0225, 0.0025]])
-    torch.testing.assert_close(Sampling(temperature=0.5).sharpen(log_p).exp(), sharp / sharp.sum())
-    torch.testing.assert_close(Sampling(top_k=2).sharpen(log_p).exp(), torch.tensor([[0.625, 0.375, 0.0, 0.0]]))
+    torch.testing.assert_close(Sampling(temperature=0.5).warp(log_p).exp(), sharp / sharp.sum())
+    torch.testing.assert_close(Sampling(top_k=2).warp(log_p).exp(), torch.tensor([[0.625, 0.375, 0.0, 0.0]]))
     for top_p, kept in ((0.4, 1), (0.51, 2), (0.79, 2), (0.81, 3), (0.96, 4)):
-        assert int((Sampling(top_p=top_p).sharpen(log_p) > -torch.inf).sum()) == kept
+        assert int((Sampling(top_p=top_p).warp(log_p) > -torch.inf).sum()) == kept
 
 
 def test_draws_come_likeliest_first_with_the_models_own_log_p():

@@ -19,7 +19,7 @@ from showattendtell import CaptionOutput, ImageCaptions, load, metrics
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose
 from showattendtell.metrics import modular as panel
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.models.encoder import Encoder
 
 DOCS = ROOT / "docs"
@@ -83,8 +83,8 @@ def test_the_example_of_a_metric_has_the_figure_that_it_shows_and_works_next_to_
     monkeypatch.setitem(panel.CLASSES, "brevity", own["Brevity"])
     said = panel.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
     assert said.missing == {}
-    assert corpus_figures([said.measured["brevity"]]) == {"brevity": 75.0}
-    twice_the_first = said.measured["brevity"].figures(np.array([[2.0, 0.0]]))
+    assert corpus_scores([said.measured["brevity"]]) == {"brevity": 75.0}
+    twice_the_first = said.measured["brevity"].scores(np.array([[2.0, 0.0]]))
     assert twice_the_first["brevity"] == pytest.approx([50.0])
 
 
@@ -97,7 +97,7 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     captions = [caption for batch, _ in names["batches"] for caption in batch]
     references = [list(map(str.split, said)) for _, batch in names["batches"] for said in batch]
     expected = panel.measure([caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"])
-    figures = corpus_figures(expected.measured.values())
+    figures = corpus_scores(expected.measured.values())
     assert scores == {name: pytest.approx(figure, abs=0.06) for name, figure in figures.items()}
     exec(single, names)
     printed = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())

@@ -13,7 +13,7 @@ from torch import nn
 
 from showattendtell.data.images import LONGEST, CropMode, Preprocessing, open_image
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import assess
+from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.export.graphs import InitGraph, StepGraph
@@ -83,7 +83,7 @@ def test_the_script_is_as_sure_as_the_package():
     calibration.threshold = unlikeness.median()
     with plain_torch():
         captions = model.generate(REGIONS)
-        expected = assess(captioner, calibration, REGIONS, captions)
+        expected = calibrate_captions(captioner, calibration, REGIONS, captions)
         graphs = in_plain_torch(captioner)
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
         card = {**SEARCH, "calibration": describe_calibration(calibration)}

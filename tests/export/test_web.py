@@ -22,7 +22,7 @@ from small_models import small_model
 import showattendtell
 from showattendtell.errors import UserError
 from showattendtell.export import run_onnx
-from showattendtell.export.formats import FORMATS, write_card, write_formats
+from showattendtell.export.formats import FORMATS, write_formats, write_metadata
 from showattendtell.export.graphs import graphs_of
 from showattendtell.export.loading import metadata_of
 from showattendtell.export.run_onnx import CaptionedPhotograph
@@ -51,7 +51,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = small_model()
     with plain_torch():
         card = write_formats(folder, graphs_of(model, "uint8", 8), ["onnx"], metadata_of(model, weights, "uint8", 8))
-    write_card(folder, card)
+    write_metadata(folder, card)
     return folder
 
 
@@ -222,7 +222,7 @@ def test_hard_attention_attends_as_the_page_is_asked_to(
             (place / "best.ckpt").parent.mkdir()
             (place / "best.ckpt").touch()
             card = metadata_of(model, place / "best.ckpt", "uint8", 8)
-            write_card(place, write_formats(place, graphs_of(model, "uint8", 8), ["onnx"], card))
+            write_metadata(place, write_formats(place, graphs_of(model, "uint8", 8), ["onnx"], card))
             graphs[mode] = read_model("hard", card, place)
     other = graphs["expectation"].graphs["step"]
     both = graphs["argmax"]._replace(graphs={**graphs["argmax"].graphs, "step_expectation": other})

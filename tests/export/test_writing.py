@@ -22,8 +22,8 @@ from showattendtell.export.formats import (
     FormatName,
     graph_formats,
     new_folder,
-    write_card,
     write_formats,
+    write_metadata,
 )
 from showattendtell.export.graphs import Graph, Pixels, graphs_of
 from showattendtell.export.loading import metadata_of
@@ -54,7 +54,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageCaptioner, 
 def test_programs_read_again_write_pytorchs_captions(exported: Any):
     model, folder, card = exported
     rows = check_formats(model, folder, ["torch"], card, generated_images(SIDE, 5))
-    assert [(row.runner, row.way) for row in rows[:3]] == [
+    assert [(row.runner, row.method) for row in rows[:3]] == [
         ("PyTorch", "greedy"),
         ("PyTorch", "beam 3"),
         ("torch.export", "greedy"),
@@ -64,7 +64,7 @@ def test_programs_read_again_write_pytorchs_captions(exported: Any):
 
 def test_the_card_says_what_the_graphs_take_and_give(exported: Any):
     model, folder, card = exported
-    write_card(folder, card)
+    write_metadata(folder, card)
     card = json.loads((folder / "captioner.json").read_text())
     assert card["vocabulary"][card["special"]["eos"]] == "<eos>"
     assert card["checkpoint"] == {"name": "best.ckpt", "sha256": hashlib.sha256(b"weights").hexdigest()}

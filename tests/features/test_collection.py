@@ -12,7 +12,7 @@ import torch
 from grid_stores import NAMES, SETTINGS, Encoding, damage, plan_of, random_grids, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.collection import find_former, find_stores, merge, print_stores
+from showattendtell.features.collection import find_old_stores, find_stores, merge, print_stores
 from showattendtell.features.store import FeatureStore, verify
 
 RunCommand = Callable[..., Any]
@@ -39,12 +39,12 @@ def test_stores_are_found_with_what_is_in_them(cache: Path):
     assert [len(one.store) if one.store else None for one in found] == [300, 19, None]
     assert [(one.written, one.shards) for one in found] == [(3, 3), (1, 1), (1, 3)]
     assert found[0].num_bytes == sum(file.stat().st_size for file in found[0].path.iterdir())
-    assert find_former(cache) == [cache / "first" / "tiny-16.safetensors"]
+    assert find_old_stores(cache) == [cache / "first" / "tiny-16.safetensors"]
 
 
 def test_a_damaged_store_is_found_as_damaged(cache: Path):
     (cache / "first" / "tiny-16" / "00001.npy").unlink()
-    assert "00001.npy" in find_stores(cache)[0].fault
+    assert "00001.npy" in find_stores(cache)[0].error
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])

@@ -12,7 +12,7 @@ from torch.nn.functional import grid_sample
 
 from showattendtell.errors import UserError
 from showattendtell.features import extract as engines
-from showattendtell.features.extract import SMALLEST, TOGETHER, draw_views, is_mirrored, start_engine, view_of
+from showattendtell.features.extract import BATCH_SIZES, SMALLEST, draw_views, is_mirrored, start_engine, view_of
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime import tracing
 
@@ -35,7 +35,7 @@ def error(grids: Tensor, expected: Tensor) -> float:
 
 
 def test_torch_gives_every_image_its_grid_however_many_there_are(encoder: Encoder):
-    for number in (1, TOGETHER["torch"], 2 * TOGETHER["torch"] + 1):
+    for number in (1, BATCH_SIZES["torch"], 2 * BATCH_SIZES["torch"] + 1):
         pixels = photographs(number, 64)
         with torch.no_grad():
             alone = torch.cat([encoder(image.unsqueeze(0)) for image in pixels])
@@ -43,7 +43,7 @@ def test_torch_gives_every_image_its_grid_however_many_there_are(encoder: Encode
 
 
 def test_a_grid_depends_neither_on_the_number_of_images_nor_of_threads(encoder: Encoder):
-    pixels, run = photographs(TOGETHER["torch"] + 5, 64), start_engine(encoder, "torch", "float32")
+    pixels, run = photographs(BATCH_SIZES["torch"] + 5, 64), start_engine(encoder, "torch", "float32")
     grids = []
     threads = torch.get_num_threads()
     for number in (1, 2):
@@ -79,7 +79,7 @@ def test_shorter_numbers_lose_what_their_digits_say(encoder: Encoder, precision:
 )
 def test_onnxruntime_gives_the_grids_of_torch(network: str, stride: Any, settings: dict[str, Any]):
     encoder = Encoder(network, stride, **{"weights": "random", "size": 64, **settings})
-    pixels = photographs(TOGETHER["onnxruntime"] + 1, encoder.preprocessing.crop)
+    pixels = photographs(BATCH_SIZES["onnxruntime"] + 1, encoder.preprocessing.crop)
     grids = start_engine(encoder, "onnxruntime", "float32")(pixels)
     assert grids.shape == (len(pixels), encoder.grid[0] * encoder.grid[1], encoder.dim)
     for image, expected in zip(grids, start_engine(encoder, "torch", "float32")(pixels), strict=True):

@@ -24,7 +24,7 @@ from showattendtell.features.store import (
     is_finished,
     journal_file,
     shard_size,
-    write_whole,
+    write_json,
 )
 from showattendtell.features.writer import count_written, write_shards, write_store
 
@@ -112,7 +112,7 @@ def test_a_store_whose_writer_was_killed_at_the_end_is_completed_without_new_gri
     path: Path, uninterrupted: dict[str, bytes]
 ):
     write(path)
-    write_whole(path / PLAN, plan_of().describe())  # the manifest was written, and the plan not removed
+    write_json(path / PLAN, plan_of().describe())  # the manifest was written, and the plan not removed
     assert not is_finished(path)
     assert continue_writing(path) == []
     assert content(path) == uninterrupted

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from showattendtell.inference.loading import SHIPPED, note_about
+from showattendtell.inference.loading import BUNDLED, note_about
 from showattendtell.inference.pipeline import caption_all, short_names, warn_of_size
 from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.types import Example
@@ -46,11 +46,11 @@ def test_a_large_page_is_reported_before_it_is_made(capsys: pytest.CaptureFixtur
 
 
 def test_only_the_bundled_model_has_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert "mostly of people and dogs" in note_about(["runs/a/best.ckpt", SHIPPED])
+    assert "mostly of people and dogs" in note_about(["runs/a/best.ckpt", BUNDLED])
     assert note_about(["runs/a/best.ckpt", "owner/flickr8k_soft"]) == ""
-    (tmp_path / SHIPPED).mkdir()
+    (tmp_path / BUNDLED).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert note_about([SHIPPED]) == ""
+    assert note_about([BUNDLED]) == ""
 
 
 class Silent:

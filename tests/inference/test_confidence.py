@@ -13,7 +13,7 @@ from small_models import small_model
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import assess
+from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CALIBRATION
 from showattendtell.inference.confidence import (
@@ -77,7 +77,7 @@ def test_confidence_is_the_mean_of_calibrated_probabilities_and_doubt_is_a_dista
     regions = model.regions(regions[..., :-2])
     unlikeness = calibration(regions)
     calibration.threshold = unlikeness.sort().values[1]
-    for image, of_image in enumerate(assess(model.captioner, calibration, regions, captions)):
+    for image, of_image in enumerate(calibrate_captions(model.captioner, calibration, regions, captions)):
         for found, before in zip(of_image, captions[image], strict=True):
             tokens = torch.tensor([found.tokens])
             logits = model.captioner(regions[image : image + 1], torch.tensor([0]), tokens).logits

@@ -56,7 +56,7 @@ def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: s
     for region in range(9):
         others = torch.cat([REGIONS[:region], REGIONS[region + 1 :]]).unsqueeze(0)
         trace = captioner(others, torch.tensor([0]), TOKENS.unsqueeze(0))
-        expected = trace.at_steps(trace.logits.log_softmax(dim=1).gather(1, TOKENS[trace.places].unsqueeze(1)))
+        expected = trace.at_steps(trace.logits.log_softmax(dim=1).gather(1, TOKENS[trace.indices].unsqueeze(1)))
         np.testing.assert_allclose(log_p - effects[:, region], expected[0, :, 0].numpy(), atol=1e-5)
 
 

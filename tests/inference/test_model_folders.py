@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, without_places, write_model_folder
+from showattendtell.inference.checkpoints import CONFIG, WEIGHTS, read_model_folder, without_folders, write_model_folder
 from showattendtell.inference.loading import bundled_models, find_model, next_to
 
 CARD = {
@@ -74,7 +74,7 @@ def test_nobody_learns_where_things_were_on_the_machine(tmp_path: Path):
 
 def test_absolute_paths_keep_their_last_part():
     settings = {"root": "/a/b/photos", "list": ["~/x.json", "y.json"], "size": 3, "none": None, "tag": "a/b"}
-    assert without_places(settings) == {
+    assert without_folders(settings) == {
         "root": "photos",
         "list": ["x.json", "y.json"],
         "size": 3,

@@ -12,7 +12,7 @@ from small_training import WORDS
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.loading import load_model, save_model_folder
 from showattendtell.inference.weight_averaging import IN_COMMON, average
 
@@ -43,7 +43,7 @@ def test_each_weight_is_the_mean_and_all_else_is_the_first_ones(first: str, seco
         else:
             assert torch.equal(weight, ours[name])
     assert not torch.equal(ours[QUERY], theirs[QUERY])
-    card = made[CARD]
+    card = made[METADATA_KEY]
     assert card["choices"] == {"average_of": "3"}
     assert card["config"]["optimizer"]["lr"] == 0.01
     hashes = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in (first, first, second)]
@@ -63,7 +63,7 @@ def test_a_trained_encoder_is_averaged_and_has_the_hash_of_its_own_weights(first
     torch.testing.assert_close(made["state_dict"][name], weights(first)[name] + 0.25)
     torch.save(made, tmp_path / "mean.ckpt")
     encoder = load_model(str(tmp_path / "mean.ckpt"), "cpu", BeamSearch()).module.encoder
-    assert encoder.describe() == made[CARD]["encoder"]
+    assert encoder.describe() == made[METADATA_KEY]["encoder"]
     assert encoder.tuned
 
 
@@ -88,7 +88,7 @@ def test_models_of_other_words_are_reported(first: str, tmp_path: Path):
 def test_soft_and_hard_attention_of_the_same_sizes_have_a_mean(first: str, tmp_path: Path):
     second = save(tmp_path / "b.ckpt", 1, "attention=hard", "attention.gate=scalar")
     made, cosine = average([first, second])
-    assert made[CARD]["config"]["attention"]["_target_"].endswith("SoftAttention")
+    assert made[METADATA_KEY]["config"]["attention"]["_target_"].endswith("SoftAttention")
     assert cosine == pytest.approx(1)
 
 

@@ -281,7 +281,7 @@ def test_a_terminal_gets_a_report(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     outputs = [("soft", output("a dog", "two \x1b dogs")), ("hard", output("a cat"))]
-    _print_captions("a.jpg", outputs, [Path("captions/a.png")], alone=True)
+    _print_captions("a.jpg", outputs, [Path("captions/a.png")], is_single=True)
     assert terminal.written.splitlines() == [
         "a.jpg: a dog",
         "  also: two \\x1b dogs",

@@ -14,7 +14,7 @@ from runs import Run, assert_done, assert_error
 
 from showattendtell import load
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "decoder.embedding_dim=16", "decoder.hidden_dim=32"]
 SMALL = [*SHORT, "encoder.size=64", "encoder.resize=64", "experiment=flickr8k_lite0", "dataset.root=photographs"]
@@ -162,7 +162,7 @@ def nested(depth: int) -> dict[str, Any]:
 def test_an_altered_tokenizer_is_reported_in_one_sentence(run: Run, joint: Path, tmp_path: Path, attack: str):
     change, said = ALTERED[attack]
     content = torch.load(joint, weights_only=True)
-    change(content[CARD])
+    change(content[METADATA_KEY])
     torch.save(content, tmp_path / "altered.ckpt")
     if attack == "merges":
         done = run("caption", f"checkpoint={tmp_path / 'altered.ckpt'}", "photographs/images/0_a.jpg", "output=none")

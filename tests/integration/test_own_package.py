@@ -13,7 +13,7 @@ import torch
 from repository import ROOT
 from runs import TINY, Run, assert_done, assert_error
 
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 
 INSTALLERS = {"pip": ["-m", "pip", "install"], "uv": ["-m", "uv", "pip", "install", "--python", sys.executable]}
 
@@ -63,7 +63,7 @@ def trained_own(run_with_it: Run, folder: Path) -> Path:
 
 
 def test_its_parts_are_trained_and_evaluated_without_trust(run_with_it: Run, trained_own: Path, folder: Path):
-    config = torch.load(trained_own, weights_only=True)[CARD]["config"]
+    config = torch.load(trained_own, weights_only=True)[METADATA_KEY]["config"]
     assert config["attention"]["_target_"] == "mylab.attention.SharpAttention"
     assert config["decoder"]["_target_"] == "mylab.decoder.GRUDecoder"
     output = folder / "own.json"

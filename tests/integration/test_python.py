@@ -37,7 +37,7 @@ from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.loading import load_model, reading_settings
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
@@ -240,7 +240,7 @@ def test_a_checkpoint_of_parts_that_cannot_be_imported_says_so(tmp_path: Path, c
 
 
 def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):
-    torch.save({CARD: {}, "state_dict": {}, "pytorch-lightning_version": "2.6.0"}, tmp_path / "best.ckpt")
+    torch.save({METADATA_KEY: {}, "state_dict": {}, "pytorch-lightning_version": "2.6.0"}, tmp_path / "best.ckpt")
     with pytest.raises(UserError, match=r"written by `train`; load it with showattendtell.load\(PATH\)"):
         CaptioningModule.load_from_checkpoint(tmp_path / "best.ckpt")
 

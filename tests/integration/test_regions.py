@@ -14,7 +14,7 @@ from runs import SIZES, TINY, Run, assert_done, assert_error
 from showattendtell import load
 from showattendtell.datamodules.datamodule import ShapesDataModule
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.models.region_features import RegionFeatures
 from showattendtell.training.module import CaptioningModule
 
@@ -67,7 +67,7 @@ def test_a_checkpoint_is_loaded_without_the_file(checkpoint: Path):
         model("docs/figures/bird.jpg")
     state = torch.load(checkpoint, weights_only=True)
     assert not any(name.startswith("encoder.") for name in state["state_dict"])
-    assert state[CARD]["config"]["encoder"]["features"] == "detections.tsv"
+    assert state[METADATA_KEY]["config"]["encoder"]["features"] == "detections.tsv"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from scipy.stats import kendalltau
 from slow_cases import slow_after
 
 from showattendtell.metrics.bleu import measure_bleu
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.tokenizers import pair_up
 
 GOLDENS, COCO_MINI = SHARED / "goldens" / "coco-test", SHARED / "coco_mini" / "annotations"
@@ -70,7 +70,7 @@ def test_the_scores_are_those_of_the_words(score: Run, user: Path):
     result = read(user)
     people = [[split(sentence) for sentence in said] for said in REFERENCES.values()]
     pairs = pair_up([split(caption) for caption in WRITTEN.values()], people)
-    expected = corpus_figures([measure_bleu(pairs)])
+    expected = corpus_scores([measure_bleu(pairs)])
     scores = result["scores"]["results.json"]
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     assert scores["distinct_captions"] == 3

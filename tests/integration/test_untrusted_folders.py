@@ -19,7 +19,7 @@ from slow_cases import slow_after
 
 from showattendtell.config.command_line import check_command
 from showattendtell.config.compose import compose, plain_settings
-from showattendtell.config.study import CARD, FILE, find_study, open_storage
+from showattendtell.config.study import FILE, STUDY_FILE, find_study, open_storage
 from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import load
 
@@ -151,8 +151,8 @@ def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Ca
 def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, place: str):
     (tmp_path / "study").mkdir()
     outside = place.format(tmp_path / "mark")
-    (tmp_path / "study" / CARD).write_text(json.dumps({"study": "own", "storage": outside}))
-    assert_error(run_forked("report", "study=study", folder=tmp_path), CARD, "mark", "give storage=PLACE")
+    (tmp_path / "study" / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": outside}))
+    assert_error(run_forked("report", "study=study", folder=tmp_path), STUDY_FILE, "mark", "give storage=PLACE")
     assert not (tmp_path / "mark").exists()
     output = run_forked("report", "study=study", f"storage={outside}", folder=tmp_path)
     assert_error(output, "has no study own")
@@ -160,8 +160,8 @@ def test_a_report_opens_no_storage_elsewhere(run_forked: Run, tmp_path: Path, pl
 
 @pytest.mark.parametrize("content", slow_after(1, ["{", "[]", "{}", '{"study": 5, "storage": ["a"]}', "5"]))
 def test_a_study_card_that_is_none_is_reported(run_forked: Run, tmp_path: Path, content: str):
-    (tmp_path / CARD).write_text(content)
-    assert_error(run_forked("report", "study=.", folder=tmp_path), CARD)
+    (tmp_path / STUDY_FILE).write_text(content)
+    assert_error(run_forked("report", "study=.", folder=tmp_path), STUDY_FILE)
 
 
 def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
@@ -171,7 +171,7 @@ def test_a_storage_inside_of_the_folder_is_opened(tmp_path: Path):
         if place is None:
             optuna.create_study(study_name="own", storage=open_storage(None, tmp_path))
             assert (tmp_path / FILE).is_file()
-        (tmp_path / CARD).write_text(json.dumps({"study": "own", "storage": place}))
+        (tmp_path / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": place}))
         assert find_study(tmp_path, None).trials == []
 
 
@@ -294,5 +294,5 @@ def test_a_damaged_journal_is_reported(run_forked: Run, tmp_path: Path, line: st
     optuna.create_study(study_name="own", storage=open_storage(str(tmp_path / "journal"), tmp_path))
     with (tmp_path / "journal").open("a") as journal:
         journal.write(f"{line}\n{line}\n")
-    (tmp_path / CARD).write_text(json.dumps({"study": "own", "storage": "journal"}))
+    (tmp_path / STUDY_FILE).write_text(json.dumps({"study": "own", "storage": "journal"}))
     assert_error(run_forked("report", "study=.", folder=tmp_path), "the storage journal cannot be opened")

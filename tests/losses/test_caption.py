@@ -12,7 +12,7 @@ from showattendtell.losses.caption import (
     LossOutput,
     SoftLoss,
     attention_cross_entropy,
-    cost_of_captions,
+    caption_cross_entropy,
     doubly_stochastic_penalty,
     negative_log_likelihood,
     total,
@@ -42,8 +42,8 @@ def test_label_smoothing_mixes_the_word_with_the_uniform_distribution():
     logits, tokens = torch.randn(1, 1, 6), torch.tensor([[4]])
     log_p = logits.log_softmax(dim=-1)[0, 0]
     expected = -(0.9 * log_p[4] + 0.1 * log_p.mean())
-    cost = cost_of_captions(saying(logits), tokens, label_smoothing=0.1)
-    torch.testing.assert_close(cost.learned[0], expected)
+    cost = caption_cross_entropy(saying(logits), tokens, label_smoothing=0.1)
+    torch.testing.assert_close(cost.loss[0], expected)
     torch.testing.assert_close(cost.nll[0], -log_p[4])
 
 
@@ -85,7 +85,7 @@ def test_the_supervision_worked_by_hand():
     output = loss_of(trace, tokens, targets, supervision_weight=0.6)
     expected = (1.5 * math.log(2) - math.log(0.7)) / 2
     torch.testing.assert_close(output.terms["supervision"], torch.tensor(0.6 * expected))
-    torch.testing.assert_close(output.figures["attention_supervision"], torch.tensor(expected))
+    torch.testing.assert_close(output.metrics["attention_supervision"], torch.tensor(expected))
 
 
 def test_supervision_decreases_linearly_to_nothing():
@@ -105,7 +105,7 @@ def test_without_supervision_boxes_change_nothing():
     targets = AttentionTargets(torch.tensor([0]), torch.tensor([[1.0, 0.0, 0.0]]))
     with_boxes, without = loss_of(trace, tokens, targets), loss_of(trace, tokens)
     assert with_boxes.terms == without.terms
-    assert with_boxes.figures == without.figures
+    assert with_boxes.metrics == without.metrics
 
 
 def test_a_batch_without_boxes_and_one_without_targets():
@@ -141,12 +141,12 @@ def test_supervision_has_the_gradient_of_the_plain_formula(attention: str):
     loss = (HardLoss if "hard" in attention else SoftLoss)(supervision_weight=0.7).double()
     torch.manual_seed(3)
     output = loss(captioner, regions, image_index, tokens, targets=targets)
-    weights = output.trace.weights
+    weights = output.outputs.weights
     weights = (
         weights.unflatten(0, (3, 4))[:, 0].unsqueeze(0) if exact else weights.unflatten(0, (-1, 3))
     )  # (N, B, T, L)
     plain = torch.tensor(0.0).double()
-    for place, mass in zip(targets.places.tolist(), targets.masses, strict=True):
+    for place, mass in zip(targets.indices.tolist(), targets.masses, strict=True):
         plain -= (mass * weights[:, place // 3, place % 3].log()).sum() / weights[:, :, 0, 0].numel()
     torch.testing.assert_close(output.terms["supervision"], 0.7 * plain)
     parameters = list(captioner.parameters())

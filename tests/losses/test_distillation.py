@@ -69,8 +69,8 @@ def losses(
         captioner, teachers[0].regions(batch.images), batch.image_index, batch.tokens
     )
     after = DistillationLoss(teachers, weight, temperature)(before, batch)
-    assert before.trace
-    ours = before.trace.at_steps(before.trace.logits)
+    assert before.outputs
+    ours = before.outputs.at_steps(before.outputs.logits)
     theirs = [scores_at(teacher, batch) for teacher in teachers]
     divergences = [
         plain_divergence(ours[row, step], [scores[row, step] for scores in theirs], temperature)
@@ -84,7 +84,7 @@ def losses(
 def test_the_divergence_from_the_mean_probability_of_the_teachers(kinds: list[str], temperature: float):
     before, after, divergence, _ = losses(kinds, temperature, attention_weight=0.5)
     assert divergence > 0.1
-    torch.testing.assert_close(after.figures["distillation"], divergence.detach())
+    torch.testing.assert_close(after.metrics["distillation"], divergence.detach())
     torch.testing.assert_close(after.terms["distillation"], 0.3 * temperature**2 * divergence)
     torch.testing.assert_close(after.terms["likelihood"], 0.7 * before.terms["likelihood"])
     torch.testing.assert_close(after.terms["attention"], before.terms["attention"])
@@ -113,7 +113,7 @@ def test_a_student_has_no_divergence_from_itself():
     model = small_model("soft")
     batch = batch_of(model)
     output = SoftLoss()(model.captioner, model.regions(batch.images), batch.image_index, batch.tokens)
-    assert DistillationLoss([model, model], 0.5, 2.0)(output, batch).figures["distillation"].abs() < 1e-6
+    assert DistillationLoss([model, model], 0.5, 2.0)(output, batch).metrics["distillation"].abs() < 1e-6
 
 
 def test_a_student_of_hard_attention_learns_with_each_sample():
@@ -124,12 +124,12 @@ def test_a_student_of_hard_attention_learns_with_each_sample():
     captioner.attention = HardAttention(dim, 8, score=partial(AdditiveScore, width=5), samples=3)
     captioner.train()
     output = HardLoss()(captioner, teacher.regions(batch.images), batch.image_index, batch.tokens)
-    assert output.trace
-    ours, theirs = output.trace.at_steps(output.trace.logits), scores_at(teacher, batch)
+    assert output.outputs
+    ours, theirs = output.outputs.at_steps(output.outputs.logits), scores_at(teacher, batch)
     places = (batch.tokens != PAD).nonzero().tolist()
     rows = [plain_divergence(ours[4 * n + row, t], [theirs[row, t]], 1.0) for n in range(3) for row, t in places]
     assert not torch.equal(ours[:4], ours[4:8])
-    figure = DistillationLoss([teacher])(output, batch).figures["distillation"]
+    figure = DistillationLoss([teacher])(output, batch).metrics["distillation"]
     torch.testing.assert_close(figure, torch.stack(rows).sum().detach() / 12)
 
 
@@ -138,16 +138,16 @@ def test_padding_has_no_divergence(monkeypatch: pytest.MonkeyPatch):
     _, packed, _, _ = losses(["soft", "hard, expectation"])
     monkeypatch.setattr(Packing, "of", Packing.with_padding)
     _, padded, divergence, _ = losses(["soft", "hard, expectation"])
-    torch.testing.assert_close(padded.figures["distillation"], divergence.detach())
-    torch.testing.assert_close(padded.figures["distillation"], packed.figures["distillation"])
+    torch.testing.assert_close(padded.metrics["distillation"], divergence.detach())
+    torch.testing.assert_close(padded.metrics["distillation"], packed.metrics["distillation"])
 
 
 def test_half_precision_gives_nearly_the_same():
     with torch.autocast("cpu", torch.bfloat16):
         _, half, _, _ = losses(["soft", "dot"])
     _, full, _, _ = losses(["soft", "dot"])
-    assert half.figures["distillation"].dtype == torch.float32
-    torch.testing.assert_close(half.figures["distillation"], full.figures["distillation"], rtol=0.03, atol=0.0)
+    assert half.metrics["distillation"].dtype == torch.float32
+    torch.testing.assert_close(half.metrics["distillation"], full.metrics["distillation"], rtol=0.03, atol=0.0)
 
 
 def checked(teacher: ImageCaptioner, attention: str = "soft", loss: SoftLoss | None = None, **student: Any) -> None:

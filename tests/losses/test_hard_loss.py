@@ -13,7 +13,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.losses.caption import negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import SoftAttention
@@ -180,14 +180,14 @@ def test_the_gradient_on_alpha_is_the_rule_written_by_hand(released: bool, monke
     result = loss(captioner, regions, torch.tensor([0, 1]), tokens)
     (result.terms["reinforce"] + result.terms["entropy"]).backward()
 
-    cost = negative_log_likelihood(result.trace, tokens).detach()
+    cost = negative_log_likelihood(result.outputs, tokens).detach()
     lengths = torch.tensor([3, 2])
     factor = (cost / lengths + -1.5) / 10 if released else (cost + -1.5) / 2
     entropy_weight = 0.05 if released else 0.05 / 2
     for step, scores in enumerate(kept):
         for row in range(2):
-            alpha = result.trace.weights[row, step].detach()
-            chosen = torch.nn.functional.one_hot(result.trace.sample.locations[row, step, 0], L)
+            alpha = result.outputs.weights[row, step].detach()
+            chosen = torch.nn.functional.one_hot(result.outputs.sample.locations[row, step, 0], L)
             on_alpha = factor[row] * chosen / alpha + entropy_weight * (alpha.log() + 1)
             on_scores = (
                 alpha * (on_alpha - (alpha * on_alpha).sum()) if step < lengths[row] else torch.zeros_like(alpha)
@@ -211,7 +211,7 @@ def test_the_penalty_moves_attention_unless_it_is_only_reported():
     reported = HardLoss(attention_weight=0.5, penalty_gradient=False).double()(captioner, REGIONS, image_index, CAPTION)
     assert gradient(moved.terms["attention"], captioner).norm() > 0
     assert not reported.terms["attention"].requires_grad
-    assert reported.figures["attention_penalty"] > 0
+    assert reported.metrics["attention_penalty"] > 0
 
 
 def test_soft_attention_has_no_draws_to_learn_from():
@@ -223,4 +223,4 @@ def test_soft_attention_has_no_draws_to_learn_from():
 def test_no_region_is_tried_if_dropout_differs_between_regions():
     config = small_config("attention=hard", "attention.estimator=exact", "decoder.dropout_places=[words,output]")
     with pytest.raises(UserError, match="leave words out of decoder.dropout_places"):
-        build_module(config, Grids(), Vocabulary.build([tuple(WORDS)], size=100), {CARD: {}})  # type: ignore[arg-type]
+        build_module(config, Grids(), Vocabulary.build([tuple(WORDS)], size=100), {METADATA_KEY: {}})  # type: ignore[arg-type]

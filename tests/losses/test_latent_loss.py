@@ -13,7 +13,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, START
 from showattendtell.losses.caption import SoftLoss, negative_log_likelihood, total
-from showattendtell.losses.self_critical import NEVER
+from showattendtell.losses.self_critical import SUPPRESSED
 from showattendtell.losses.variational import VariationalLoss
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder
@@ -126,11 +126,13 @@ def batch(captioner: Captioner, factored: bool = True) -> tuple[MixtureFeatures,
     tokens = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [1, 1, EOS]])
     trace = captioner(REGIONS, torch.tensor([1, 0, 1]), tokens)
     features = trace.output_features
-    assert features.read is None
+    assert features.compute_inputs is None
     if not factored:
         parts, image_index, values = features.parts, features.image_index, features.values
-        features = features._replace(read=lambda rows, _: values[rows].unsqueeze(1) + parts[image_index[rows]])
-    return features, tokens.flatten()[trace.places]
+        features = features._replace(
+            compute_inputs=lambda rows, _: values[rows].unsqueeze(1) + parts[image_index[rows]]
+        )
+    return features, tokens.flatten()[trace.indices]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
@@ -140,8 +142,8 @@ def test_products_of_exponentials_give_the_cross_entropy_of_all_scores(smoothing
     results = []
     for factored in (True, False):
         features, targets = batch(captioner, factored)
-        cost = features.without(NEVER).cross_entropy(targets, smoothing)
-        loss = (cost.learned * torch.arange(1.0, len(targets) + 1).double()).sum()
+        cost = features.without(SUPPRESSED).cross_entropy(targets, smoothing)
+        loss = (cost.loss * torch.arange(1.0, len(targets) + 1).double()).sum()
         gradients = torch.autograd.grad(loss, list(captioner.parameters()), allow_unused=True)
         given = [torch.zeros(1).double() if part is None else part for part in gradients]
         results.append([*cost, features.logits(), *given])
@@ -155,13 +157,13 @@ def test_the_cross_entropy_is_that_of_the_words_probabilities():
     cost = features.cross_entropy(targets, 0.3)
     torch.testing.assert_close(cost.nll, -log_p.gather(1, targets.unsqueeze(1)).squeeze(1))
     expected = torch.nn.functional.cross_entropy(log_p, targets, label_smoothing=0.3, reduction="none")
-    torch.testing.assert_close(cost.learned.detach(), expected)
+    torch.testing.assert_close(cost.loss.detach(), expected)
 
 
 def test_excluded_words_have_no_probability():
     features, targets = batch(tiny())
-    given = features.without(NEVER)
-    log_p = features.logits().index_fill(1, torch.tensor(NEVER), -math.inf).log_softmax(dim=1)
+    given = features.without(SUPPRESSED)
+    log_p = features.logits().index_fill(1, torch.tensor(SUPPRESSED), -math.inf).log_softmax(dim=1)
     torch.testing.assert_close(given.logits(), log_p)
     words = targets != START
     expected = -log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
@@ -180,7 +182,7 @@ def test_words_can_be_selected():
 @pytest.mark.parametrize("together", [1, 30])
 def test_images_and_words_in_pieces_are_the_same(together: int, monkeypatch: pytest.MonkeyPatch):
     expected = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
-    monkeypatch.setattr(mixture, "TOGETHER", {"cpu": together})
+    monkeypatch.setattr(mixture, "MAX_SCORES", {"cpu": together})
     found = [batch(tiny(), factored)[0].cross_entropy(batch(tiny())[1], 0.1) for factored in (True, False)]
     torch.testing.assert_close(found, expected)
 
@@ -232,7 +234,7 @@ def variational(**options: object) -> Captioner:
 def posterior_of(captioner: Captioner) -> Tensor:
     """log p(z_t | y) of every word, (T, L), by Bayes' rule."""
     trace = captioner(REGIONS, ONE, CAPTION)
-    targets = CAPTION.flatten()[trace.places]
+    targets = CAPTION.flatten()[trace.indices]
     log_p, _ = trace.output_features.region_log_probs(targets.unsqueeze(1))
     return (trace.output_features.log_weights + log_p.squeeze(2)).log_softmax(dim=1)
 
@@ -294,7 +296,7 @@ def exact_gradient(**options: object) -> Tensor:
     """Of minus the bound, with every sequence of regions under q enumerated."""
     captioner = variational(**options)
     trace = captioner(REGIONS, ONE, CAPTION)
-    targets, log_q = CAPTION.flatten()[trace.places], trace.log_q
+    targets, log_q = CAPTION.flatten()[trace.indices], trace.log_q
     log_p, _ = trace.output_features.region_log_probs(targets.unsqueeze(1))
     value = torch.tensor(0.0).double()
     for path in itertools.product(range(L), repeat=T):
@@ -373,7 +375,7 @@ def test_the_baseline_follows_the_mean_reward_of_a_word():
     expected = 0.0
     for _ in range(3):
         output = loss(captioner, REGIONS, ONE, CAPTION)
-        reward = -(output.nll - output.figures["kl"]).item() / T
+        reward = -(output.nll - output.metrics["kl"]).item() / T
         expected = 0.9 * expected + 0.1 * reward
         assert loss.baseline.item() == pytest.approx(expected)
     loss.eval()(captioner, REGIONS, ONE, CAPTION)

@@ -71,7 +71,7 @@ def expected_reward(captioner: Captioner, owner: SelfCriticalLoss) -> Tensor:
         paths = [torch.tensor(path).view(1, -1, 1) for path in itertools.product(range(L), repeat=LONGEST)]
     total = torch.zeros((), dtype=torch.float64)
     for row, weight in ((0, 2 / 3), (1, 1 / 3)):
-        worth = owner.judge(captions, BATCH.positions[row : row + 1])["reward"].flatten().double()
+        worth = owner.score_captions(captions, BATCH.positions[row : row + 1])["reward"].flatten().double()
         p = torch.zeros(len(captions), dtype=torch.float64)
         for path in paths:
             # a path's steps behind a caption's end are no part of it, and are counted once for each location
@@ -124,7 +124,7 @@ def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
     captioner, owner = tiny("soft"), critic(samples=30)
     with eval_mode(captioner):
         exact = -gradient(expected_reward(captioner, owner), captioner)
-    owner._constraints = owner._constraints._replace(never=(PAD, START, SAYABLE[1]))
+    owner._constraints = owner._constraints._replace(suppressed=(PAD, START, SAYABLE[1]))
     found = estimate(captioner, owner, batches=90)
     assert ((found.mean - exact).abs() > 6 * found.error).any()
 
@@ -132,7 +132,7 @@ def test_dropout_and_the_gradient_of_other_draws_would_be_seen():
 def test_the_parts_of_the_reward_are_weighted_and_distinguished():
     torch.manual_seed(0)
     captioner = tiny("soft")
-    output = critic(cider=0.5, bleu4=2.0, samples=8)(captioner, REGIONS, BATCH).figures
+    output = critic(cider=0.5, bleu4=2.0, samples=8)(captioner, REGIONS, BATCH).metrics
     assert output["sampled_reward"] == pytest.approx(0.5 * output["sampled_cider"] + 2.0 * output["sampled_bleu4"])
     assert 0 < output["sampled_unended"] < 100
     assert 0 < output["sampled_words"] < LONGEST
@@ -142,8 +142,8 @@ def test_other_lengths_than_those_of_the_references_and_repetitions_are_subtract
     dog, cat = 4, 5
     captions = [[dog, cat, EOS], [dog, dog, dog, dog, cat], [EOS]]
     positions = torch.tensor([2])  # references of 3 words and of 1
-    plain = critic(cider=0.5, bleu4=2.0).judge(captions, positions)
-    terms = critic(cider=0.5, bleu4=2.0, length=0.1, repetition=3.0).judge(captions, positions)
+    plain = critic(cider=0.5, bleu4=2.0).score_captions(captions, positions)
+    terms = critic(cider=0.5, bleu4=2.0, length=0.1, repetition=3.0).score_captions(captions, positions)
     assert terms["length"].tolist() == [[0, 3, 2]]
     # pairs: dog cat, cat <eos>; dog dog three times, dog cat; none
     assert terms["repetition"].tolist() == [[0, 0.5, 0]]

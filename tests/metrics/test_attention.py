@@ -10,7 +10,7 @@ from showattendtell.metrics import Means
 from showattendtell.metrics.attention import (
     GroundedWord,
     WordClasses,
-    attention_figures,
+    attention_statistics,
     centre_prior,
     centre_prior_of,
     centres_inside,
@@ -212,19 +212,19 @@ def trace(weights: list[list[list[float]]], gates: list[list[float]] | None = No
 def test_the_figures_of_a_map_worked_by_hand():
     maps = [[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]], [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5]]]
     tokens = torch.tensor([[A, DOG, EOS], [DOG, EOS, PAD]])
-    figures = attention_figures(trace(maps), tokens)
+    figures = attention_statistics(trace(maps), tokens)
     entropy = figures["entropy"]
-    assert entropy.of == 5
+    assert entropy.num_items == 5
     torch.testing.assert_close(entropy.mean.item(), 2 * math.log(2) / 5)
     movement = figures["movement"]
-    assert movement.of == 3
+    assert movement.num_items == 3
     torch.testing.assert_close(movement.mean.item(), (0.5 + 0.5 + 0.0) / 3)
     first, second = (1 + 1 + 0.5) / 3, (1 + 0 + 0) / 2
     torch.testing.assert_close(figures["coverage"].mean.item(), (first + second) / 2)
 
 
 def test_captions_of_one_word_have_no_movement():
-    figures = attention_figures(trace([[[0.5, 0.5]]]), torch.tensor([[EOS]]))
+    figures = attention_statistics(trace([[[0.5, 0.5]]]), torch.tensor([[EOS]]))
     assert figures["movement"] == (0, 0)
 
 
@@ -241,11 +241,11 @@ def test_figures_of_uneven_parts_are_pooled_to_those_of_the_whole():
     weights, tokens = torch.rand(7, 4, 3).softmax(dim=2), torch.randint(4, 7, (7, 4))
     tokens[::2, 2:] = PAD
     tokens[1] = torch.tensor([EOS, PAD, PAD, PAD])
-    whole = attention_figures(trace(weights.tolist()), tokens)
-    parts = [attention_figures(trace(weights[rows].tolist()), tokens[rows]) for rows in ([0, 3], [1], [2, 4, 5, 6])]
+    whole = attention_statistics(trace(weights.tolist()), tokens)
+    parts = [attention_statistics(trace(weights[rows].tolist()), tokens[rows]) for rows in ([0, 3], [1], [2, 4, 5, 6])]
     means = Means()
     for part in parts:
         means.update(part)
     for name, (mean, of) in means.merged_means().items():
-        assert of == whole[name].of
+        assert of == whole[name].num_items
         torch.testing.assert_close(mean.float(), whole[name].mean)

@@ -6,7 +6,7 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from torchmetrics.functional.text import bleu_score
 
 from showattendtell.metrics.bleu import measure_bleu
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.tokenizers import pair_up
 
 HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car is parked near a tree"]
@@ -22,7 +22,7 @@ def split(lines):
 
 
 def bleu(hypotheses, references) -> dict[str, float]:
-    return corpus_figures([measure_bleu(pair_up(hypotheses, references))])
+    return corpus_scores([measure_bleu(pair_up(hypotheses, references))])
 
 
 def test_one_sentence_worked_by_hand():
@@ -74,7 +74,7 @@ def test_the_corpus_has_the_scores_that_pycocoevalcap_gives_it():
 def test_copies_of_images_count_as_if_they_were_repeated():
     hypotheses, references = sentences()
     copies = np.array([[1, 1, 1], [2, 0, 3], [0, 1, 0]])
-    figures = measure_bleu(pair_up(hypotheses, references)).figures(copies.astype(float))
+    figures = measure_bleu(pair_up(hypotheses, references)).scores(copies.astype(float))
     for row, times in enumerate(copies):
         chosen = np.repeat(np.arange(3), times)
         repeated = bleu([hypotheses[image] for image in chosen], [references[image] for image in chosen])

@@ -13,7 +13,7 @@ from showattendtell.metrics.bootstrap import (
     average,
     compare,
     compare_with_first,
-    corpus_figures,
+    corpus_scores,
     draw_copies,
     resample,
 )
@@ -36,7 +36,7 @@ SECOND = [line.split() for line in ("a brown dog", "two men on a field", "a red 
 
 
 def bleu(hypotheses, references) -> dict[str, float]:
-    return corpus_figures([measure_bleu(pair_up(hypotheses, references))])
+    return corpus_scores([measure_bleu(pair_up(hypotheses, references))])
 
 
 class Broken(SufficientStatistics):
@@ -44,7 +44,7 @@ class Broken(SufficientStatistics):
 
     num_images = 4
 
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         if len(copies) > 1:
             raise MetricError("it broke")
         return {"broken": np.zeros(1)}
@@ -186,11 +186,11 @@ def test_a_mean_over_seeds_has_the_figures_that_all_have():
 
 def test_means_are_weighted_by_copies():
     means = ImageMeans("cider", np.array([10.0, 40.0, 70.0]))
-    figures = means.figures(np.array([[1.0, 1.0, 1.0], [3.0, 0.0, 1.0], [0.0, 2.0, 0.0]]))
+    figures = means.scores(np.array([[1.0, 1.0, 1.0], [3.0, 0.0, 1.0], [0.0, 2.0, 0.0]]))
     np.testing.assert_allclose(figures["cider"], [40, 25, 40])
 
 
 def test_the_corpus_itself_has_every_image_once():
-    figures = corpus_figures([ImageMeans("cider", np.array([10.0, 40.0])), ImageMeans("spice", np.array([5.0]))])
+    figures = corpus_scores([ImageMeans("cider", np.array([10.0, 40.0])), ImageMeans("spice", np.array([5.0]))])
     assert figures == {"cider": 25.0, "spice": 5.0}
     assert {type(figure) for figure in figures.values()} == {float}

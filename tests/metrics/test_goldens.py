@@ -8,7 +8,7 @@ import pytest
 from repository import SHARED
 from slow_cases import slow_after
 
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
@@ -30,7 +30,7 @@ def test_captions_of_others_get_the_scores_of_the_reference_implementations(name
         words(f"hypotheses-{name}.txt", tokenizer), references, ["bleu", "rouge_l", "cider", "meteor"]
     )
     assert missing == {}
-    figures = corpus_figures(measured.values())
+    figures = corpus_scores(measured.values())
     expected = {
         **{f"bleu{n}": 100 * score for n, score in enumerate(golden["bleu_without_brevity_penalty"], start=1)},
         **{f"bleu{n}_with_penalty": 100 * score for n, score in enumerate(golden["bleu"], start=1)},

@@ -6,7 +6,7 @@ import pytest
 from showattendtell.data.coco import CATEGORIES
 from showattendtell.data.tokenizers import tokenize
 from showattendtell.metrics import CHAIR
-from showattendtell.metrics.bootstrap import corpus_figures, draw_copies
+from showattendtell.metrics.bootstrap import corpus_scores, draw_copies
 from showattendtell.metrics.hallucination import (
     coco_names,
     find_hallucinations,
@@ -22,7 +22,7 @@ NAMES = coco_names()
 
 
 def things(sentence: str) -> list[str]:
-    return [mention.thing for mention in find_mentions(tokenize(sentence), NAMES)]
+    return [mention.category for mention in find_mentions(tokenize(sentence), NAMES)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_category_is_found_by_its_name():
 def test_an_object_is_present_if_it_is_annotated_or_said():
     caption, said = tokenize("a cat and a dog on a couch"), [tokenize("a sofa in a room")]
     mentions, hallucinated = find_hallucinations(caption, said, ["cat"], NAMES)
-    assert [mention.thing for mention in mentions] == ["cat", "dog", "couch"]
+    assert [mention.category for mention in mentions] == ["cat", "dog", "couch"]
     assert hallucinated == [(4, "dog")]
 
 
@@ -90,8 +90,8 @@ def test_resampled_rates_are_those_of_the_resampled_captions():
     for number, counts in enumerate(copies.astype(int)):
         drawn = np.repeat(np.arange(4), counts)
         again = measure_hallucination(*([each[n] for n in drawn] for each in (*split, ANNOTATED)), NAMES)
-        resampled = {name: values[number] for name, values in measured.figures(copies).items()}
-        assert resampled == pytest.approx(corpus_figures([again]))
+        resampled = {name: values[number] for name, values in measured.scores(copies).items()}
+        assert resampled == pytest.approx(corpus_scores([again]))
 
 
 def test_planted_hallucinations_are_all_found():
@@ -101,7 +101,7 @@ def test_planted_hallucinations_are_all_found():
         planted = (*said, *tokenize(f"with a {category}"))
         mentions, hallucinated = find_hallucinations(planted, [said], [], NAMES)
         assert len(mentions) == 2
-        assert [mention.thing for mention in hallucinated] == [category]
+        assert [mention.category for mention in hallucinated] == [category]
 
 
 def test_no_captions_have_no_rates():
@@ -152,8 +152,8 @@ def test_a_noun_that_no_reference_says_is_hallucinated():
     names = merge_synonyms(find_nouns(ANNOTATED_CAPTIONS, least=1))
     said = [one.words for one in ANNOTATED_CAPTIONS[3:4]]
     mentions, hallucinated = find_hallucinations(tokenize("a boy and his dogs in the snow"), said, [], names)
-    assert [mention.thing for mention in mentions] == ["person", "dog"]
-    assert [mention.thing for mention in hallucinated] == ["dog"]
+    assert [mention.category for mention in mentions] == ["person", "dog"]
+    assert [mention.category for mention in hallucinated] == ["dog"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.metrics.java import LineServer, MetricError, complaint, java_command, run_java
+from showattendtell.metrics.java import LineServer, MetricError, find_error_line, java_command, run_java
 
 BACKWARDS = """
 import sys
@@ -199,6 +199,6 @@ def test_a_program_of_one_run_has_limited_time():
 
 def test_the_complaint_is_the_exception_else_the_last_line():
     trace = b"Error: no score:\n  java.lang.NullPointerException: engine\n\tat Scorer.main\n"
-    assert complaint(trace.splitlines()) == "java.lang.NullPointerException: engine"
-    assert complaint([b"Error occurred\n", b"not enough space\n", b"\n"]) == "not enough space"
-    assert complaint([]) == "it did not say why"
+    assert find_error_line(trace.splitlines()) == "java.lang.NullPointerException: engine"
+    assert find_error_line([b"Error occurred\n", b"not enough space\n", b"\n"]) == "not enough space"
+    assert find_error_line([]) == "it did not say why"

@@ -7,7 +7,7 @@ from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.metrics import ROUGEL, CIDErD, meteor, spice
-from showattendtell.metrics.bootstrap import ImageMeans, corpus_figures
+from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores
 from showattendtell.metrics.java import LineServer, MetricError
 from showattendtell.metrics.meteor import meteor_command
 from showattendtell.metrics.modular import METRICS, measure
@@ -34,7 +34,7 @@ def test_every_metric_gives_its_figures_or_its_reason(names: Sequence[str], monk
     measured, missing = measure(HYPOTHESES, REFERENCES, names)
     assert list(measured) == [name for name in names if name != "spice"]
     assert list(missing) == ["spice"]
-    figures = corpus_figures(measured.values())
+    figures = corpus_scores(measured.values())
     expected = {"bleu1", "bleu4_with_penalty", "brevity_penalty", "words", "rouge_l", "cider", *measured} - {"bleu"}
     assert expected <= set(figures)
     assert all(0 <= figure <= 1000 for figure in figures.values())
@@ -64,7 +64,7 @@ def test_a_scorer_that_breaks_is_missing_with_the_type_and_text_of_its_fault(mon
 
 def test_what_is_measured_but_yields_no_figure_is_missing(monkeypatch: pytest.MonkeyPatch):
     class Unscored(ImageMeans):
-        def figures(self, copies):
+        def scores(self, copies):
             raise MetricError("the jar is gone")
 
     monkeypatch.setattr(CIDErD, "measure", lambda metric, pairs: Unscored("cider", [1.0]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from showattendtell.metrics import meteor
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.java import LineServer, MetricError
 from showattendtell.metrics.meteor import evaluate, measure_meteor, meteor_command
 from showattendtell.metrics.tokenizers import CaptionPair
@@ -52,14 +52,14 @@ def test_what_was_said_scores_1_and_nothing_in_common_or_nothing_at_all_0():
 
 def test_the_corpus_scores_what_the_jar_makes_of_all_its_images():
     measured = measure_meteor(CORPUS)
-    assert corpus_figures([measured])["meteor"] == pytest.approx(100 * evaluate(measured.by_image)[-1], rel=1e-12)
+    assert corpus_scores([measured])["meteor"] == pytest.approx(100 * evaluate(measured.by_image)[-1], rel=1e-12)
 
 
 def test_copies_of_images_count_as_if_they_were_repeated():
     measured = measure_meteor(CORPUS)
     copies = np.array([[1, 1, 1, 1, 1], [3, 0, 1, 0, 2], [0, 1, 0, 0, 0], [0, 4, 0, 2, 1], [0, 0, 0, 0, 1]])
     repeated = [evaluate(np.repeat(measured.by_image, times, axis=0))[-1] for times in copies]
-    figures = measured.figures(copies.astype(float))["meteor"]
+    figures = measured.scores(copies.astype(float))["meteor"]
     np.testing.assert_allclose(figures, 100 * np.array(repeated), rtol=1e-12)
     assert figures[2] == pytest.approx(100)
 

@@ -33,7 +33,7 @@ from showattendtell.metrics import (
     RelationAccuracy,
 )
 from showattendtell.metrics.attention import GroundedWord, compare_maps, score_attention
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.cider import DocumentFrequencies
 from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import diversity, judge_endings
@@ -64,7 +64,7 @@ SHARES = [slice(0, 2), slice(2, 2), slice(2, 5)]
 
 def expected(names: tuple[str, ...] = METRICS) -> dict[str, float]:
     """The figures of the functions on the whole corpus, which the commands write."""
-    return corpus_figures(measure(HYPOTHESES, REFERENCES, names).measured.values())
+    return corpus_scores(measure(HYPOTHESES, REFERENCES, names).measured.values())
 
 
 def grounded() -> list[GroundedWord]:
@@ -112,7 +112,7 @@ def pairs(metrics: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for name, metric in metrics.items():
         with metric.sync_context():
-            found[name] = metric._kept()
+            found[name] = metric._items()
     return found
 
 

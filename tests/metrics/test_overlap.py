@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from showattendtell.metrics import ROUGEL
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.tokenizers import CaptionPair
 
@@ -70,5 +70,5 @@ def test_cider_is_its_formula():
 def test_copies_weigh_the_images_scores_which_keep_the_corpus_document_frequencies():
     cider = measure_cider(CORPUS)
     copies = np.array([[2.0, 0.0, 1.0, 1.0]])
-    assert cider.figures(copies)["cider"] == pytest.approx(cider.by_image[[0, 0, 2, 3]].mean())
-    assert corpus_figures([cider])["cider"] == pytest.approx(cider.by_image.mean())
+    assert cider.scores(copies)["cider"] == pytest.approx(cider.by_image[[0, 0, 2, 3]].mean())
+    assert corpus_scores([cider])["cider"] == pytest.approx(cider.by_image.mean())

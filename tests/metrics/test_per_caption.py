@@ -79,13 +79,13 @@ class Halves(SufficientStatistics):
 
     by_image = np.array([[1.0, 2.0], [3.0, 3.0]])
 
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         matching, all_of = (copies @ self.by_image).T
         return {"half": 100 * matching / all_of}
 
 
 class Broken(Halves):
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         raise MetricError("it is broken")
 
 

@@ -8,7 +8,7 @@ from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.modular import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
@@ -45,7 +45,7 @@ def test_scores_on_the_same_tokens_are_those_of_pycocoevalcap(language: str, tok
     said = [split_sentences(own, tokenizer) for own in captions(language)]
     hypotheses, references = [own[0] for own in said], [own[1:] for own in said]
     panel = measure(hypotheses, references, ["bleu", "rouge_l", "cider", "meteor"], language)
-    figures = corpus_figures(panel.measured.values())
+    figures = corpus_scores(panel.measured.values())
     ours = {n: [" ".join(words)] for n, words in enumerate(hypotheses)}
     theirs = {n: [" ".join(words) for words in own] for n, own in enumerate(references)}
     bleu, _ = Bleu(4).compute_score(theirs, ours, verbose=0)

@@ -85,7 +85,7 @@ def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Ten
     """log p (B, T, V), alpha (B, T, L) and beta (B, T), where captions that have said the same so far are one stem."""
     output = []
     heard = torch.cat([torch.full_like(tokens[:, :1], START), tokens], dim=1)
-    state, images, before = decoder.first, torch.arange(len(decoder.first.hidden)), image_index
+    state, images, before = decoder.initial_state, torch.arange(len(decoder.initial_state.hidden)), image_index
     for step in range(tokens.shape[1]):
         said = torch.cat([image_index.unsqueeze(1), heard[:, : step + 1]], dim=1)
         _, stems = said[:, :-1].unique(dim=0, return_inverse=True)  # in the images' order
@@ -138,7 +138,7 @@ def test_finished_images_are_left_out_of_the_attention_cache():
     seen = []
     captioner.attention.register_forward_hook(lambda layer, inputs, output: seen.append(len(inputs[0].regions)))
     decoder = incremental_decoder(captioner)(regions)
-    state = decoder.first
+    state = decoder.initial_state
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
         step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
@@ -151,13 +151,13 @@ def test_finished_images_are_left_out_of_the_attention_cache():
 def test_finished_images_are_left_out_of_the_table_of_regions():
     captioner, regions = make_captioner("marginal"), make_regions()
     decoder, kept = incremental_decoder(captioner)(regions), []
-    state = decoder.first
+    state = decoder.initial_state
     for images in ([0, 1, 2, 3], [0, 2, 3], [2, 3], [3]):
         rows = torch.tensor(images)
         step = decoder.step(state.select(rows), rows, torch.arange(len(rows)), torch.full_like(rows, START))
         trace = captioner(regions[rows], torch.arange(len(rows)), torch.full((len(rows), 1), 4))
         torch.testing.assert_close(step.scores, trace.logits)
-        kept.append(len(decoder._mixture.table.powers))
+        kept.append(len(decoder._mixture.table.exp_scores))
     assert kept == [4, 4, 2, 1]
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.losses.caption import SoftLoss, cost_of_captions, total
+from showattendtell.losses.caption import SoftLoss, caption_cross_entropy, total
 from showattendtell.losses.reinforce import HardLoss
-from showattendtell.metrics.attention import attention_figures
+from showattendtell.metrics.attention import attention_statistics
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels import recurrence
 
@@ -41,13 +41,13 @@ def with_padding(attention: str, decoder: str, dtype: torch.dtype = torch.float6
 def test_images_of_different_lengths_get_what_each_gets_alone(attention: str, decoder: str):
     captioner, images = with_padding(attention, decoder), [image.double() for image in alone()]
     together = captioner(padded(images, 9).double(), OWNERS, TOKENS)
-    log_p = -cost_of_captions(together, TOKENS).nll
+    log_p = -caption_cross_entropy(together, TOKENS).nll
     captioner.padded = False
     for row, owner in enumerate(OWNERS.tolist()):
         [length] = (TOKENS[row] != PAD).sum().view(1).tolist()
         tokens = TOKENS[row : row + 1, :length]
         own = captioner(images[owner].unsqueeze(0), torch.zeros(1, dtype=torch.long), tokens)
-        torch.testing.assert_close(log_p[row], -cost_of_captions(own, tokens).nll[0])
+        torch.testing.assert_close(log_p[row], -caption_cross_entropy(own, tokens).nll[0])
         torch.testing.assert_close(together.weights[row, :length, : COUNTS[owner]], own.weights[0])
         torch.testing.assert_close(together.gates[row, :length], own.gates[0])
         assert not together.weights[row, :, COUNTS[owner] :].any()
@@ -107,7 +107,7 @@ def test_the_fused_recurrence_gives_what_the_plain_loop_gives(monkeypatch: pytes
         captioner = with_padding("soft", "lstm")
         regions = padded(alone(), 7).double().requires_grad_()
         trace = captioner(regions, OWNERS, TOKENS)
-        loss = cost_of_captions(trace, TOKENS).learned.sum() + trace.weights.square().sum()
+        loss = caption_cross_entropy(trace, TOKENS).loss.sum() + trace.weights.square().sum()
         found.append(torch.autograd.grad(loss, [regions, *captioner.parameters()]))
     assert recurrence.is_fused_supported(captioner.attention, captioner.decoder)
     for fused, plain in zip(*found, strict=True):
@@ -117,7 +117,7 @@ def test_the_fused_recurrence_gives_what_the_plain_loop_gives(monkeypatch: pytes
 def test_statistics_of_maps_count_no_padding():
     captioner = with_padding("soft", "lstm")
     few, many = (
-        attention_figures(captioner(padded(alone(), length).double(), OWNERS, TOKENS), TOKENS) for length in (5, 30)
+        attention_statistics(captioner(padded(alone(), length).double(), OWNERS, TOKENS), TOKENS) for length in (5, 30)
     )
     for name in few:
         torch.testing.assert_close(few[name].mean, many[name].mean)

@@ -183,7 +183,7 @@ def test_words_that_are_rotated_know_their_distance_and_not_their_place():
     same = torch.full((1, 6), 5)
     for positions, equal in (("learned", False), ("rotary", True)):
         captioner = make_captioner(positions=positions)
-        trace = captioner(make_regions(1), torch.tensor([0]), same, read=same)
+        trace = captioner(make_regions(1), torch.tensor([0]), same, input_tokens=same)
         assert torch.allclose(trace.logits[1:], trace.logits[:-1]) == equal
 
 
@@ -309,7 +309,7 @@ def test_samples_come_as_often_as_they_are_likely():
 def test_rewards_learn_the_log_p_that_sampling_has():
     captioner, regions = random_transformer(0), random_regions(0, images=3)
     constraints = Sampling(max_length=4).in_tokens(VOCABULARY)
-    tokens, log_p, *_ = Sampling(num_captions=5, max_length=4).draw(Ensemble([captioner]), [regions], constraints)
+    tokens, log_p, *_ = Sampling(num_captions=5, max_length=4).sample(Ensemble([captioner]), [regions], constraints)
     ends = tokens == EOS
     after = ends.cumsum(dim=1) > ends.long()
     log_p = log_p.masked_fill(after, 0).sum(dim=1)

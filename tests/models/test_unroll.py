@@ -94,6 +94,6 @@ def test_words_stand_where_they_stood():
     values = torch.randn(4, 4, 2) * (TOKENS != PAD).unsqueeze(-1)
     for packing in (Packing.with_padding(TOKENS), Packing.without_padding(TOKENS)):
         torch.testing.assert_close(packing.pad(packing.pack(values)), values)
-        assert sum(packing.sizes) == len(packing.places)
+        assert sum(packing.sizes) == len(packing.indices)
         assert [step.stop - step.start for step in packing.steps()] == list(packing.sizes)
     assert sum(Packing.without_padding(TOKENS).sizes) == int((TOKENS != PAD).sum())

@@ -141,7 +141,7 @@ def test_a_mean_waits_for_its_parts_and_counts_what_they_trained_once(made: Any)
     runs = made("recipes=soft_average", "seeds=[7]")
     assert [run.title for run in runs] == ["soft, seed 7", "soft_cider, seed 7", "soft_average, seed 7"]
     soft, cider, mean = runs
-    assert mean.before == (soft, cider)
+    assert mean.dependencies == (soft, cider)
     assert mean.config == soft.config
     for run, minutes in ((soft, 8), (cider, 5)):
         assert not mean.can_begin

@@ -270,13 +270,13 @@ def test_a_client_holds_three_quarters_of_the_places_at_most():
     queue = RequestQueue(4, 1)
     with contextlib.ExitStack() as places:
         for _ in range(3):
-            places.enter_context(queue.place("a"))
+            places.enter_context(queue.slot("a"))
         with pytest.raises(RequestError, match=r"^this client has 3 requests under way; try again in a moment$"):
-            places.enter_context(queue.place("a"))
-        places.enter_context(queue.place("b"))
+            places.enter_context(queue.slot("a"))
+        places.enter_context(queue.slot("b"))
         with pytest.raises(RequestError, match=r"^all 4 places are taken; try again in a moment$"):
-            places.enter_context(queue.place("b"))
-    with queue.place("a"), queue.place("a"), queue.place("a"):
+            places.enter_context(queue.slot("b"))
+    with queue.slot("a"), queue.slot("a"), queue.slot("a"):
         pass
 
 

@@ -110,7 +110,7 @@ def test_a_setting_that_the_other_attention_has_of_its_own_accord_is_reported(ch
 def test_another_kind_of_model_is_reported_by_its_choices(checkpoint: Path):
     origin = origin_of(checkpoint)
     choices = {"dataset": "shapes", "attention": "soft", "attention/score": "additive", "decoder": "lstm"}
-    origin = origin._replace(card={**origin.card, "choices": choices})
+    origin = origin._replace(metadata={**origin.metadata, "choices": choices})
     with pytest.raises(UserError, match=r"trained with attention=soft, attention/score=additive.*lstm: give the same$"):
         load(origin, build_captioner(small_config("attention=adaptive"), 3, 5))
 

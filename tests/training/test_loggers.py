@@ -25,8 +25,8 @@ from showattendtell.training.loggers import (
     TensorBoardDashboard,
     WandbDashboard,
     code,
-    figures_in,
     has_account,
+    logged_values,
 )
 
 
@@ -42,9 +42,9 @@ def test_the_log_has_a_row_for_each_time_and_a_column_for_each_figure(tmp_path: 
 
 
 def test_the_figures_of_a_log_are_known_by_step_and_name(tmp_path: Path):
-    assert figures_in(tmp_path / METRICS) == set()
+    assert logged_values(tmp_path / METRICS) == set()
     (tmp_path / METRICS).write_text("bleu,epoch,loss,step\n,0,2.5,3\n0.1,1,,6\n")
-    assert figures_in(tmp_path / METRICS) == {
+    assert logged_values(tmp_path / METRICS) == {
         (3, "epoch"),
         (3, "loss"),
         (3, "step"),

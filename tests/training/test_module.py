@@ -12,7 +12,7 @@ from showattendtell.types import Batch, BatchShard
 
 TOKENS = torch.tensor([[4, 5, 2], [6, 2, 0], [7, 4, 2]])
 BATCH = Batch(REGIONS[:2], torch.tensor([0, 1, 1]), TOKENS, torch.tensor([0, 1]))
-WHOLE = BatchShard(weight=1.0, whole=3)
+WHOLE = BatchShard(weight=1.0, num_captions=3)
 
 
 @pytest.fixture
@@ -41,4 +41,4 @@ def test_annotators_are_mixed_in_by_their_weight_and_read_without_one_only_to_be
     assert output.nll is not None
     assert not output.nll.requires_grad
     assert unlogged.nll is None
-    assert output.figures.keys() > unlogged.figures.keys() > {"sampled_cider"}
+    assert output.metrics.keys() > unlogged.metrics.keys() > {"sampled_cider"}

@@ -237,8 +237,8 @@ def test_the_bar_reads_no_loss_more_often_than_once_a_second(
     """At most once a second, for a GPU is waited for."""
     clock, read = Clock(0.25), []
     monkeypatch.setattr(progress, "time", clock)
-    shown = StepFigures.shown
-    monkeypatch.setattr(StepFigures, "shown", lambda self: read.append(clock.now) or shown(self))
+    shown = StepFigures.describe
+    monkeypatch.setattr(StepFigures, "describe", lambda self: read.append(clock.now) or shown(self))
     small_run(small_config("trainer.max_epochs=4"), tmp_path, callbacks=[Ticks(clock)])
     assert len(read) > 3
     assert min(after - before for before, after in pairwise(read)) >= 1

@@ -16,7 +16,7 @@ from slow_cases import slow_after
 from small_training import SETTINGS, small_config, small_run
 
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD, find_damage
+from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
 from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, recall, run_lock
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_it_began_with_may_have_moved_and_not_become_another(
         file.parent.mkdir()
         file.write_text("weights")
     content = torch.load(killed / LAST, weights_only=False)
-    content[CARD]["config"]["init_from"] = str(before)
+    content[METADATA_KEY]["config"]["init_from"] = str(before)
     for name in (LAST, PREVIOUS):
         torch.save(content, killed / name)
     moved = resumed(str(killed), f"init_from={now}")
@@ -217,11 +217,11 @@ def test_a_run_that_ended_before_its_last_epoch_is_not_extended(root: Path, new:
 def test_other_captions_words_or_regions_are_refused(tmp_path: Path):
     card = {"splits": {"train": "a"}, "vocabulary": ["a"], "encoder": {"dim": 3}}
     start = ResumePoint(tmp_path, tmp_path / LAST, card)
-    check_data(start, {CARD: card})
+    check_data(start, {METADATA_KEY: card})
     check_data(ResumePoint(tmp_path), {})
     for part, message in (("splits", "captions"), ("vocabulary", "vocabulary"), ("encoder", "encoder")):
         with pytest.raises(UserError, match=f"was trained with .*{message}"):
-            check_data(start, {CARD: {**card, part: None}})
+            check_data(start, {METADATA_KEY: {**card, part: None}})
 
 
 @pytest.mark.parametrize(

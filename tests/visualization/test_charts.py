@@ -7,12 +7,12 @@ from showattendtell.visualization.charts import axis_over, category_axis
 
 def test_places_lie_between_the_margins_in_proportion():
     axis = axis_over("x", [10.0, 20.0])
-    assert [axis.place(value) for value in (10, 15, 20)] == [4, 50, 96]
+    assert [axis.position(value) for value in (10, 15, 20)] == [4, 50, 96]
 
 
 def test_a_log_axis_has_equal_steps_for_equal_factors():
     axis = axis_over("x", [1e-4, 1e-2], log=True)
-    assert [axis.place(value) for value in (1e-4, 1e-3, 1e-2)] == pytest.approx([4, 50, 96])
+    assert [axis.position(value) for value in (1e-4, 1e-3, 1e-2)] == pytest.approx([4, 50, 96])
     assert [label for _, label in axis.ticks] == ["0.0001", "0.001", "0.01"]
     assert [label for _, label in axis_over("x", [0.0002, 0.002], log=True).ticks] == [
         "0.0002",
@@ -24,7 +24,7 @@ def test_a_log_axis_has_equal_steps_for_equal_factors():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_a_single_value_is_in_the_middle(log: bool):
-    assert axis_over("x", [3.0], log).place(3.0) == pytest.approx(50)
+    assert axis_over("x", [3.0], log).position(3.0) == pytest.approx(50)
 
 
 def test_ticks_are_round_numbers_within_the_axis():

@@ -31,9 +31,9 @@ from showattendtell.visualization.pages import (
     LONGEST_SIDE,
     ImageCaptions,
     Page,
+    describe_peak,
     describe_word,
     encode_map,
-    find_place,
     make_entry,
     render,
     write_page,
@@ -94,12 +94,12 @@ def test_there_are_as_many_maps_as_words_and_no_beta_without_a_gate():
     ],
 )
 def test_where_a_map_peaks_is_described_by_thirds_of_the_photograph(row: int, column: int, seen: Box, place: str):
-    assert find_place(peaked(3, 3, row, column), seen) == place
+    assert describe_peak(peaked(3, 3, row, column), seen) == place
 
 
 def test_a_map_without_a_peak_looks_everywhere_alike():
-    assert find_place(np.full((4, 4), 1 / 16), SEEN) == "everywhere alike"
-    assert find_place(np.array([[0.24, 0.26], [0.25, 0.25]]), SEEN) == "everywhere alike"
+    assert describe_peak(np.full((4, 4), 1 / 16), SEEN) == "everywhere alike"
+    assert describe_peak(np.array([[0.24, 0.26], [0.25, 0.25]]), SEEN) == "everywhere alike"
 
 
 def test_the_page_holds_every_word_with_its_map_and_its_shade():

@@ -155,7 +155,7 @@ def test_a_file_system_without_links_keeps_the_original(tmp_path: Path, monkeypa
 def test_files_of_other_formats_are_named_in_one_sentence(tmp_path: Path):
     names = [f"photo.{kind}" for kind in ("gif", "bmp", "ppm", "avif")]
     faults: list[str] = []
-    writer = DescriptionWriter(names, overwrite=False, faults=faults)
+    writer = DescriptionWriter(names, overwrite=False, errors=faults)
     for name in names:
         Image.new("RGB", (8, 8)).save(tmp_path / name)
         writer(str(tmp_path / name), CAPTION)
@@ -173,13 +173,13 @@ def test_a_damaged_file_and_a_url_are_refused(tmp_path: Path):
         write_description(str(path), CAPTION)
     assert not has_description(str(path))
     with pytest.raises(UserError, match="https://a.org/b.jpg is none; download it first"):
-        DescriptionWriter(["https://a.org/b.jpg"], overwrite=False, faults=[])
+        DescriptionWriter(["https://a.org/b.jpg"], overwrite=False, errors=[])
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "exiv2", None)
     with pytest.raises(UserError, match=r"run pip install 'showattendtell\[xmp\]'"):
-        DescriptionWriter([], overwrite=False, faults=[])
+        DescriptionWriter([], overwrite=False, errors=[])
 
 
 def test_an_animation_keeps_its_frames(tmp_path: Path):

@@ -170,9 +170,13 @@ def test_the_history_has_each_trial_and_the_best_so_far(direction: str):
     line, *dots = chart.marks
     best = [3.0, 5.0, 5.0, 5.0] if direction == "maximize" else [3.0, 3.0, 2.0, 2.0]
     starts, ends = line.places[::2], line.places[1::2]  # a step for each trial
-    assert starts == [(chart.x.place(number), chart.y.place(value)) for number, value in enumerate(best)]
-    assert ends == [(chart.x.place(min(number + 1, 3)), chart.y.place(value)) for number, value in enumerate(best)]
-    assert [dot.places for dot in dots] == [[(chart.x.place(n), chart.y.place(one))] for n, one in enumerate(values)]
+    assert starts == [(chart.x.position(number), chart.y.position(value)) for number, value in enumerate(best)]
+    assert ends == [
+        (chart.x.position(min(number + 1, 3)), chart.y.position(value)) for number, value in enumerate(best)
+    ]
+    assert [dot.places for dot in dots] == [
+        [(chart.x.position(n), chart.y.position(one))] for n, one in enumerate(values)
+    ]
     assert [dot.kind for dot in dots].count("best") == 1
     assert dots[values.index(best[-1])].kind == "best"
     assert chart.legend == {"best": "best trial", "trial": "completed trial", "best line": "best value so far"}
@@ -182,7 +186,7 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: o
     summary = summarize_study(study, Path("x"))
     rate, score = (setting_chart(summary, "BLEU-4", name) for name in SPACE)
     assert (rate.x.log, rate.x.label) == (True, "optimizer.lr")
-    assert rate.x.place(0.001) == pytest.approx(50)
+    assert rate.x.position(0.001) == pytest.approx(50)
     assert score.x.names == ("dot", "cosine")
     assert {mark.kind for mark in rate.marks} == {"best", "trial", "pruned"}
 
@@ -190,7 +194,10 @@ def test_a_setting_with_a_log_scale_and_one_with_choices_have_such_axes(study: o
 def test_learning_curves_have_a_line_for_each_trial_the_best_on_top(study: optuna.Study):
     chart = learning_curves(summarize_study(study, Path("x")), "BLEU-4")
     assert [mark.kind for mark in chart.marks] == ["pruned line", "trial line", "best line"]
-    assert chart.marks[-1].places == [(chart.x.place(1), chart.y.place(15)), (chart.x.place(2), chart.y.place(30))]
+    assert chart.marks[-1].places == [
+        (chart.x.position(1), chart.y.position(15)),
+        (chart.x.position(2), chart.y.position(30)),
+    ]
 
 
 def test_where_less_is_better_the_least_is_the_best():

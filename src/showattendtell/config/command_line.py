@@ -37,7 +37,7 @@ SUPPLIED = {
 # launchers that need another package, each with the extra of this project that installs it
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm", "ray": "ray"}
 
-Fault = tuple[str, str]  # the setting or group of a wrong argument, and the error message
+SettingError = tuple[str, str]  # the setting or group of a wrong argument, and the error message
 
 
 def check_command(name: str, arguments: Sequence[str], complete: bool = True) -> list[str]:
@@ -62,30 +62,32 @@ def check_command(name: str, arguments: Sequence[str], complete: bool = True) ->
     if parsed.multirun:
         searched = _searched(name, parsed.overrides, groups)
         arguments, parsed.overrides = [*arguments, *searched], [*parsed.overrides, *searched]
-    overrides, faults = _parse(parsed.overrides)
-    faults += [(old, f"{old} was renamed to {new}") for old in overrides if (new := renamed_setting(old)) != old]
+    overrides, errors = _parse(parsed.overrides)
+    errors += [(old, f"{old} was renamed to {new}") for old in overrides if (new := renamed_setting(old)) != old]
     for key, override in overrides.items():
-        faults += _form_faults(override, parsed.multirun, groups)
+        errors += _form_errors(override, parsed.multirun, groups)
         if key in groups and not override.is_delete():
-            faults += _choice_faults(override, default.hydra.runtime.choices.get(key), groups)
-    faulty = {key for key, _ in faults}
-    parts = tuple(f"{key.replace('/', '.')}." for key in faulty)
-    judged = {key: override for key, override in overrides.items() if key not in faulty and not key.startswith(parts)}
-    given = {key: _lines(override, groups) for key, override in judged.items()}
+            errors += _choice_errors(override, default.hydra.runtime.choices.get(key), groups)
+    invalid = {key for key, _ in errors}
+    parts = tuple(f"{key.replace('/', '.')}." for key in invalid)
+    valid = {key: override for key, override in overrides.items() if key not in invalid and not key.startswith(parts)}
+    lines_by_key = {key: _lines(override, groups) for key, override in valid.items()}
 
-    first = {key: lines[0] for key, lines in given.items()}
-    runs = {line: tuple({**first, key: line}.items()) for key, lines in given.items() for line in lines}
+    first = {key: lines[0] for key, lines in lines_by_key.items()}
+    runs = {line: tuple({**first, key: line}.items()) for key, lines in lines_by_key.items() for line in lines}
     distinct = dict.fromkeys([tuple(first.items()), *runs.values()])
-    found = {run: _find(name, dict(run), groups, complete and not faulty) for run in distinct}
-    sentences = [sentence for _, sentence in faults]
-    sentences += _placing_faults(given, {line: found[run][1] for line, run in runs.items()})
-    raise_errors([*sentences, *dict.fromkeys(sentence for _, _, wrong in found.values() for sentence in wrong)])
+    results = {run: _find(name, dict(run), groups, complete and not invalid) for run in distinct}
+    sentences = [sentence for _, sentence in errors]
+    sentences += _placement_errors(lines_by_key, {line: results[run][1] for line, run in runs.items()})
+    raise_errors([*sentences, *dict.fromkeys(sentence for _, _, messages in results.values() for sentence in messages)])
 
     # add the prefixes that Hydra needs, and leave out settings that a later argument overrides
-    unstated = {key for keys, _, _ in found.values() for key in keys}
-    spelled = {str(o.input_line): f"++{_bare(o)}" if key in unstated else _bare(o) for key, o in overrides.items()}
+    not_in_config = {key for keys, _, _ in results.values() for key in keys}
+    spelled = {str(o.input_line): f"++{_bare(o)}" if key in not_in_config else _bare(o) for key, o in overrides.items()}
     settings = set(parse_arguments(arguments).overrides)
-    return [spelled.get(each, each) for each in arguments if each in spelled or each not in settings]
+    return [
+        spelled.get(argument, argument) for argument in arguments if argument in spelled or argument not in settings
+    ]
 
 
 def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) -> list[str]:
@@ -98,21 +100,21 @@ def _searched(name: str, lines: Sequence[str], groups: Mapping[str, list[str]]) 
     return [f"{key}={value}" for key, value in config.hydra.sweeper.params.items() if key not in overrides]
 
 
-def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[Fault]]:
+def _parse(lines: Sequence[str]) -> tuple[dict[str, Override], list[SettingError]]:
     """Return the overrides by key, and a problem for each line that cannot be parsed."""
-    overrides, faults = {}, []
+    overrides, errors = {}, []
     for line in lines:
         try:
             override = OverridesParser.create().parse_override(line)
             overrides[override.key_or_group] = override
-        except HydraException as fault:
-            reason = first_line(fault)
+        except HydraException as error:
+            reason = first_line(error)
             hint = f" ({reason}); quote special characters: 'name=\"value\"'" if "=" in line else ""
-            faults.append((line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
-    return overrides, faults
+            errors.append((line, f"'{line}' is no setting{hint or '; settings are given as name=value'}"))
+    return overrides, errors
 
 
-def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
+def _form_errors(override: Override, multirun: bool, groups: Mapping[str, list[str]]) -> Iterator[SettingError]:
     key, line = override.key_or_group, str(override.input_line)
     if override.is_delete():
         yield key, f"'{line}': {key} cannot be removed; settings are given as name=value"
@@ -126,7 +128,7 @@ def _form_faults(override: Override, multirun: bool, groups: Mapping[str, list[s
         yield key, f"{line} gives several search spaces; give one of them"
 
 
-def _choice_faults(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[Fault]:
+def _choice_errors(override: Override, default: str | None, groups: Mapping[str, list[str]]) -> Iterator[SettingError]:
     group = override.key_or_group
     for value in map(_value, _lines(override, groups)):
         is_list = value.startswith("[")  # several options, as in [wandb,tensorboard]
@@ -137,22 +139,22 @@ def _choice_faults(override: Override, default: str | None, groups: Mapping[str,
                 yield group, f"{choice} was renamed to {renamed}"
             elif option not in groups[group] and (option != "null" or default is not None):
                 yield group, f"there is no {choice}{did_you_mean(option, groups[group])}"
-            elif lack := _lacking_package(group, option):
+            elif lack := _missing_package(group, option):
                 yield group, lack
 
 
-def _lacking_package(group: str, option: str) -> str:
+def _missing_package(group: str, option: str) -> str:
     """Return an error message if the package of a launcher or search space is not installed, else an empty text."""
     if group == SEARCH:
-        kind, part, extra = "optuna", "sweeper", "sweeps"
+        plugin, part, extra = "optuna", "sweeper", "sweeps"
     elif group == LAUNCHER and option in EXTRAS:
-        kind, part, extra = option.partition("_")[0], "launcher", EXTRAS[option]
+        plugin, part, extra = option.partition("_")[0], "launcher", EXTRAS[option]
     else:
         return ""
     with suppress(ModuleNotFoundError):  # its parent package is missing
-        if find_spec(f"hydra_plugins.hydra_{kind}_{part}"):
+        if find_spec(f"hydra_plugins.hydra_{plugin}_{part}"):
             return ""
-    return f"{group}={option} needs the package hydra-{kind}-{part}; run pip install 'showattendtell[{extra}]'"
+    return f"{group}={option} needs the package hydra-{plugin}-{part}; run pip install 'showattendtell[{extra}]'"
 
 
 def _lines(override: Override, groups: Mapping[str, list[str]]) -> list[str]:
@@ -183,31 +185,31 @@ def _find(
 ) -> tuple[set[str], dict[str, str], list[str]]:
     """Return, for the arguments of one run of a sweep by setting or group: the settings that its YAML leaves to the
     default in the code, misplaced settings with their error messages, and error messages about the other values."""
-    chosen = {key: line for key, line in run.items() if key in groups}
-    misplaced = _lacking_groups(name, chosen)
-    choices = [line for key, line in chosen.items() if key not in misplaced]
+    options = {key: line for key, line in run.items() if key in groups}
+    misplaced = _missing_groups(name, options)
+    choices = [line for key, line in options.items() if key not in misplaced]
     config, _ = compose(name, choices)
     settings = {key: line for key, line in run.items() if key not in groups}
     # Hydra itself checks its groups, and a prefix of the user adds a setting to Hydra's own
-    named = {key: line for key, line in settings.items() if not line.startswith(("+", "hydra/"))}
-    stated = {key for key in named if _is_stated(config, key)}
-    misplaced |= _misplaced(config, named, groups)
+    plain = {key: line for key, line in settings.items() if not line.startswith(("+", "hydra/"))}
+    in_config = {key for key in plain if _is_stated(config, key)}
+    misplaced |= _misplaced(config, plain, groups)
     placed = {key: line for key, line in settings.items() if key not in misplaced}
-    unstated = placed.keys() & (named.keys() - stated)
+    unstated = placed.keys() & (plain.keys() - in_config)
     spelled = [f"++{line}" if key in unstated else line for key, line in placed.items()]
     try:
         config, _ = compose(name, [*choices, *spelled])
-    except UserError as fault:
-        return unstated, misplaced, [str(fault)]
+    except UserError as error:
+        return unstated, misplaced, [str(error)]
     return unstated, misplaced, validate(without_hydra(config), complete)
 
 
-def _lacking_groups(name: str, chosen: Mapping[str, str]) -> dict[str, str]:
+def _missing_groups(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return an error message for each nested group that the chosen option of its parent group does not have."""
-    nested = {group: line for group, line in chosen.items() if "/" in group}
+    nested = {group: line for group, line in options.items() if "/" in group}
     if not nested:
         return {}
-    config, _ = compose(name, [line for group, line in chosen.items() if group not in nested])
+    config, _ = compose(name, [line for group, line in options.items() if group not in nested])
     present = config.hydra.runtime.choices
     parents = {group: group.rpartition("/")[0] for group in nested if group not in present}
     return {g: f"{parent}={present[parent]} has no {g}; leave {nested[g]} out" for g, parent in parents.items()}
@@ -218,9 +220,9 @@ def _misplaced(config: DictConfig, settings: Mapping[str, str], groups: Mapping[
     first, because the other settings belong to the new target."""
     misplaced = {}
     for key, line in sorted(settings.items(), key=lambda setting: not setting[0].endswith(f".{TARGET}")):
-        fault = _misplacement(config, key, line, groups)
-        if fault:
-            misplaced[key] = fault
+        error = _misplacement(config, key, line, groups)
+        if error:
+            misplaced[key] = error
         elif key.endswith(f".{TARGET}"):
             OmegaConf.update(config, key, _value(line), force_add=True)
     return misplaced
@@ -291,13 +293,15 @@ def _names(node: Any, path: str) -> set[str]:
     return names - set(SUPPLIED.get(path, ()))
 
 
-def _placing_faults(given: Mapping[str, Sequence[str]], by_line: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _placement_errors(
+    lines_by_key: Mapping[str, Sequence[str]], by_line: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
     """Yield an error message for each misplaced setting, with the sweep values at fault if other values accept it."""
-    for key, own in given.items():
-        faults = []
-        for lines in given.values():
-            lacking = [line for line in lines if key in by_line[line]]
-            if 0 < len(lacking) < len(lines):
-                faults.append(f"{' or '.join(lacking)}: {by_line[lacking[0]][key]}")
-        first = by_line[own[0]]
-        yield from faults or ([first[key]] if key in first else [])
+    for key, key_lines in lines_by_key.items():
+        errors = []
+        for lines in lines_by_key.values():
+            failing = [line for line in lines if key in by_line[line]]
+            if 0 < len(failing) < len(lines):
+                errors.append(f"{' or '.join(failing)}: {by_line[failing[0]][key]}")
+        first = by_line[key_lines[0]]
+        yield from errors or ([first[key]] if key in first else [])

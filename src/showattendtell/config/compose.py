@@ -52,8 +52,8 @@ def config_folder() -> str:
 
 def command_folder(name: str) -> str:
     """Return the folder of a command's YAML: `conf/`, or `conf/NAME/` if the command has its own config groups."""
-    own = Path(config_folder(), name)
-    return str(own) if (own / f"{name}.yaml").is_file() else config_folder()
+    folder = Path(config_folder(), name)
+    return str(folder) if (folder / f"{name}.yaml").is_file() else config_folder()
 
 
 def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, list[str]]]:
@@ -66,17 +66,17 @@ def compose(name: str, overrides: Sequence[str]) -> tuple[DictConfig, dict[str, 
     """
     folder = command_folder(name)
     try:
-        values = [each for each in parse_overrides(overrides) if _sets_value(each, folder)]
+        values = [override for override in parse_overrides(overrides) if _sets_value(override, folder)]
         if any(line.lstrip("+").startswith("hydra") for line in overrides):
             values = []  # `hydra.searchpath` may add groups
-        lines = {each.input_line for each in values}
+        lines = {override.input_line for override in values}
         composed, groups = _compose(folder, name, tuple(line for line in overrides if line not in lines))
         config = pickle.loads(composed)
         apply_values(config, values)
-    except MissingConfigException as fault:
-        raise UserError(_mismatch(fault) or first_line(fault)) from None
-    except (HydraException, OmegaConfBaseException) as fault:
-        raise UserError(first_line(fault)) from None
+    except MissingConfigException as error:
+        raise UserError(_mismatch(error) or first_line(error)) from None
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(first_line(error)) from None
     return config, dict(groups)
 
 
@@ -136,24 +136,27 @@ def _compose(folder: str, name: str, overrides: tuple[str, ...]) -> tuple[bytes,
         return pickle.dumps(config), _groups(folder, tuple(reversed(list(config.hydra.runtime.choices))))
 
 
-def _mismatch(fault: MissingConfigException) -> str | None:
+def _mismatch(error: MissingConfigException) -> str | None:
     """Return the error message if an option supports only some options of another group (`/variant/released/hard`)."""
-    asking = re.match(r"In '([^']+)/([^'/]+)'", str(fault))
-    folder, _, missing = (fault.missing_cfg_file or "").rpartition("/")
-    made_for = sorted(path.stem for path in Path(config_folder(), folder).glob("*.yaml"))
-    if not asking or not folder or not made_for:
+    asking = re.match(r"In '([^']+)/([^'/]+)'", str(error))
+    folder, _, missing = (error.missing_cfg_file or "").rpartition("/")
+    options = sorted(path.stem for path in Path(config_folder(), folder).glob("*.yaml"))
+    if not asking or not folder or not options:
         return None
-    return f"{asking[1]}={asking[2]} is not made for '{missing}'; it is for {', '.join(made_for)}"
+    return f"{asking[1]}={asking[2]} is not made for '{missing}'; it is for {', '.join(options)}"
 
 
 @cache
 def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the options of the config groups of `chosen` and their nested groups. Needs an initialised Hydra."""
-    own = []
+    groups = []
     for group in [group for group in chosen if "/" not in group and group != "hydra"]:
-        named = _defaults(group)
-        own += [group, *(f"{group}/{inner}" for inner in group_entries(group, ObjectType.GROUP) if inner in named)]
-    options = {group: _options(group) for group in (*own, *(OF_SEARCHES if SEARCH in own else ()))}
+        defaults = _defaults(group)
+        groups += [
+            group,
+            *(f"{group}/{inner}" for inner in group_entries(group, ObjectType.GROUP) if inner in defaults),
+        ]
+    options = {group: _options(group) for group in (*groups, *(OF_SEARCHES if SEARCH in groups else ()))}
     # the plugins bring launchers of other services, such as ray_aws, which this package has no settings for
     launchers = [file.stem for file in Path(config_folder(), LAUNCHER).glob("*.yaml")]
     return options | {LAUNCHER: ["basic", *sorted(launchers)]}
@@ -162,8 +165,8 @@ def _groups(folder: str, chosen: tuple[str, ...]) -> dict[str, list[str]]:
 def _options(group: str) -> list[str]:
     """Return the files of the group's folder, and `FOLDER/NAME` for those in subfolders that no option builds on."""
     entries = (entry.removeprefix("optional ").removeprefix(f"/{group}/") for entry in _defaults(group))
-    named = {re.split("[/@]", entry)[0] for entry in entries}
-    folders = [folder for folder in group_entries(group, ObjectType.GROUP) if folder not in named]
+    default_groups = {re.split("[/@]", entry)[0] for entry in entries}
+    folders = [folder for folder in group_entries(group, ObjectType.GROUP) if folder not in default_groups]
     inner = [f"{folder}/{option}" for folder in folders for option in _options(f"{group}/{folder}")]
     return group_entries(group, ObjectType.CONFIG) + inner
 
@@ -187,20 +190,20 @@ def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def find_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return `setting=VALUE instead of VALUE` for each setting that differs from the plain settings of another run,
     except settings that may change when a run is resumed."""
-    ours, theirs = dict(leaves("", plain_settings(config))), dict(leaves("", other))
+    current, stored = dict(leaves("", plain_settings(config))), dict(leaves("", other))
     return [
-        f"{name}={format_value(ours.get(name, DEFAULT))} instead of {format_value(theirs.get(name, DEFAULT))}"
-        for name in {**theirs, **ours}
-        if ours.get(name, DEFAULT) != theirs.get(name, DEFAULT) and not may_differ(name)
+        f"{name}={format_value(current.get(name, DEFAULT))} instead of {format_value(stored.get(name, DEFAULT))}"
+        for name in {**stored, **current}
+        if current.get(name, DEFAULT) != stored.get(name, DEFAULT) and not may_differ(name)
     ]
 
 
 def model_differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return `setting=VALUE`, with the value in `other`, for each model setting that both have and that differs.
     Defaults in the code count as settings."""
-    ours, theirs = _of_the_model(plain_settings(config)), _of_the_model(other)
-    names = [name for name in theirs if name in ours and name.rpartition(".")[2] not in HARMLESS]
-    return [f"{name}={format_value(theirs[name])}" for name in names if ours[name] != theirs[name]]
+    current, stored = _of_the_model(plain_settings(config)), _of_the_model(other)
+    names = [name for name in stored if name in current and name.rpartition(".")[2] not in HARMLESS]
+    return [f"{name}={format_value(stored[name])}" for name in names if current[name] != stored[name]]
 
 
 def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
@@ -212,12 +215,12 @@ def trained_with(differences: Sequence[str], choices: Mapping[str, str]) -> str:
 
 def _of_the_model(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the model, and the defaults of its classes that are literals."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in MODEL:
         defaults = {}
         for name, parameter in read_signature(settings[part][TARGET]).parameters.items():
             with suppress(ValueError):
                 if parameter.default is not None:
                     defaults[name] = ast.literal_eval(parameter.default)
-        found |= leaves(part, {**defaults, **settings[part]})
-    return found
+        values |= leaves(part, {**defaults, **settings[part]})
+    return values

@@ -29,7 +29,7 @@ from showattendtell.config.sweeper import GridSweeper, StudySweeper, format_over
 from showattendtell.config.trust import escaped, read_settings
 from showattendtell.config.validation import (
     DEBUG,
-    FAULTS,
+    USER_ERRORS,
     error_message,
     find_targets,
     raise_errors,
@@ -98,9 +98,9 @@ def print_help(name: str, arguments: Sequence[str], positional: str = "") -> Non
     settings = [argument for argument in arguments if not argument.startswith("-") and argument != "all"]
     settings = name_positional(settings, positional) if positional else settings
     config, groups = compose(name, check_command(name, settings, complete=False) if settings else [])
-    given = [setting.partition("=")[0].lstrip("+") for setting in settings]
+    names = [setting.partition("=")[0].lstrip("+") for setting in settings]
     common = () if "all" in arguments else COMMON.get(name, ())
-    print(help_page(name, config, groups, dict.fromkeys([*common, *given]) if common else ()))
+    print(help_page(name, config, groups, dict.fromkeys([*common, *names]) if common else ()))
 
 
 def take_debug(arguments: list[str]) -> list[str]:
@@ -150,10 +150,12 @@ def without_dashes(arguments: Iterable[str]) -> list[str]:
         if not argument.startswith("--") or is_flag(f"--{name}"):
             settings.append(argument)
             continue
-        given = value if equals else next(rest, None)
-        if not given or given.startswith("--"):
+        argument_value = value if equals else next(rest, None)
+        if not argument_value or argument_value.startswith("--"):
             raise UserError(f"--{name} has no value; give --{name} VALUE or {name}=VALUE")
-        settings.append(f"{name.replace('-', '_')}={given if given[0] in '[{' else as_value(given)}")
+        settings.append(
+            f"{name.replace('-', '_')}={argument_value if argument_value[0] in '[{' else as_value(argument_value)}"
+        )
     return settings
 
 
@@ -164,13 +166,15 @@ def name_positional(arguments: Sequence[str], setting: str) -> list[str]:
     Raises:
         UserError: if the setting is given by name as well.
     """
-    given = parse_arguments(arguments).overrides
-    places = [argument for argument in given if "=" not in argument or os.path.exists(argument) or is_url(argument)]
-    rest = [argument for argument in arguments if argument not in places]
-    named = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
-    if places and named:
-        raise UserError(f"{setting} are given twice, as {places[0]} and as {named}; give all of them in one way")
-    return [*rest, f"{setting}=[{','.join(map(quoted, places))}]"] if places else rest
+    overrides = parse_arguments(arguments).overrides
+    positional = [
+        argument for argument in overrides if "=" not in argument or os.path.exists(argument) or is_url(argument)
+    ]
+    rest = [argument for argument in arguments if argument not in positional]
+    by_name = next((argument for argument in rest if argument.lstrip("+").startswith(f"{setting}=")), None)
+    if positional and by_name:
+        raise UserError(f"{setting} are given twice, as {positional[0]} and as {by_name}; give all of them in one way")
+    return [*rest, f"{setting}=[{','.join(map(quoted, positional))}]"] if positional else rest
 
 
 def run_folder() -> Path:
@@ -231,8 +235,8 @@ def read_choices() -> Choices:
         for group, option in config.runtime.choices.items()
         if option and group != SEARCH and not group.startswith(("hydra", "experiment/"))
     }
-    given = [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))]
-    return Choices(choices, given)
+    arguments = [line for line in config.overrides.task if not line.startswith(("resume=", f"{SEARCH}="))]
+    return Choices(choices, arguments)
 
 
 def read_origin(folder: Path) -> tuple[str | None, tuple[str, ...]]:
@@ -276,8 +280,8 @@ def report_errors() -> Iterator[None]:
     try:
         with quiet_pipe():
             yield
-    except FAULTS as fault:
-        sys.stderr.write(error_message(fault))
+    except USER_ERRORS as error:
+        sys.stderr.write(error_message(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -76,17 +76,22 @@ def help_page(name: str, config: DictConfig, groups: Mapping[str, list[str]], co
         common: the settings to describe, in this order; by default all, and each experiment.
     """
     present = config.hydra.runtime.choices
-    shown = [group for group in GROUPS.get(name, groups) if group in present]
-    has_sweeps = SEARCH in shown
+    visible = [group for group in GROUPS.get(name, groups) if group in present]
+    has_sweeps = SEARCH in visible
     settings: Any = OmegaConf.to_container(config)
     settings.pop("hydra")
     described = list(explain("", settings))
-    chosen = [each for key in common for each in described if each.name == key and each.value] or described
+    chosen = [
+        described_setting
+        for key in common
+        for described_setting in described
+        if described_setting.name == key and described_setting.value
+    ] or described
 
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(config.hydra.help.header.strip(), markup=False, soft_wrap=True)
-        options = {group: groups[group] for group in shown if group != LAUNCHER or has_sweeps}
+        options = {group: groups[group] for group in visible if group != LAUNCHER or has_sweeps}
         if options:
             console.print("\nConfig groups (group=option), the present option in brackets:\n")
             console.print(_table({group: _marked(names, present[group]) for group, names in options.items()}))

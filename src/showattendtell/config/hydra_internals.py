@@ -53,10 +53,10 @@ def name_saved_config() -> Iterator[None]:
     """Name the file in an error of Hydra that writes a run's configuration: errors of `write` have no file name."""
     try:
         yield
-    except OSError as fault:
-        for frame, _ in traceback.walk_tb(fault.__traceback__):
-            if frame.f_code.co_name == "_save_config" and fault.filename is None:
-                fault.filename = str(Path(frame.f_locals["output_dir"], frame.f_locals["filename"]))
+    except OSError as error:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_name == "_save_config" and error.filename is None:
+                error.filename = str(Path(frame.f_locals["output_dir"], frame.f_locals["filename"]))
         raise
 
 

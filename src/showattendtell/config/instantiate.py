@@ -42,8 +42,8 @@ def build(node: DictConfig, **objects: Any) -> Any:
     try:
         # Hydra copies the whole configuration that a node belongs to, so it gets a resolved copy of the node alone
         return _partial(OmegaConf.to_container(node, resolve=True))(**objects)
-    except (InstantiationException, ValueError) as fault:
-        raise UserError(f"{full_key(node)}: {first_line(fault)}{_import_error(fault)}") from fault
+    except (InstantiationException, ValueError) as error:
+        raise UserError(f"{full_key(node)}: {first_line(error)}{_import_error(error)}") from error
 
 
 def _partial(node: Any) -> Callable[..., Any]:
@@ -65,21 +65,21 @@ def import_own_classes(config: Mapping[str, Any]) -> None:
         if not target.startswith("showattendtell."):
             try:
                 _partial({TARGET: target})
-            except InstantiationException as fault:
-                raise UserError(f"{first_line(fault)}{_import_error(fault)}") from fault
+            except InstantiationException as error:
+                raise UserError(f"{first_line(error)}{_import_error(error)}") from error
 
 
-def _import_error(fault: Exception) -> str:
+def _import_error(error: Exception) -> str:
     """Return the error of a target's module that could not be imported, and its line; Hydra's own sentence only names
     the target."""
-    if not isinstance(fault.__cause__, ImportError):
+    if not isinstance(error.__cause__, ImportError):
         return ""
-    cause: BaseException = fault.__cause__
+    cause: BaseException = error.__cause__
     while cause.__cause__:
         cause = cause.__cause__
     frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith("<")]
-    place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
-    return f" ({type(cause).__name__}: {first_line(cause)}{place})"
+    location = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f" ({type(cause).__name__}: {first_line(cause)}{location})"
 
 
 def with_trainer(config: Mapping[str, Any], **trainer: Any) -> DictConfig:
@@ -111,8 +111,8 @@ def build_captioner(
     attention = build(config["attention"], region_dim=region_dim, hidden_dim=decoder.hidden_dim)
     try:
         captioner = Captioner(attention, decoder, padded)
-    except ValueError as fault:
-        raise UserError(str(fault)) from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
     if config.get("init_from") == "released":
         initialise_as_released(captioner)
     return captioner

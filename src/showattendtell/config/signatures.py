@@ -74,10 +74,10 @@ def _find_file(target: str) -> tuple[Path, tuple[str, ...], list[str]]:
     path, parents = Path(spec.origin), [first]
     while names and path.name == "__init__.py":
         below = path.parent / names[0]
-        found = [file for file in (below.with_suffix(".py"), below / "__init__.py") if file.is_file()]
-        if not found:
+        existing = [file for file in (below.with_suffix(".py"), below / "__init__.py") if file.is_file()]
+        if not existing:
             break
-        path, parents, names = found[0], [*parents, names[0]], names[1:]
+        path, parents, names = existing[0], [*parents, names[0]], names[1:]
     if not names:
         raise SignatureError(f"{target} is a module, a class or function is needed")
     return path, tuple(parents), names
@@ -86,13 +86,13 @@ def _find_file(target: str) -> tuple[Path, tuple[str, ...], list[str]]:
 @cache
 def _parse(path: Path, names: tuple[str, ...]) -> griffe.Module:
     parent, depth = None, len(names) - (path.name != "__init__.py")
-    for number, name in enumerate(names[:-1]):  # empty parents, by which griffe resolves relative imports
-        folder = path.parents[depth - number - 1]
+    for i, name in enumerate(names[:-1]):  # empty parents, by which griffe resolves relative imports
+        folder = path.parents[depth - i - 1]
         parent = griffe.Module(name, filepath=folder / "__init__.py", parent=parent)
     try:
         return griffe.visit(names[-1], path, path.read_text(encoding="utf-8"), parent=parent)
-    except SyntaxError as fault:
-        raise SignatureError(f"{path}, line {fault.lineno}: {fault.msg}") from fault
+    except SyntaxError as error:
+        raise SignatureError(f"{path}, line {error.lineno}: {error.msg}") from error
 
 
 def _definition(
@@ -104,8 +104,8 @@ def _definition(
     """
     member = module.members.get(names[0])
     if isinstance(member, griffe.Alias):
-        found, rest = _find_module(member.target_path)
-        return _definition(found, rest + names[1:])
+        definition, rest = _find_module(member.target_path)
+        return _definition(definition, rest + names[1:])
     if member:
         node: Any = member
         for name in names[1:]:
@@ -118,8 +118,8 @@ def _definition(
     for other in module.members.values():
         if isinstance(other, griffe.Alias) and other.wildcard and module.path not in passed and names[0][0] != "_":
             with suppress(SignatureError):
-                found, rest = _find_module(f"{other.target_path}.{names[0]}")
-                return _definition(found, rest + names[1:], passed | {module.path})
+                definition, rest = _find_module(f"{other.target_path}.{names[0]}")
+                return _definition(definition, rest + names[1:], passed | {module.path})
     raise SignatureError(f"{module.name} has no {names[0]}")
 
 
@@ -128,20 +128,20 @@ def _signature(node: griffe.Class | griffe.Function) -> Signature:
     base with either. A dataclass inherits the fields of its base."""
     doc = node.docstring.value if node.docstring else ""
     described, about = _described(doc), " ".join(doc.split("\n\n")[0].split())
-    called = node.members.get("__init__") if isinstance(node, griffe.Class) else node
+    function = node.members.get("__init__") if isinstance(node, griffe.Class) else node
     parameters, fields, is_open = {}, [], False
-    if isinstance(called, griffe.Function):
-        kinds, is_bound = griffe.ParameterKind, isinstance(called.parent, griffe.Class)
-        arguments = list(called.parameters)[is_bound and "staticmethod" not in called.labels :]
-        is_open = any(each.kind == kinds.var_keyword for each in arguments)
-        named = [each for each in arguments if each.kind not in (kinds.var_positional, kinds.var_keyword)]
-        fields = [(each.name, each.annotation, each.default) for each in named]
+    if isinstance(function, griffe.Function):
+        kinds, is_bound = griffe.ParameterKind, isinstance(function.parent, griffe.Class)
+        arguments = list(function.parameters)[is_bound and "staticmethod" not in function.labels :]
+        is_open = any(member.kind == kinds.var_keyword for member in arguments)
+        regular = [member for member in arguments if member.kind not in (kinds.var_positional, kinds.var_keyword)]
+        fields = [(member.name, member.annotation, member.default) for member in regular]
     elif isinstance(node, griffe.Class):
-        attributes = [each for each in node.members.values() if isinstance(each, griffe.Attribute)]
+        attributes = [member for member in node.members.values() if isinstance(member, griffe.Attribute)]
         annotated = [
-            each for each in attributes if each.annotation and "instance-attribute" in each.labels
+            member for member in attributes if member.annotation and "instance-attribute" in member.labels
         ]  # no ClassVar
-        fields = [(each.name, each.annotation, each.value) for each in annotated]
+        fields = [(member.name, member.annotation, member.value) for member in annotated]
         is_dataclass = any("dataclass" in str(decorator.value) for decorator in node.decorators)
         inherited = _base_signature(node) if is_dataclass or not fields else None
         if inherited and not fields:
@@ -164,13 +164,13 @@ def _base_signature(node: griffe.Class) -> Signature | None:
 
 def _evaluate(module: griffe.Module, source: str, passed: frozenset[tuple[str, str]]) -> Any:
     """Return the type of an annotation. None if it uses more than builtins, `typing`, `settings`, package aliases."""
-    known = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(settings)}
-    for name in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} - known.keys():
-        known[name] = _alias(module, name, passed)
-        if known[name] is None:
+    namespace = {**vars(builtins), **vars(collections.abc), **vars(typing), **vars(settings)}
+    for name in {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} - namespace.keys():
+        namespace[name] = _alias(module, name, passed)
+        if namespace[name] is None:
             return None
     try:
-        return eval(source, known)
+        return eval(source, namespace)
     except (NameError, TypeError, AttributeError, ValueError):
         return None
 

@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 FILE = "study.db"  # the default storage of a study, in its sweep's folder
-CARD = "study.json"  # the name of the study and its storage, without a password, in the sweep's folder
+STUDY_FILE = "study.json"  # the name of the study and its storage, without a password, in the sweep's folder
 HELD = ".worker"  # lock file in a trial's folder, held by the sweep that runs the trial
 PRUNED, SECONDS = "pruned", "seconds"  # attributes of trials
 PATIENCE = 60  # seconds to wait while another process writes to a file of SQLite, or while a server is restarted
@@ -64,19 +64,19 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         ) as fault:  # it replays entries
             reason = getattr(fault, "strerror", None) or type(fault).__name__
             raise UserError(f"the storage {url} cannot be opened: {reason}; restore a copy of it") from None
-    place = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
-    template = place.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-    waiting = {"connect_args": {"timeout": PATIENCE}} if place.startswith("sqlite") else {"pool_pre_ping": True}
+    address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
+    template = address.replace("{", "{{").replace("}", "}}")  # Optuna formats it
+    options = {"connect_args": {"timeout": PATIENCE}} if address.startswith("sqlite") else {"pool_pre_ping": True}
     for left in reversed(range(3)):  # opening fails while another process creates the same tables
         try:
-            return RDBStorage(template, engine_kwargs=waiting)
+            return RDBStorage(template, engine_kwargs=options)
         except ImportError:
             install = "for PostgreSQL run pip install 'showattendtell[postgresql]'"
-            raise UserError(f"the storage {_shown(place)} needs a package; {install}") from None
+            raise UserError(f"the storage {_shown(address)} needs a package; {install}") from None
         except (ArgumentError, DBAPIError, StorageInternalError) as fault:
             reason = _reason(fault)
             if not left or "locked" in reason:
-                raise UserError(f"the storage {_shown(place)} cannot be opened: {reason}") from None
+                raise UserError(f"the storage {_shown(address)} cannot be opened: {reason}") from None
     raise AssertionError
 
 
@@ -85,9 +85,9 @@ def _readable(folder: Path) -> Iterator[None]:
     """Raise a `UserError` for a storage that is locked or damaged: a damaged page is found when it is read."""
     try:
         yield
-    except StorageInternalError as fault:
-        remedy = "restore a copy of it, or start another study"
-        raise UserError(f"the storage of {folder} cannot be read ({_reason(fault)}); {remedy}") from None
+    except StorageInternalError as error:
+        hint = "restore a copy of it, or start another study"
+        raise UserError(f"the storage of {folder} cannot be read ({_reason(error)}); {hint}") from None
 
 
 def when_reachable(call: Callable[[], Item]) -> Item:
@@ -97,8 +97,8 @@ def when_reachable(call: Callable[[], Item]) -> Item:
     while True:
         try:
             return call()
-        except StorageInternalError as fault:
-            cause = fault.__cause__
+        except StorageInternalError as error:
+            cause = error.__cause__
             if (
                 not isinstance(cause, DBAPIError)
                 or "sqlite" in type(cause.orig).__module__
@@ -108,16 +108,16 @@ def when_reachable(call: Callable[[], Item]) -> Item:
             if not has_warned:
                 seconds = f"trying again for {PATIENCE} seconds"
                 print(
-                    f"warning: the storage cannot be reached ({_reason(fault)}); {seconds}", file=sys.stderr, flush=True
+                    f"warning: the storage cannot be reached ({_reason(error)}); {seconds}", file=sys.stderr, flush=True
                 )
             has_warned = True
             time.sleep(1)
 
 
-def _reason(fault: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return what the database says; Optuna and SQLAlchemy wrap its exception."""
-    wrapped = fault.__cause__ if isinstance(fault, StorageInternalError) else fault
-    return first_line(getattr(wrapped, "orig", None) or fault)
+    wrapped = error.__cause__ if isinstance(error, StorageInternalError) else error
+    return first_line(getattr(wrapped, "orig", None) or error)
 
 
 def _shown(url: str) -> str:
@@ -128,10 +128,10 @@ def _shown(url: str) -> str:
         return f"{url.partition('://')[0]}://..."
 
 
-def write_card(folder: Path, name: str, url: str | None) -> None:
-    place = _shown(url) if url and "://" in url else url
-    with atomic_write(folder / CARD) as stream:
-        stream.write(json.dumps({"study": name, "storage": place}).encode())
+def write_study_file(folder: Path, name: str, url: str | None) -> None:
+    storage = _shown(url) if url and "://" in url else url
+    with atomic_write(folder / STUDY_FILE) as stream:
+        stream.write(json.dumps({"study": name, "storage": storage}).encode())
 
 
 def find_study(folder: Path, url: str | None) -> optuna.Study:
@@ -142,17 +142,21 @@ def find_study(folder: Path, url: str | None) -> optuna.Study:
         UserError: if there is no study.
     """
     try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        name, place = str(card["study"]), card["storage"]
-        is_file = isinstance(place, str) and "://" not in place
-        is_inside = is_file and Path(place).expanduser().resolve().is_relative_to(folder.resolve())
+        content = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
+        name, stored_url = str(content["study"]), content["storage"]
+        is_file = isinstance(stored_url, str) and "://" not in stored_url
+        is_inside = is_file and Path(stored_url).expanduser().resolve().is_relative_to(folder.resolve())
     except FileNotFoundError:
-        raise UserError(f"{folder} has no {CARD}; give the folder of a search, runs/NAME-study") from None
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as fault:  # RuntimeError: a loop, or ~ of nobody
-        raise UserError(f"{folder / CARD} is damaged ({type(fault).__name__}); give the folder of a search") from None
-    if url is None and place is not None and not is_inside:
-        raise UserError(f"{folder / CARD} names the storage {place}, which is outside of {folder}; give storage=PLACE")
-    storage = open_storage(url or place, folder)
+        raise UserError(f"{folder} has no {STUDY_FILE}; give the folder of a search, runs/NAME-study") from None
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:  # RuntimeError: a loop, or ~ of nobody
+        raise UserError(
+            f"{folder / STUDY_FILE} is damaged ({type(error).__name__}); give the folder of a search"
+        ) from None
+    if url is None and stored_url is not None and not is_inside:
+        raise UserError(
+            f"{folder / STUDY_FILE} names the storage {stored_url}, which is outside of {folder}; give storage=PLACE"
+        )
+    storage = open_storage(url or stored_url, folder)
     try:
         with _readable(folder):
             study = optuna.load_study(study_name=name, storage=storage)
@@ -170,26 +174,26 @@ class CurrentTrial:
         self._storage = storage
         built = instantiate(pruner, _execution_whitelist_=PRUNERS)
         self._study = optuna.load_study(study_name=study, storage=storage, sampler=RandomSampler(), pruner=built)
-        known = storage.get_study_id_from_name(study)
-        self._id = storage.get_trial_id_from_study_id_trial_number(known, number)
+        study_id = storage.get_study_id_from_name(study)
+        self._id = storage.get_trial_id_from_study_id_trial_number(study_id, number)
         self._started = time.monotonic() - storage.get_trial(self._id).user_attrs.get(SECONDS, 0.0)
 
-    def report(self, figure: float, step: int) -> None:
+    def report(self, value: float, step: int) -> None:
         """Report the validation score number `step`, counted from 1."""
-        when_reachable(lambda: self._storage.set_trial_intermediate_value(self._id, step, figure))
-        self.keep_time()
+        when_reachable(lambda: self._storage.set_trial_intermediate_value(self._id, step, value))
+        self.save_time()
 
-    def keep_time(self) -> None:
+    def save_time(self) -> None:
         seconds = time.monotonic() - self._started
         when_reachable(lambda: self._storage.set_trial_user_attr(self._id, SECONDS, seconds))
 
-    def is_hopeless(self) -> bool:
+    def should_prune(self) -> bool:
         """Return whether the pruner stops this trial, and record it in the study."""
         trial = when_reachable(lambda: self._storage.get_trial(self._id))
-        hopeless = when_reachable(lambda: self._study.pruner.prune(self._study, trial))
-        if hopeless:
+        prune = when_reachable(lambda: self._study.pruner.prune(self._study, trial))
+        if prune:
             when_reachable(lambda: self._storage.set_trial_user_attr(self._id, PRUNED, True))
-        return hopeless
+        return prune
 
 
 def current_trial() -> CurrentTrial:
@@ -208,9 +212,9 @@ def _common_monitor(searched: Mapping[str, BaseDistribution], fixed: Mapping[str
     """
     first = {**fixed, **{key: _values(space)[0] for key, space in searched.items()}}
     for key in [key for key in searched if "." not in key]:
-        found = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
-        if len(found) > 1:
-            pairs = " and ".join(f"{selection} with {choice}" for selection, choice in found.items())
+        choices_by_metric = {_selection_of({**first, key: value}): f"{key}={value}" for value in _values(searched[key])}
+        if len(choices_by_metric) > 1:
+            pairs = " and ".join(f"{selection} with {choice}" for selection, choice in choices_by_metric.items())
             raise UserError(f"the trials have different metrics, {pairs}, and cannot be compared; set monitor=NAME")
     return _selection_of(first)
 
@@ -220,7 +224,7 @@ def _selection_of(settings: Mapping[str, Any]) -> str:
     arguments = [f"{key}={value}" for key, value in settings.items()]
     config, _ = compose("train", arguments)
     if config.stages:
-        *_, last = (own for own in to_plain(config.stages).values() if isinstance(own, list))
+        *_, last = (stage for stage in to_plain(config.stages).values() if isinstance(stage, list))
         config, _ = compose("train", check_command("train", [*arguments, *last, "stages=null"], complete=False))
     return str(config.monitor)
 
@@ -289,29 +293,31 @@ class Study:
             )
             self._id = self._storage.get_study_id_from_name(name)
             self._refuse_others()
-            write_card(folder, name, storage)
+            write_study_file(folder, name, storage)
 
     def _refuse_others(self) -> None:
         """Raise a `UserError` if the study has other settings or choices, or the folder trials that the study has not.
         The bounds of ranges may change."""
         name, settings = self.study.study_name, {key.lstrip("+"): str(value) for key, value in self._given.items()}
-        own: dict[str, Any] = {key: value for key, value in settings.items() if key != "sweep" and not may_differ(key)}
+        search_space: dict[str, Any] = {
+            key: value for key, value in settings.items() if key != "sweep" and not may_differ(key)
+        }
         for key, space in self._space.items():
             choices = getattr(space, "choices", None)  # of a range only its kind may not change
-            own[key] = list(map(str, choices)) if choices else type(space).__name__
-        own["monitor"] = self._monitor
-        known = self.study.user_attrs.get("space")
-        if known is None:
-            self.study.set_user_attr("space", known := own)
-        others = sorted(key for key in {**known, **own} if known.get(key) != own.get(key))
-        if others:
-            remedy = "give the same values, or start another study with hydra.sweeper.study_name=NAME"
-            raise UserError(f"the study {name} was started with other values of {listed(others)}; {remedy}")
+            search_space[key] = list(map(str, choices)) if choices else type(space).__name__
+        search_space["monitor"] = self._monitor
+        stored = self.study.user_attrs.get("space")
+        if stored is None:
+            self.study.set_user_attr("space", stored := search_space)
+        changed = sorted(key for key in {**stored, **search_space} if stored.get(key) != search_space.get(key))
+        if changed:
+            hint = "give the same values, or start another study with hydra.sweeper.study_name=NAME"
+            raise UserError(f"the study {name} was started with other values of {listed(changed)}; {hint}")
         numbers = {str(trial.number) for trial in self.trials()}
-        strangers = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
-        if strangers:
-            remedy = "move it, or begin another study with hydra.sweeper.study_name=NAME"
-            raise UserError(f"{strangers[0]} is not a trial of the study {name}, and is not changed; {remedy}")
+        others = [run for run in sorted(self._folder.iterdir()) if run.name.isdigit() and run.name not in numbers]
+        if others:
+            hint = "move it, or begin another study with hydra.sweeper.study_name=NAME"
+            raise UserError(f"{others[0]} is not a trial of the study {name}, and is not changed; {hint}")
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials of the study, ordered by number."""
@@ -326,15 +332,15 @@ class Study:
     def _take(self, number: int, total: int) -> dict[int, list[str]]:
         while self._held:  # by a call that has lost its connection
             self._held.popitem()[1].close()
-        taken: dict[int, list[str]] = {}
+        claimed: dict[int, list[str]] = {}
         for trial in self.trials():
-            is_free = len(taken) < number and trial.state == TrialState.RUNNING and self._seize(trial)
+            is_free = len(claimed) < number and trial.state == TrialState.RUNNING and self._seize(trial)
             if is_free and self._may_resume(trial):
-                taken[trial.number] = [*self._arguments(trial), "resume=true"]
-        while len(taken) < number and (added := self._add(total)):
+                claimed[trial.number] = [*self._arguments(trial), "resume=true"]
+        while len(claimed) < number and (added := self._add(total)):
             self._hold(added.number)
-            taken[added.number] = self._arguments(added)
-        return taken
+            claimed[added.number] = self._arguments(added)
+        return claimed
 
     def _seize(self, trial: FrozenTrial) -> bool:
         """Claim a trial that is marked as running if no process runs it; return whether it was claimed."""
@@ -369,9 +375,9 @@ class Study:
         return False
 
     def _arguments(self, trial: FrozenTrial) -> list[str]:
-        given = [f"{key}={value}" for key, value in self._given.items()]
-        own = [f"{self._keys[name]}={format_value(value)}" for name, value in trial.params.items()]
-        return [*given, *own, f"hydra.sweep.subdir={trial.number}"]
+        fixed = [f"{key}={value}" for key, value in self._given.items()]
+        sampled = [f"{self._keys[name]}={format_value(value)}" for name, value in trial.params.items()]
+        return [*fixed, *sampled, f"hydra.sweep.subdir={trial.number}"]
 
     def _add(self, total: int) -> FrozenTrial | None:
         """Add a new trial and return it; None if the study has `total` trials or has tried all values."""
@@ -383,11 +389,11 @@ class Study:
                 return None
             self.study.add_trial(proposed)
             trials = self.trials()
-            own = next(trial for trial in trials if trial.user_attrs.get("token") == token)
-            before = _counted(trials[: own.number])
-            if len(before) < total and all(trial.params != own.params for trial in before):
-                return own
-            self.study.tell(own.number, state=TrialState.FAIL)  # another worker was faster
+            added = next(trial for trial in trials if trial.user_attrs.get("token") == token)
+            earlier = _counted(trials[: added.number])
+            if len(earlier) < total and all(trial.params != added.params for trial in earlier):
+                return added
+            self.study.tell(added.number, state=TrialState.FAIL)  # another worker was faster
 
     def _propose(self, token: str) -> FrozenTrial | None:
         """Return a trial with values that no other trial has; None if none is found."""
@@ -407,8 +413,8 @@ class Study:
                 break
         else:
             return None
-        given = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
-        settings = {**given, **{name: format_value(value) for name, value in params.items()}}
+        fixed = {key.lstrip("+"): value for key, value in self._given.items() if key != "sweep"}
+        settings = {**fixed, **{name: format_value(value) for name, value in params.items()}}
         return create_trial(
             state=TrialState.RUNNING,
             params=params,
@@ -432,9 +438,9 @@ class Study:
         with _readable(self._folder):
             when_reachable(lambda: self.study.tell(number, value, state, skip_if_finished=True))
 
-    def fail(self, number: int, fault: str) -> None:
+    def fail(self, number: int, error: str) -> None:
         """Record that a trial failed, with the error message."""
-        self._remember(number, "fault", fault)
+        self._remember(number, "fault", error)
         self._tell(number, state=TrialState.FAIL)
         self._held.pop(number).close()
 

@@ -27,20 +27,20 @@ def in_own_process(work: Callable[[], Any]) -> Any:
     process.start()
     sender.close()
     try:
-        returned, fault = receiver.recv()
+        returned, error = receiver.recv()
     except EOFError:
-        returned, fault = None, ""
+        returned, error = None, ""
     except KeyboardInterrupt:  # which the other process receives too
-        returned, fault = None, "it was interrupted"
+        returned, error = None, "it was interrupted"
     process.join()
-    if fault is None:
+    if error is None:
         return returned
     status = process.exitcode or 0
-    if not fault and status == -signal.SIGKILL:
-        fault = "its process was killed, as for lack of memory; have fewer runs at once"
-    elif not fault and status < 0:
-        fault = f"its process ended by {signal.Signals(-status).name}"
-    raise UserError(fault or f"it ended with status {status}")
+    if not error and status == -signal.SIGKILL:
+        error = "its process was killed, as for lack of memory; have fewer runs at once"
+    elif not error and status < 0:
+        error = f"its process ended by {signal.Signals(-status).name}"
+    raise UserError(error or f"it ended with status {status}")
 
 
 def _answer(work: Callable[[], Any], receiver: Connection) -> None:
@@ -50,8 +50,8 @@ def _answer(work: Callable[[], Any], receiver: Connection) -> None:
     end_with_parent()
     try:
         receiver.send((work(), None))
-    except Exception as fault:
-        receiver.send((None, sentence(fault)))
+    except Exception as error:
+        receiver.send((None, sentence(error)))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

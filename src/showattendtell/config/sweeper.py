@@ -43,8 +43,8 @@ def run_in_sweep(run: Callable[[], Any]) -> Any:
     def logged() -> Any:
         try:
             return run()
-        except Exception as fault:
-            message = error_message(fault)
+        except Exception as error:
+            message = error_message(error)
             sys.stderr.write(message)
             if launcher == IN_TURN:
                 log.write_text(message)
@@ -62,10 +62,10 @@ def _printing_into(log: Path) -> Iterator[None]:
     with log.open("ab") as file, ExitStack() as stack:
         for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
             stream.flush()
-            former = os.dup(descriptor)
+            saved = os.dup(descriptor)
             os.dup2(file.fileno(), descriptor)
-            stack.callback(os.close, former)
-            stack.callback(os.dup2, former, descriptor)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, descriptor)
             stack.callback(stream.flush)
         yield
 
@@ -109,7 +109,7 @@ class RecordingLauncher(Launcher):
 
     def __init__(self, launcher: Launcher, config: DictConfig):
         self._launcher, self._hydra = launcher, config.hydra
-        self.ended: list[JobReturn] = []
+        self.results: list[JobReturn] = []
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
@@ -117,20 +117,20 @@ class RecordingLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         name = self._hydra.runtime.choices["hydra/launcher"]
         if name == IN_TURN:
-            ended = self._launcher.launch(job_overrides, initial_job_idx)
+            results = self._launcher.launch(job_overrides, initial_job_idx)
         else:
             folder, file = self._hydra.sweep.dir, f"{self._hydra.job.name}.log"
             print(f"each run prints into {format_override(folder)}/NUMBER/{file}", flush=True)
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the runs
             try:
-                ended = self._launcher.launch(job_overrides, initial_job_idx)
-            except Exception as fault:
+                results = self._launcher.launch(job_overrides, initial_job_idx)
+            except Exception as error:
                 log = Path(folder, file)
                 log.write_text(traceback.format_exc())
-                message = " ".join(str(fault).strip().splitlines()[:2]) or type(fault).__name__
-                raise UserError(f"hydra/launcher={name}: {message}; {format_override(log)} has more") from fault
-        self.ended += ended
-        return [run for run in ended if run.status == JobStatus.COMPLETED]
+                message = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
+                raise UserError(f"hydra/launcher={name}: {message}; {format_override(log)} has more") from error
+        self.results += results
+        return [run for run in results if run.status == JobStatus.COMPLETED]
 
     def report(self) -> None:
         """Print a line for each successful run.
@@ -139,22 +139,22 @@ class RecordingLauncher(Launcher):
             UserError: with a line for each failed run.
         """
         failed = []
-        shared = set.intersection(*(set(run.overrides or ()) for run in self.ended))
-        for run in self.ended:
-            own = " ".join(line.lstrip("+") for line in run.overrides or () if line not in shared)
-            where = f"{_folder_of(run)}  {own}"
+        shared = set.intersection(*(set(run.overrides or ()) for run in self.results))
+        for run in self.results:
+            overrides = " ".join(line.lstrip("+") for line in run.overrides or () if line not in shared)
+            label = f"{_folder_of(run)}  {overrides}"
             if run.status == JobStatus.COMPLETED:
-                print(f"{where}  {run.return_value:.4g}" if isinstance(run.return_value, float) else where)
+                print(f"{label}  {run.return_value:.4g}" if isinstance(run.return_value, float) else label)
             else:
-                failed.append(f"{where}: {sentence(failure_of(run))}")
+                failed.append(f"{label}: {sentence(failure_of(run))}")
         if failed:
-            raise UserError("\n  ".join([f"{len(failed)} of {len(self.ended)} runs failed:", *failed]))
+            raise UserError("\n  ".join([f"{len(failed)} of {len(self.results)} runs failed:", *failed]))
 
 
 def format_override(folder: str | Path) -> Path:
     """Return a path as the user would type it: relative to the working folder if it is inside."""
-    path, here = Path(folder), Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    path, cwd = Path(folder), Path.cwd()
+    return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
 def _folder_of(run: JobReturn) -> Path:
@@ -201,8 +201,8 @@ class StudySweeper(Sweeper):
         self._n_trials, self._n_jobs = n_trials, n_jobs
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        own = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-        raise_errors(validate(OmegaConf.create({"hydra": {"sweeper": own}})))
+        settings = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
+        raise_errors(validate(OmegaConf.create({"hydra": {"sweeper": settings}})))
         settle_folder(config)
         self._folder = format_override(config.hydra.sweep.dir)
         launcher = Plugins.instance().instantiate_launcher(
@@ -219,17 +219,17 @@ class StudySweeper(Sweeper):
         from showattendtell.config.study import Study
 
         study = Study(self._study_name, self._storage, self._folder, self._sampler, self._pruner, self._seed, arguments)
-        while taken := study.take(self._n_jobs, self._n_trials):
-            self._recorder.launch(list(taken.values()), next(iter(taken)))
-            ended = self._recorder.ended
-            for number, run in zip(taken, ended[-len(taken) :], strict=True):
+        while claimed := study.take(self._n_jobs, self._n_trials):
+            self._recorder.launch(list(claimed.values()), next(iter(claimed)))
+            results = self._recorder.results
+            for number, run in zip(claimed, results[-len(claimed) :], strict=True):
                 if run.status == JobStatus.COMPLETED:
                     study.end(number, run.return_value)
                 else:
                     study.fail(number, sentence(failure_of(run)))
-            if len(ended) >= 3 and all(run.status == JobStatus.FAILED for run in ended):
-                faults = [f"{_folder_of(run)}: {sentence(failure_of(run))}" for run in ended]
-                raise UserError("\n  ".join([f"all {len(faults)} trials failed, and there will be no more:", *faults]))
+            if len(results) >= 3 and all(run.status == JobStatus.FAILED for run in results):
+                errors = [f"{_folder_of(run)}: {sentence(failure_of(run))}" for run in results]
+                raise UserError("\n  ".join([f"all {len(errors)} trials failed, and there will be no more:", *errors]))
         report(study.study, self._folder)
 
 

@@ -39,9 +39,14 @@ FORMER_TARGETS = ("pytorch_lightning.callbacks.RichProgressBar",)
 def trusted_targets() -> list[str]:
     """Return the patterns of every `_target_` that a file may name: those in conf/, those that the user trusts, and
     those of installed packages."""
-    own = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
-    own += _installed_targets()
-    return [*_targets_in_conf(), *FORMER_TARGETS, *own, *(f"{name}.*" for name in own)]  # all targets of a package
+    user_targets = [name.strip() for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+    user_targets += _installed_targets()
+    return [
+        *_targets_in_conf(),
+        *FORMER_TARGETS,
+        *user_targets,
+        *(f"{name}.*" for name in user_targets),
+    ]  # all targets of a package
 
 
 @cache
@@ -50,9 +55,11 @@ def _installed_targets() -> list[str]:
 
     The working directory does not count: a folder from others may have metadata that nobody has installed.
     """
-    here = Path.cwd()
-    path = [place for place in sys.path if place and Path(place).resolve() != here.resolve()]
-    points = (point for found in distributions(path=path) for point in found.entry_points.select(group=TRUSTED))
+    cwd = Path.cwd()
+    path = [entry for entry in sys.path if entry and Path(entry).resolve() != cwd.resolve()]
+    points = (
+        point for distribution in distributions(path=path) for point in distribution.entry_points.select(group=TRUSTED)
+    )
     return sorted({point.value.replace(":", ".") for point in points})
 
 
@@ -115,8 +122,8 @@ def read_settings(file: Path) -> dict[str, Any]:
                 content["hydra"].pop(page, None)
         check_content({"config": content}, file)
         return content
-    except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as fault:
-        raise UserError(f"{file} is damaged or was altered ({first_line(fault)}); remove the run's folder") from None
+    except (OmegaConfBaseException, RecursionError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{file} is damaged or was altered ({first_line(error)}); remove the run's folder") from None
 
 
 def stored_arguments(content: Any, file: Path) -> list[str]:
@@ -142,11 +149,11 @@ def recalled(stored: Sequence[str], typed: Sequence[str], file: Path) -> list[st
     Raises:
         UserError: for any other argument in `file`.
     """
-    again = {override.key_or_group for override in _overrides(typed)}
+    retyped = {override.key_or_group for override in _overrides(typed)}
     arguments = []
     for argument in stored:
         override = _parse(argument, file)
-        if override.key_or_group not in again:
+        if override.key_or_group not in retyped:
             _refuse_code(override, file)
             arguments.append(argument)
     return arguments
@@ -158,11 +165,13 @@ def check_recalled_command(arguments: Sequence[str], typed: Sequence[str], file:
     """
     config, _ = compose("train", check_command("train", arguments, complete=False))
     settings = to_plain(without_hydra(config))
-    own = {text for override in _overrides(typed) for text in _texts(override.value())}
-    check_targets(settings, file, own)
+    typed_texts = {text for override in _overrides(typed) for text in _texts(override.value())}
+    check_targets(settings, file, typed_texts)
     stages = (settings["stages"] or {}).values()
-    for argument in chain.from_iterable(own for own in stages if isinstance(own, list)):  # others average earlier ones
-        if argument not in own:
+    for argument in chain.from_iterable(
+        typed_texts for typed_texts in stages if isinstance(typed_texts, list)
+    ):  # others average earlier ones
+        if argument not in typed_texts:
             _refuse_code(_parse(argument, file), file)
 
 
@@ -182,7 +191,7 @@ def check_content(content: Any, file: str | Path) -> None:
         raise UserError(f"{file} was altered: its settings have more than {REFERENCES:,} references; do not trust it")
 
 
-def _check_values(content: Any, file: str | Path, most: int) -> int:
+def _check_values(content: Any, file: str | Path, max_values: int) -> int:
     """Return the number of `${`. Nodes are counted as often as they are referred to, as everything else reads them."""
     nodes, count, references = [(content, 0)], 0, 0
     while nodes:
@@ -193,10 +202,10 @@ def _check_values(content: Any, file: str | Path, most: int) -> int:
                 raise UserError(f"{file} was altered: {_shown(node)} has control characters; do not trust the file")
         elif isinstance(node, dict | list | tuple):
             count += len(node)
-            if count > most or depth >= DEPTH:
+            if count > max_values or depth >= DEPTH:
                 raise UserError(
-                    f"{file} was altered: it has more than {most:,} values, or they are nested more than {DEPTH} deep; "
-                    "do not trust the file"
+                    f"{file} was altered: it has more than {max_values:,} values, or they are nested more than {DEPTH} "
+                    "deep; do not trust the file"
                 )
             inner = chain(node, node.values()) if isinstance(node, dict) else node
             nodes += [(value, depth + 1) for value in inner]

@@ -25,16 +25,16 @@ def validate(config: DictConfig, complete: bool = True) -> list[str]:
     """
     try:
         missing = sorted(OmegaConf.missing_keys(config)) if complete else []
-        faults = _node_faults("", OmegaConf.to_container(config, resolve=True))
-        return [*(f"{key} is not set; give it as {key}=..." for key in missing), *faults]
-    except OmegaConfBaseException as fault:
-        return [f"{fault.full_key}: {first_line(fault)}"]
+        errors = _node_errors("", OmegaConf.to_container(config, resolve=True))
+        return [*(f"{key} is not set; give it as {key}=..." for key in missing), *errors]
+    except OmegaConfBaseException as error:
+        return [f"{error.full_key}: {first_line(error)}"]
 
 
-def raise_errors(faults: Sequence[str]) -> None:
+def raise_errors(errors: Sequence[str]) -> None:
     """Raise one `UserError` that lists all errors, if there are any."""
-    if faults:
-        raise UserError(faults[0] if len(faults) == 1 else "\n  ".join([f"{len(faults)} settings are wrong:", *faults]))
+    if errors:
+        raise UserError(errors[0] if len(errors) == 1 else "\n  ".join([f"{len(errors)} settings are wrong:", *errors]))
 
 
 def find_targets(node: Any) -> Iterator[str]:
@@ -46,19 +46,19 @@ def find_targets(node: Any) -> Iterator[str]:
         yield from find_targets(value)
 
 
-def _node_faults(path: str, node: Any) -> Iterator[str]:
+def _node_errors(path: str, node: Any) -> Iterator[str]:
     if isinstance(node, Mapping):
         if TARGET in node:
-            yield from _target_faults(path, node)
+            yield from _target_errors(path, node)
         for key, value in node.items():
-            yield from _node_faults(join(path, str(key)), value)
+            yield from _node_errors(join(path, str(key)), value)
 
 
-def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
+def _target_errors(path: str, node: Mapping[str, Any]) -> Iterator[str]:
     try:
         signature = read_signature(str(node[TARGET]))
-    except SignatureError as fault:
-        yield f"{join(path, TARGET)}={format_value(node[TARGET])}: {fault}"
+    except SignatureError as error:
+        yield f"{join(path, TARGET)}={format_value(node[TARGET])}: {error}"
         return
     for key, value in node.items():
         if key.startswith("_") or value == "???":
@@ -66,7 +66,7 @@ def _target_faults(path: str, node: Mapping[str, Any]) -> Iterator[str]:
         if key in signature.parameters:
             annotation = signature.parameters[key].annotation
             if annotation is not None and not (isinstance(value, Mapping) and TARGET in value):
-                yield from _value_faults(join(path, key), value, annotation)
+                yield from _value_errors(join(path, key), value, annotation)
         elif path and not signature.open:
             hint = did_you_mean(key, signature.parameters) if signature.parameters else ""
             if not str(node[TARGET]).startswith("showattendtell."):
@@ -93,8 +93,8 @@ REASONS = {
 
 def _reason(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
-    kind = "string_too_short" if context.get("min_length") == 1 else error["type"]
-    return REASONS[kind].format_map(context) if kind in REASONS else error["msg"].removeprefix("Input ")
+    error_type = "string_too_short" if context.get("min_length") == 1 else error["type"]
+    return REASONS[error_type].format_map(context) if error_type in REASONS else error["msg"].removeprefix("Input ")
 
 
 def _either(reasons: Sequence[str]) -> str:
@@ -104,26 +104,26 @@ def _either(reasons: Sequence[str]) -> str:
     return " or ".join([first, *(other.removeprefix(common).removeprefix("should ") for other in others)])
 
 
-def _value_faults(path: str, value: Any, annotation: Any) -> Iterator[str]:
-    def reasons(given: Any) -> list[str]:
+def _value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
+    def reasons(candidate: Any) -> list[str]:
         try:
-            TypeAdapter(annotation).validate_python(given, strict=True)
+            TypeAdapter(annotation).validate_python(candidate, strict=True)
         except PydanticSchemaGenerationError:
             return []
-        except ValidationError as fault:
-            return [_reason(error) for error in fault.errors()]
+        except ValidationError as error:
+            return [_reason(detail) for detail in error.errors()]
         return []
 
-    wrong = reasons(value)
-    if wrong and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
+    messages = reasons(value)
+    if messages and isinstance(value, list):  # which may also be meant as a tuple: YAML has none
         as_tuple = reasons(tuple(value))
         kinds = {REASONS["list_type"], REASONS["string_type"]}
-        wrong = [reason for reason in wrong + as_tuple if reason not in kinds] if as_tuple else []
-    if wrong:
+        messages = [reason for reason in messages + as_tuple if reason not in kinds] if as_tuple else []
+    if messages:
         if not reasons([value]):
             yield f"{path}={format_value(value)} should be a list: {path}=[{format_value(value)}]"
         else:
-            yield f"{path}={format_value(value)} {_either(wrong)}"
+            yield f"{path}={format_value(value)} {_either(messages)}"
 
 
 def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
@@ -146,35 +146,35 @@ def format_value(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-FAULTS = (UserError, HydraException, OSError)  # exceptions that are reported without a traceback
+USER_ERRORS = (UserError, HydraException, OSError)  # exceptions that are reported without a traceback
 
 
-def sentence(fault: Exception) -> str:
+def sentence(error: Exception) -> str:
     """Return what is wrong and what to do; for an unexpected exception its type and the first line of its message."""
-    if isinstance(fault, UserError):
-        return str(fault)
-    if isinstance(fault, HydraException):
-        return first_line(fault)
-    if isinstance(fault, OSError):
-        where = f"{fault.filename}: " if fault.filename else ""
-        return f"{where}{fault.strerror or fault}; is there room, and may it be written?"
-    kind, line = type(fault).__name__, first_line(fault)
-    return kind if line == kind else f"{kind}: {line}"
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, HydraException):
+        return first_line(error)
+    if isinstance(error, OSError):
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror or error}; is there room, and may it be written?"
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"
 
 
 DEBUG = "SHOWATTENDTELL_DEBUG"  # the environment variable that `--debug` sets to 1, for child processes too
 
 
-def error_message(fault: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Return `error: ...` for the user; after its traceback with `--debug`. Only the traceback of an unexpected one."""
-    is_known = isinstance(fault, FAULTS)
-    trace = _full_traceback(fault) if os.environ.get(DEBUG) == "1" or not is_known else ""
-    return trace + (f"error: {sentence(fault)}\n" if is_known else "")
+    is_known = isinstance(error, USER_ERRORS)
+    trace = _full_traceback(error) if os.environ.get(DEBUG) == "1" or not is_known else ""
+    return trace + (f"error: {sentence(error)}\n" if is_known else "")
 
 
-def _full_traceback(fault: BaseException) -> str:
+def _full_traceback(error: BaseException) -> str:
     """Return the traceback of an exception and its causes, the first cause first, with those that `from None` hides."""
-    chain = [fault]
+    chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
         chain.append(cause)
-    return "\n".join("".join(traceback.format_exception(each, chain=False)) for each in reversed(chain))
+    return "\n".join("".join(traceback.format_exception(exception, chain=False)) for exception in reversed(chain))

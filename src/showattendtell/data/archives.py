@@ -17,7 +17,15 @@ from rich.filesize import decimal
 
 from showattendtell.errors import UserError
 
-FAULTS = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+ARCHIVE_ERRORS = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,
+)
 """Errors that damaged archives raise. zipfile raises RuntimeError for encryption and unsupported compression, too."""
 
 
@@ -52,25 +60,25 @@ def unpack(
         with _opened(path) as members:
             chosen = _choose(path, members, patterns, root)
             missing = [
-                (place, size, open_member)
+                (target, size, open_member)
                 for name, size, open_member in chosen
-                if not ((place := root / name).is_file() and place.stat().st_size == size)
+                if not ((target := root / name).is_file() and target.stat().st_size == size)
             ]
             total, needed = (sum(size for _, size, _ in some) for some in (chosen, missing))
             check_free_space(root, needed, f"the files in {path}")
             begin()
             report(total - needed, total)
-            for place, size, open_member in missing:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                unfinished = place.with_name(f"{place.name}.part")
-                unfinished.unlink(missing_ok=True)  # a symbolic link of this name would be followed
-                with open_member() as packed, unfinished.open("xb") as file:
+            for target, size, open_member in missing:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial = target.with_name(f"{target.name}.part")
+                partial.unlink(missing_ok=True)  # a symbolic link of this name would be followed
+                with open_member() as packed, partial.open("xb") as file:
                     shutil.copyfileobj(packed, file)
-                unfinished.replace(place)
+                partial.replace(target)
                 needed -= size
                 report(total - needed, total)
-    except FAULTS as fault:
-        raise DamagedError(f"cannot be unpacked ({str(fault) or type(fault).__name__})") from None
+    except ARCHIVE_ERRORS as error:
+        raise DamagedError(f"cannot be unpacked ({str(error) or type(error).__name__})") from None
     return [name for name, _, _ in chosen]
 
 

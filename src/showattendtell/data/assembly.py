@@ -36,17 +36,17 @@ def share_out(images: Iterable[str], shares: Mapping[str, float]) -> dict[str, l
     splits: defaultdict[str, list[str]] = defaultdict(list)
     ends = dict(zip(shares, accumulate(shares.values()), strict=True))
     for image in images:
-        place = place_of(image)
-        splits[next((split for split, end in ends.items() if place < end), "train")].append(image)
-    wanted = ["train", *(split for split, share in shares.items() if share)]
-    empty = next((split for split in wanted if not splits[split]), None)
+        position = hash_fraction(image)
+        splits[next((split for split, end in ends.items() if position < end), "train")].append(image)
+    names = ["train", *(split for split, share in shares.items() if share)]
+    empty = next((split for split in names if not splits[split]), None)
     if empty:
         total = sum(map(len, splits.values()))
         raise UserError(f"of {total:,} images none is assigned to {empty} by its name; add images, or list the splits")
-    return {split: splits[split] for split in wanted}
+    return {split: splits[split] for split in names}
 
 
-def place_of(image: str) -> float:
+def hash_fraction(image: str) -> float:
     """Return a number in [0, 1) for a name, uniformly distributed over names."""
     # the first 53 bits of the SHA-256, which a float holds exactly
     return (int.from_bytes(hashlib.sha256(image.encode()).digest()[:8]) >> 11) / 2**53
@@ -81,37 +81,37 @@ def assemble(
         if split not in SPLITS:
             raise UserError(f"there is no split '{split}'{did_you_mean(split, SPLITS)}")
     counts = Counter(image for images in file.splits.values() for image in images)
-    twice = next((image for image, count in counts.items() if count > 1), None)
-    if twice:
-        where = ", ".join(split for split, images in file.splits.items() if twice in images)
-        raise UserError(f"image {twice} is listed more than once ({where}); keep one of its entries")
-    dropped, beyond = Counter[str](), f"beyond {captions_per_image} of an image"
-    silent = list[str]()
+    duplicate = next((image for image, count in counts.items() if count > 1), None)
+    if duplicate:
+        splits_of_image = ", ".join(split for split, images in file.splits.items() if duplicate in images)
+        raise UserError(f"image {duplicate} is listed more than once ({splits_of_image}); keep one of its entries")
+    dropped, too_many = Counter[str](), f"beyond {captions_per_image} of an image"
+    without_captions = list[str]()
 
     def example(image: str) -> Example:
-        place = f"{file.folders[image]}/{image}" if image in file.folders else image
-        if folder and OUTSIDE.match(place):
-            raise UserError(f"image {place!r} is not within {folder}; name images by their path in that folder")
-        said = file.captions.get(image, ())
-        spoken = [Caption(words, (), sentence.strip()) for sentence in said if (words := tokenize(sentence))]
-        captions = tuple(spoken[:captions_per_image])
-        dropped["without a word"] += len(said) - len(spoken)
-        dropped[beyond] += len(spoken) - len(captions)
+        path = f"{file.folders[image]}/{image}" if image in file.folders else image
+        if folder and OUTSIDE.match(path):
+            raise UserError(f"image {path!r} is not within {folder}; name images by their path in that folder")
+        sentences = file.captions.get(image, ())
+        non_empty = [Caption(words, (), sentence.strip()) for sentence in sentences if (words := tokenize(sentence))]
+        captions = tuple(non_empty[:captions_per_image])
+        dropped["without a word"] += len(sentences) - len(non_empty)
+        dropped[too_many] += len(non_empty) - len(captions)
         if not captions:
-            silent.append(image)
-        return Example(image, f"{folder}/{place}" if folder else "", captions)
+            without_captions.append(image)
+        return Example(image, f"{folder}/{path}" if folder else "", captions)
 
     splits = {split: tuple(example(image) for image in images) for split, images in file.splits.items()}
-    notes = [f"dropped captions {why}: {count:,}" for why, count in dropped.items() if count]
-    if silent and not skip_missing:
-        remedy = "remove them from the splits" if skip_missing is None else SKIP
+    notes = [f"dropped captions {reason}: {count:,}" for reason, count in dropped.items() if count]
+    if without_captions and not skip_missing:
+        hint = "remove them from the splits" if skip_missing is None else SKIP
         raise UserError(
-            f"images without a caption: {len(silent):,} of {counts.total():,} ({listed(silent)}); add captions, or "
-            f"{remedy}"
+            f"images without a caption: {len(without_captions):,} of {counts.total():,} ({listed(without_captions)}); "
+            f"add captions, or {hint}"
         )
-    if silent:
-        notes.append(f"skipped images without a caption: {len(silent):,} ({listed(silent)})")
-    return Dataset(name, splits, tuple(notes)).without(silent)
+    if without_captions:
+        notes.append(f"skipped images without a caption: {len(without_captions):,} ({listed(without_captions)})")
+    return Dataset(name, splits, tuple(notes)).without(without_captions)
 
 
 def map_captions(dataset: Dataset, change: Callable[[Example, Caption], Caption]) -> Dataset:
@@ -147,7 +147,9 @@ def with_generated(
 
     captions = {example.image: list(example.captions) if keep_references else [] for example in train}
     for path, file in read_all(find_caption_files(files)).items():
-        generated = {image: [one for one in file.captions.get(image, ()) if tokenize(one)] for image in captions}
+        generated = {
+            image: [sentence for sentence in file.captions.get(image, ()) if tokenize(sentence)] for image in captions
+        }
         if missing := [image for image, sentences in generated.items() if not sentences]:
             raise UserError(
                 f"{path} has no caption or an empty one of {len(missing):,} of {len(generated):,} training images "
@@ -155,10 +157,11 @@ def with_generated(
             )
         for image, sentences in generated.items():
             captions[image] += [
-                Caption(tokenizer.tokenize(one), (), one.strip(), language, tokenize(one)) for one in sentences
+                Caption(tokenizer.tokenize(sentence), (), sentence.strip(), language, tokenize(sentence))
+                for sentence in sentences
             ]
-    learned = tuple(example._replace(captions=tuple(captions[example.image])) for example in train)
-    return dataset._replace(splits={**dataset.splits, "train": learned})
+    train_examples = tuple(example._replace(captions=tuple(captions[example.image])) for example in train)
+    return dataset._replace(splits={**dataset.splits, "train": train_examples})
 
 
 def join_restval(file: CaptionFile) -> CaptionFile:
@@ -180,20 +183,20 @@ def _report_doubled_images(dataset: Dataset) -> Iterator[str]:
     for example in dataset.examples():
         if os.path.isfile(example.path):
             by_size[os.path.getsize(example.path)].append(example)
-    for size, alike in by_size.items():
-        for example in alike if len(alike) > 1 else ():
+    for size, same in by_size.items():
+        for example in same if len(same) > 1 else ():
             by_content[size, hashlib.sha256(Path(example.path).read_bytes()).digest()].append(example)
-    groups = [alike for alike in by_content.values() if len(alike) > 1]
-    leaks = [alike for alike in groups if len({split_of[example.image] for example in alike}) > 1]
-    within = [alike for alike in groups if len({split_of[example.image] for example in alike}) == 1]
+    groups = [same for same in by_content.values() if len(same) > 1]
+    leaks = [same for same in groups if len({split_of[example.image] for example in same}) > 1]
+    within = [same for same in groups if len({split_of[example.image] for example in same}) == 1]
     if leaks:
-        shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in alike) for alike in leaks]
+        shown = [", ".join(f"{example.image} ({split_of[example.image]})" for example in same) for same in leaks]
         yield (
             f"{_photographs(leaks)} in more than one split under different names, so scores will be too high: "
             f"{listed(shown, 1)}"
         )
     if within:
-        shown = [" = ".join(example.image for example in alike) for alike in within]
+        shown = [" = ".join(example.image for example in same) for same in within]
         yield f"{_photographs(within)} more than once in one split: {listed(shown, 1)}"
 
 
@@ -203,12 +206,12 @@ def _report_captions(dataset: Dataset) -> Iterator[str]:
     if doubled:
         yield f"{len(doubled):,} images with the same caption twice: {listed(doubled)}"
     lengths = [(len(caption), image) for image, captions in words for caption in captions]
-    for name, odd in (
+    for name, unusual in (
         ("fewer than 3 words", [image for length, image in lengths if length < 3]),
         ("more than 30 words", [image for length, image in lengths if length > 30]),
     ):
-        if odd:
-            yield f"{len(odd):,} captions of {name}, of {listed(list(dict.fromkeys(odd)))}"
+        if unusual:
+            yield f"{len(unusual):,} captions of {name}, of {listed(list(dict.fromkeys(unusual)))}"
 
 
 def _photographs(groups: Sequence[object]) -> str:
@@ -224,22 +227,24 @@ def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     examples = [example for split in splits for example in dataset.split(split)]
     console = Console(stderr=True)
     with ThreadPoolExecutor() as threads:  # decoding releases the GIL
-        tried = track(threads.map(_fault, examples), "reading", len(examples), console=console, transient=True)
-        faults = {example.image: fault for example, fault in zip(examples, tried, strict=True) if fault}
-    if not faults:
+        results = track(
+            threads.map(_reading_error, examples), "reading", len(examples), console=console, transient=True
+        )
+        errors = {example.image: error for example, error in zip(examples, results, strict=True) if error}
+    if not errors:
         return dataset
-    count = "1 image" if len(faults) == 1 else f"{len(faults)} images"
-    reasons = "; ".join(list(faults.values())[:SHOWN])
-    more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+    count = "1 image" if len(errors) == 1 else f"{len(errors)} images"
+    reasons = "; ".join(list(errors.values())[:SHOWN])
+    more = f"; and {len(errors) - SHOWN} more" if len(errors) > SHOWN else ""
     note = f"{count} skipped: {reasons}{more}"
-    return dataset.without(faults)._replace(notes=(*dataset.notes, note))
+    return dataset.without(errors)._replace(notes=(*dataset.notes, note))
 
 
-def _fault(example: Example) -> str | None:
+def _reading_error(example: Example) -> str | None:
     try:
         read_pixels(example.path)
-    except UserError as fault:
-        return str(fault)
+    except UserError as error:
+        return str(error)
     return None
 
 
@@ -256,9 +261,9 @@ def open_folder(root: str, holds: str, download: str = "") -> Path:
     """
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        fault = "is a file, not a folder" if folder.exists() else "does not exist"
-        remedy = f", or fetch it with showattendtell download dataset={download} dataset.root=DIR" if download else ""
-        raise UserError(f"the folder {root} {fault}; set dataset.root to the folder that holds {holds}{remedy}")
+        error = "is a file, not a folder" if folder.exists() else "does not exist"
+        hint = f", or fetch it with showattendtell download dataset={download} dataset.root=DIR" if download else ""
+        raise UserError(f"the folder {root} {error}; set dataset.root to the folder that holds {holds}{hint}")
     return folder
 
 
@@ -277,8 +282,8 @@ def find(root: Path, names: Sequence[str], what: str) -> Path:
 def look_in(folders: Sequence[Path], name: str) -> Path:
     """Return the first path of a name that exists, in the folders or relative to the working directory; if none does,
     that in the first folder."""
-    places = [*(folder / name for folder in folders), Path(name).expanduser()]
-    return next((place for place in places if os.path.exists(place)), places[0])
+    paths = [*(folder / name for folder in folders), Path(name).expanduser()]
+    return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
 def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str] = ()) -> Dataset:
@@ -291,16 +296,18 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
     Raises:
         UserError: an image is missing that may not be, or all are missing.
     """
-    examples, there = dataset.examples(), set()
+    examples, existing = dataset.examples(), set()
     # listing each folder once is faster than looking for every file
     for folder in {example.path.rpartition("/")[0] for example in examples} - {""}:
         with suppress(OSError), os.scandir(folder) as entries:
-            there |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
+            existing |= {f"{folder}/{entry.name}" for entry in entries if entry.is_file()}
     # the listing may spell a name differently, for example in case
-    missing = [example for example in examples if example.path not in there and not os.path.isfile(example.path)]
+    missing = [example for example in examples if example.path not in existing and not os.path.isfile(example.path)]
     # macOS stores é as two characters (NFD), caption files mostly have one (NFC)
-    spelled = {unicodedata.normalize("NFC", path): path for path in there if not path.isascii()} if missing else {}
-    paths = {example.path: spelled.get(unicodedata.normalize("NFC", example.path)) for example in missing}
+    by_normalized_path = (
+        {unicodedata.normalize("NFC", path): path for path in existing if not path.isascii()} if missing else {}
+    )
+    paths = {example.path: by_normalized_path.get(unicodedata.normalize("NFC", example.path)) for example in missing}
     missing = [example for example in missing if not paths[example.path]]
     if any(paths.values()):
         splits = {
@@ -312,10 +319,10 @@ def check_images(dataset: Dataset, skip_unreadable: bool, absent: Collection[str
         return dataset
     if len(missing) == len(examples):
         raise UserError(f"none of the {len(examples):,} images are on disk, the first is {missing[0].path}; add them")
-    unknown = [example for example in missing if example.image not in absent]
-    if unknown and not skip_unreadable:
+    unexpected = [example for example in missing if example.image not in absent]
+    if unexpected and not skip_unreadable:
         raise UserError(
-            f"{_count(unknown)} captioned but not on disk, the first is {unknown[0].path}; "
+            f"{_count(unexpected)} captioned but not on disk, the first is {unexpected[0].path}; "
             "add them, or skip them with dataset.skip_unreadable=true"
         )
     note = f"{_count(missing)} captioned but not on disk and skipped: {listed([e.image for e in missing], 5)}"

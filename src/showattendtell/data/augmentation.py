@@ -38,16 +38,16 @@ class Augmentation:
         """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
         part, mirrored = self.draw_part(pixels.shape[1], pixels.shape[2], rng, sided)
         if part is None:
-            seen = preprocessing(pixels)
+            view_pixels = preprocessing(pixels)
         else:
-            square, how = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
-            seen = transforms.resized_crop(pixels, *part, square, how, antialias=True)
+            square, interpolation = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
+            view_pixels = transforms.resized_crop(pixels, *part, square, interpolation, antialias=True)
         if mirrored:
-            seen = transforms.horizontal_flip(seen)
+            view_pixels = transforms.horizontal_flip(view_pixels)
         for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):
             if self.colour:
-                seen = adjust(seen, rng.uniform(1 - self.colour, 1 + self.colour))
-        return seen
+                view_pixels = adjust(view_pixels, rng.uniform(1 - self.colour, 1 + self.colour))
+        return view_pixels
 
     def draw_part(
         self, height: int, width: int, rng: np.random.Generator, sided: bool
@@ -79,14 +79,14 @@ class AugmentedFiles:
 
     def __init__(self, examples: Sequence[Example], preprocessing: Preprocessing, augmentation: Augmentation):
         self.examples, self.preprocessing, self.augmentation = examples, preprocessing, augmentation
-        self._sided = [mentions_sides(example) for example in examples]
+        self._mentions_sides = [mentions_sides(example) for example in examples]
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
         views = []
         for position in positions:
             pixels = read_pixels(self.examples[position].path)
             rng = self._generator(position, draw)
-            views.append(self.augmentation.view(pixels, self.preprocessing, rng, self._sided[position]))
+            views.append(self.augmentation.view(pixels, self.preprocessing, rng, self._mentions_sides[position]))
         return torch.stack(views)
 
     def frames(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> list[Frame]:
@@ -95,13 +95,13 @@ class AugmentedFiles:
         for position in positions:
             width, height = image_size(self.examples[position].path)
             rng = self._generator(position, draw)
-            part, mirrored = self.augmentation.draw_part(height, width, rng, self._sided[position])
+            part, mirrored = self.augmentation.draw_part(height, width, rng, self._mentions_sides[position])
             if part is None:
-                seen = self.preprocessing.frame(self.examples[position].path).seen
+                box = self.preprocessing.frame(self.examples[position].path).seen
             else:
-                top, left, high, wide = part
-                seen = Box(left, top, left + wide, top + high).scaled(1 / width, 1 / height)
-            frames.append(Frame(seen, mirrored))
+                top, left, crop_height, crop_width = part
+                box = Box(left, top, left + crop_width, top + crop_height).scaled(1 / width, 1 / height)
+            frames.append(Frame(box, mirrored))
         return frames
 
     def _generator(self, position: int, draw: tuple[int, int]) -> np.random.Generator:

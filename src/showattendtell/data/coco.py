@@ -91,7 +91,7 @@ def read_coco2017(
 
 
 def _find_text(root: Path, name: str) -> Path:
-    return find(root, [f"{place}/{name}" for place in (".", "annotations")], "the caption file")
+    return find(root, [f"{subfolder}/{name}" for subfolder in (".", "annotations")], "the caption file")
 
 
 def _with_instances(dataset: Dataset, root: Path, instances: str | Sequence[str] | None) -> Dataset:
@@ -214,40 +214,46 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
         UserError: the file has another layout, or is for other images.
     """
     content = read_json(path, CocoInstances, "COCO's")
-    known = {category.id for category in content.categories}
-    strange = next((thing.category_id for thing in content.annotations if thing.category_id not in known), None)
-    if strange is not None:
-        raise UserError(f"{path} has things of category {strange}, which it does not define; download it again")
-    listed = {image.file_name for image in content.images}
-    if not any(example.image in listed for example in dataset.examples()):
+    category_ids = {category.id for category in content.categories}
+    unknown = next(
+        (instance.category_id for instance in content.annotations if instance.category_id not in category_ids), None
+    )
+    if unknown is not None:
+        raise UserError(f"{path} has things of category {unknown}, which it does not define; download it again")
+    image_names = {image.file_name for image in content.images}
+    if not any(example.image in image_names for example in dataset.examples()):
         raise UserError(f"{path} has none of the images of {dataset.name}; it is for other images")
     names = {name: category for category in content.categories for name in names_of(category.name)}
     images = {image.id: image for image in content.images}
     boxes: dict[str, dict[int, list[Box]]] = {}  # by image file and category
-    shown: dict[str, set[int]] = {image.file_name: set() for image in content.images}
-    for thing in content.annotations:
-        if thing.image_id in images:
-            shown[images[thing.image_id].file_name].add(thing.category_id)
-        if thing.image_id in images and not thing.iscrowd:
-            image, (left, top, width, height) = images[thing.image_id], thing.bbox  # in pixels
+    categories_shown: dict[str, set[int]] = {image.file_name: set() for image in content.images}
+    for instance in content.annotations:
+        if instance.image_id in images:
+            categories_shown[images[instance.image_id].file_name].add(instance.category_id)
+        if instance.image_id in images and not instance.iscrowd:
+            image, (left, top, width, height) = images[instance.image_id], instance.bbox  # in pixels
             box = Box(left, top, left + width, top + height).scaled(1 / image.width, 1 / image.height).clipped(WHOLE)
             if box.area > 0:
-                boxes.setdefault(image.file_name, {}).setdefault(thing.category_id, []).append(box)
+                boxes.setdefault(image.file_name, {}).setdefault(instance.category_id, []).append(box)
 
     def mark(example: Example, caption: Caption) -> Caption:
         if example.image not in boxes:
             return caption
-        seen = boxes[example.image]
-        named = ((noun, thing) for noun, thing in find_names(caption.words, names) if thing.id in seen)
+        image_boxes = boxes[example.image]
+        nouns = ((noun, instance) for noun, instance in find_names(caption.words, names) if instance.id in image_boxes)
         return caption._replace(
-            phrases=tuple(Phrase(noun, tuple(seen[thing.id]), thing.supercategory) for noun, thing in named)
+            phrases=tuple(
+                Phrase(noun, tuple(image_boxes[instance.id]), instance.supercategory) for noun, instance in nouns
+            )
         )
 
     def with_objects(example: Example) -> Example:
-        if example.image not in shown:
+        if example.image not in categories_shown:
             return example
-        known = sorted(category.name for category in content.categories if category.id in shown[example.image])
-        return example._replace(objects=tuple(known))
+        category_ids = sorted(
+            category.name for category in content.categories if category.id in categories_shown[example.image]
+        )
+        return example._replace(objects=tuple(category_ids))
 
     marked = map_captions(dataset, mark)
     return marked._replace(splits={split: tuple(map(with_objects, part)) for split, part in marked.splits.items()})

@@ -67,7 +67,7 @@ def read_custom(
         skip_missing: skip images without captions, and captions without images.
     """
     folder = open_folder(root, "your images")
-    place = _image_folder(folder, images)
+    image_folder = _image_folder(folder, images)
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
@@ -75,13 +75,13 @@ def read_custom(
     def read(file_name: str | None) -> Dataset:
         texts = _find_captions(folder, file_name)
         lists = look_in([folder], splits) if splits else None
-        file = read_captions(texts) if texts else read_caption_folder(place, lists, skip_missing)
+        file = read_captions(texts) if texts else read_caption_folder(image_folder, lists, skip_missing)
         if file.form == PLAIN:
             raise UserError(f"{texts} names no images; write CSV with the columns image and caption")
         _refuse_generated(file, texts)
         file, notes = _listed(file, lists, skip_missing) if lists else _with_splits(file, {"val": val, "test": test})
-        dataset = assemble(own_name, join_restval(file), place, captions_per_image, skip_missing)
-        notes = (*notes, *_unused_images(place, file), *dataset.notes)
+        dataset = assemble(own_name, join_restval(file), image_folder, captions_per_image, skip_missing)
+        notes = (*notes, *_unused_images(image_folder, file), *dataset.notes)
         return check_images(dataset._replace(notes=notes), skip_unreadable or skip_missing)
 
     return read(None) if captions is None else read_languages(captions, read)
@@ -116,10 +116,14 @@ def read_text(
         texts = look_in([folder], file_name)
         file = read_captions(texts)
         _refuse_generated(file, texts)
-        kept = {image: each for image, each in file.captions.items() if image_number(image) not in excluded}
-        left_out = [f"images left out by dataset.exclude: {len(file.captions) - len(kept):,}"] if exclude else []
-        splits = {split: [image for image in named if image in kept] for split, named in file.splits.items()}
-        file, notes = _with_splits(file._replace(captions=kept, splits=splits), {"val": val, "test": test})
+        captions_kept = {
+            image: sentences for image, sentences in file.captions.items() if image_number(image) not in excluded
+        }
+        left_out = (
+            [f"images left out by dataset.exclude: {len(file.captions) - len(captions_kept):,}"] if exclude else []
+        )
+        splits = {split: [image for image in images if image in captions_kept] for split, images in file.splits.items()}
+        file, notes = _with_splits(file._replace(captions=captions_kept, splits=splits), {"val": val, "test": test})
         dataset = assemble(texts.stem, join_restval(file), None, captions_per_image)
         return dataset._replace(notes=(*left_out, *notes, *dataset.notes))
 
@@ -137,25 +141,25 @@ def _with_splits(file: CaptionFile, shares: Mapping[str, float]) -> tuple[Captio
     if file.splits:
         return file, ()
     file = file._replace(splits=share_out(file.captions, shares))
-    counts = ", ".join(f"{len(named):,} for {split}" for split, named in file.splits.items())
+    counts = ", ".join(f"{len(images):,} for {split}" for split, images in file.splits.items())
     return file, (f"no splits are given, so a hash of the images' names chooses {counts}",)
 
 
 def _image_folder(folder: Path, images: str | None) -> Path:
     if images is None:
         return folder / "images" if (folder / "images").is_dir() else folder
-    place = look_in([folder], images)
-    if not place.is_dir():
+    path = look_in([folder], images)
+    if not path.is_dir():
         raise UserError(f"there is no folder {images} in {folder}; set dataset.images to the folder of the images")
-    return place
+    return path
 
 
 def _unused_images(folder: Path, file: CaptionFile) -> Iterator[str]:
     """Yield a note about the images in a folder that the caption file does not name."""
-    named = {unicodedata.normalize("NFC", str(Path(file.folders.get(image, ""), image))) for image in file.captions}
+    captioned = {unicodedata.normalize("NFC", str(Path(file.folders.get(image, ""), image))) for image in file.captions}
     images = (path for path in sorted(folder.rglob("[!.]*")) if path.suffix.lower() in SUFFIXES)
     names = (str(path.relative_to(folder)) for path in images)
-    unused = [name for name in names if unicodedata.normalize("NFC", name) not in named]
+    unused = [name for name in names if unicodedata.normalize("NFC", name) not in captioned]
     if unused:
         yield f"images without captions, which are not used: {len(unused):,} ({listed(unused)})"
 
@@ -165,10 +169,10 @@ def _find_captions(root: Path, given: str | None) -> Path | None:
     if given:
         return look_in([root], given)
     names = [f"captions.{suffix}" for suffix in ("csv", "tsv", "jsonl", "json", "token", "txt")]
-    found = [name for name in names if (root / name).is_file()]
-    if len(found) > 1:
-        raise UserError(f"{root} has {' and '.join(found)}; choose one with dataset.captions=NAME")
-    return root / found[0] if found else None
+    existing = [name for name in names if (root / name).is_file()]
+    if len(existing) > 1:
+        raise UserError(f"{root} has {' and '.join(existing)}; choose one with dataset.captions=NAME")
+    return root / existing[0] if existing else None
 
 
 def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[CaptionFile, tuple[str, ...]]:
@@ -177,13 +181,13 @@ def _listed(file: CaptionFile, folder: Path, skip_missing: bool) -> tuple[Captio
     splits = {split: read_list(path) for split, path in lists.items() if path.exists()}
     if not splits:
         raise UserError(f"{folder} has no lists train.txt, val.txt and test.txt; add them, or leave dataset.splits out")
-    for split, named in splits.items():
-        strange = [image for image in named if image not in file.captions]
-        if strange and not skip_missing:
+    for split, listed_images in splits.items():
+        unknown = [image for image in listed_images if image not in file.captions]
+        if unknown and not skip_missing:
             raise UserError(
-                f"{lists[split]} names images without captions: {len(strange):,} ({listed(strange)}); add captions, or "
+                f"{lists[split]} names images without captions: {len(unknown):,} ({listed(unknown)}); add captions, or "
                 f"{SKIP}"
             )
-    left_out = len(file.captions.keys() - {image for named in splits.values() for image in named})
+    left_out = len(file.captions.keys() - {image for listed_images in splits.values() for image in listed_images})
     notes = (f"images with captions that no list names are left out: {left_out:,}",) if left_out else ()
     return file._replace(splits=splits), notes

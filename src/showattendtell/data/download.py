@@ -57,10 +57,10 @@ class Archive(NamedTuple):
             return f"has {num_bytes:,} bytes instead of {self.num_bytes:,}"
         if self.checksum is None:
             return None
-        kind, _, expected = self.checksum.partition(":")
+        algorithm, _, expected = self.checksum.partition(":")
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        return None if found == expected else f"has the {kind} checksum {found} instead of {expected}"
+            checksum = hashlib.file_digest(file, algorithm).hexdigest()
+        return None if checksum == expected else f"has the {algorithm} checksum {checksum} instead of {expected}"
 
 
 class Publication(NamedTuple):
@@ -156,22 +156,22 @@ def fetch(
         UserError: another failure, which a retry does not solve.
     """
     partial_file = PartialDownload(path, url)
-    farthest, failures = partial_file.size, 0
+    largest, failures = partial_file.size, 0
     with requests.Session() as session:
         while partial_file.num_bytes is None or partial_file.size != partial_file.num_bytes:
             try:
                 _request(session, url, partial_file, num_bytes, report)
                 break
-            except TransferError as fault:
-                failures = failures + 1 if partial_file.size <= farthest else 1
-                farthest = max(farthest, partial_file.size)
+            except TransferError as error:
+                failures = failures + 1 if partial_file.size <= largest else 1
+                largest = max(largest, partial_file.size)
                 if failures > retries:
                     raise UserError(
-                        f"{url} cannot be downloaded ({fault}); {decimal(partial_file.size)} are here: run the command "
+                        f"{url} cannot be downloaded ({error}); {decimal(partial_file.size)} are here: run the command "
                         "again to resume, or set another source with mirror=..."
                     ) from None
-                wait = max(fault.wait, min(BACKOFF * 2 ** (failures - 1), LONGEST_WAIT))
-                warn(f"{url}: {fault}; trying again in {wait:g} s")
+                wait = max(error.wait, min(BACKOFF * 2 ** (failures - 1), LONGEST_WAIT))
+                warn(f"{url}: {error}; trying again in {wait:g} s")
                 time.sleep(wait)
     partial_file.path.replace(path)
     partial_file.note.unlink(missing_ok=True)
@@ -188,12 +188,12 @@ def _request(
         with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
             _refuse_status(response, partial_file)
             _receive(response, partial_file, num_bytes, report)
-    except requests.exceptions.SSLError as fault:
-        raise UserError(f"{url} is not secure ({_reason(fault)}); set another source with mirror=...") from None
-    except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as fault:
-        raise TransferError(_reason(fault)) from None
-    except requests.RequestException as fault:
-        raise UserError(f"{url} cannot be downloaded ({fault}); set another source with mirror=...") from None
+    except requests.exceptions.SSLError as error:
+        raise UserError(f"{url} is not secure ({_reason(error)}); set another source with mirror=...") from None
+    except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+        raise TransferError(_reason(error)) from None
+    except requests.RequestException as error:
+        raise UserError(f"{url} cannot be downloaded ({error}); set another source with mirror=...") from None
 
 
 def _refuse_status(response: requests.Response, partial_file: PartialDownload) -> None:
@@ -217,18 +217,18 @@ def _refuse_status(response: requests.Response, partial_file: PartialDownload) -
 def _receive(response: requests.Response, partial_file: PartialDownload, num_bytes: int | None, report: Report) -> None:
     """Append the body of a response to the partial file, or replace it if the server sends the whole file."""
     if response.status_code == 206:
-        same = _validator(response) in (None, partial_file.validator) and partial_file.size
-        if not (same and response.headers.get("Content-Range", "").startswith(f"bytes {partial_file.size}-")):
+        is_same = _validator(response) in (None, partial_file.validator) and partial_file.size
+        if not (is_same and response.headers.get("Content-Range", "").startswith(f"bytes {partial_file.size}-")):
             partial_file.start(None, None)
             raise TransferError("the server sent the rest of another file")
     else:
-        sent = _number(response.headers.get("Content-Length", ""))
-        if num_bytes and sent and sent != num_bytes:
+        length = _number(response.headers.get("Content-Length", ""))
+        if num_bytes and length and length != num_bytes:
             raise UserError(
-                f"{partial_file.url} has {sent:,} bytes instead of {num_bytes:,}: it is not the published file; set "
+                f"{partial_file.url} has {length:,} bytes instead of {num_bytes:,}: it is not the published file; set "
                 "another source with mirror=..., or set the archive's num_bytes and checksum to null to take it"
             )
-        partial_file.start(_validator(response), sent)
+        partial_file.start(_validator(response), length)
     report(partial_file.size, partial_file.num_bytes)
     with partial_file.path.open("ab") as file:
         for chunk in response.iter_content(CHUNK):
@@ -248,11 +248,11 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _reason(fault: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Return the root cause of an error: `[Errno 111] Connection refused`."""
-    while fault.__context__ is not None:
-        fault = fault.__context__
-    return str(fault) or type(fault).__name__
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error) or type(error).__name__
 
 
 class DownloadCache:
@@ -267,7 +267,7 @@ class DownloadCache:
         self.folder = root / "downloads"
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Create the cache if it is missing, and lock it for this process.
 
         Raises:
@@ -276,9 +276,9 @@ class DownloadCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as fault:
+        except OSError as error:
             raise UserError(
-                f"{self.folder} cannot be written ({fault.strerror}); set dataset.root to another folder"
+                f"{self.folder} cannot be written ({error.strerror}); set dataset.root to another folder"
             ) from None
         with os.fdopen(lock):
             try:
@@ -354,30 +354,32 @@ def make_plan(
         UserError: a part is unknown, or a local mirror is missing.
     """
     archives = publication.archives.values()
-    known = sorted({archive.part for archive in archives})
+    available = sorted({archive.part for archive in archives})
     for part in parts or ():
-        if part not in known:
-            raise UserError(f"parts={part}: this data set has no {part}; known are {', '.join(known)}")
+        if part not in available:
+            raise UserError(f"parts={part}: this data set has no {part}; known are {', '.join(available)}")
     remote = mirror if mirror and mirror.startswith(("http://", "https://")) else None
-    here: dict[str, Path] = {}
+    local_files: dict[str, Path] = {}
     if mirror and not remote:
-        place, names = Path(mirror).expanduser(), [archive.file for archive in archives]
-        if place.is_file() and place.name not in names:
+        source, names = Path(mirror).expanduser(), [archive.file for archive in archives]
+        if source.is_file() and source.name not in names:
             raise UserError(f"mirror={mirror} is not an archive of the data set, which has {', '.join(names)}")
-        if not (place.is_file() or place.is_dir()):
+        if not (source.is_file() or source.is_dir()):
             raise UserError(f"mirror={mirror} is neither an http address nor a folder or file that exists")
-        here = {place.name: place} if place.is_file() else {name: place / name for name in names}
-    return [_step(archive, cache, here, remote) for archive in archives if parts is None or archive.part in parts]
+        local_files = {source.name: source} if source.is_file() else {name: source / name for name in names}
+    return [
+        _step(archive, cache, local_files, remote) for archive in archives if parts is None or archive.part in parts
+    ]
 
 
-def _step(archive: Archive, cache: DownloadCache, here: Mapping[str, Path], mirror: str | None) -> DownloadStep:
-    fetched, own = cache.fetched(archive), cache.root / archive.file
-    lying = [path for path in (fetched, own, here.get(archive.file)) if path and path.is_file()]
+def _step(archive: Archive, cache: DownloadCache, local_files: Mapping[str, Path], mirror: str | None) -> DownloadStep:
+    fetched, local = cache.fetched(archive), cache.root / archive.file
+    existing = [path for path in (fetched, local, local_files.get(archive.file)) if path and path.is_file()]
     addresses = tuple(f"{base.rstrip('/')}/{archive.file}" for base in (mirror, archive.base) if base)
     if cache.is_done(archive):
         return DownloadStep(archive, ArchiveState.DONE, fetched)
-    if lying:
-        return DownloadStep(archive, ArchiveState.UNPACK, lying[0])
+    if existing:
+        return DownloadStep(archive, ArchiveState.UNPACK, existing[0])
     if not cache.has_begun(archive) and any((cache.root / place).exists() for place in archive.places):
         return DownloadStep(archive, ArchiveState.DONE, fetched)
     return DownloadStep(archive, ArchiveState.FETCH if addresses else ArchiveState.REQUEST, fetched, addresses)
@@ -402,13 +404,13 @@ def required_space(plan: Sequence[DownloadStep], cache: DownloadCache) -> int:
     Partly unpacked archives are not included; `unpack` checks the space for them.
     """
     # At its peak an archive is here completely, together with its unpacked files and those of the archives before it.
-    taken = most = 0
+    used = peak = 0
     for step in plan:
         if not cache.has_begun(step.archive) and step.state in (ArchiveState.FETCH, ArchiveState.UNPACK):
-            begun = PartialDownload(step.source, "").size if step.state is ArchiveState.FETCH else step.num_bytes
-            most = max(most, taken + max(0, step.num_bytes - begun) + step.num_bytes)
-            taken += step.num_bytes
-    return most
+            num_received = PartialDownload(step.source, "").size if step.state is ArchiveState.FETCH else step.num_bytes
+            peak = max(peak, used + max(0, step.num_bytes - num_received) + step.num_bytes)
+            used += step.num_bytes
+    return peak
 
 
 def check_requests(plan: Sequence[DownloadStep], publication: Publication) -> None:
@@ -449,18 +451,18 @@ def acquire(step: DownloadStep, cache: DownloadCache, retries: int) -> None:
             verified(step.num_bytes, step.num_bytes)
             names = unpack(source, cache.root, archive.members, bar("unpacking"), partial(cache.begin, archive))
             cache.finish(archive, names)
-    except DamagedError as fault:
-        advice = "put the published file in its place"
+    except DamagedError as error:
+        hint = "put the published file in its place"
         if source == cache.fetched(archive):
-            wrong = source.replace(source.with_name(f"{source.name}.wrong"))
-            advice = (
-                f"it is now {wrong.name}: run the command again to fetch it once more, or set another source with "
+            moved = source.replace(source.with_name(f"{source.name}.wrong"))
+            hint = (
+                f"it is now {moved.name}: run the command again to fetch it once more, or set another source with "
                 "mirror=..."
             )
-        raise UserError(f"{source} {fault}; {advice}") from None
-    except OSError as fault:
+        raise UserError(f"{source} {error}; {hint}") from None
+    except OSError as error:
         raise UserError(
-            f"{fault.filename or cache.root}: {(fault.strerror or str(fault)).lower()}; fix this and run the command "
+            f"{error.filename or cache.root}: {(error.strerror or str(error)).lower()}; fix this and run the command "
             "again to resume"
         ) from None
 

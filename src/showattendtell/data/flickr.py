@@ -107,17 +107,20 @@ def _read_texts(folders: Sequence[Path], captions: str, lists: Mapping[str, str]
         return read_karpathy(path)
     if LINE_ALIGNED.fullmatch(path.name):
         return read_line_aligned(path)
-    places = {split: look_in([path.parent, *folders], file) for split, file in lists.items()}
-    missing = next((place for place in places.values() if not place.exists()), None)
+    list_files = {split: look_in([path.parent, *folders], file) for split, file in lists.items()}
+    missing = next((place for place in list_files.values() if not place.exists()), None)
     if missing:
         raise UserError(f"{missing} does not exist; add the lists, or give Karpathy's JSON as dataset.captions=...")
-    listed = {split: read_list(place) for split, place in places.items()}
+    listed_images = {split: read_list(place) for split, place in list_files.items()}
     # the lists of Flickr30k omit `.jpg`
-    named = {split: [image if "." in image else f"{image}.jpg" for image in images] for split, images in listed.items()}
+    splits = {
+        split: [image if "." in image else f"{image}.jpg" for image in images]
+        for split, images in listed_images.items()
+    }
     file = read_token_file(path)
     # Flickr8k-CN as distributed omits it in its keys
-    suffixed = {image if "." in image else f"{image}.jpg": said for image, said in file.captions.items()}
-    return file._replace(captions=suffixed, splits=named)
+    suffixed = {image if "." in image else f"{image}.jpg": sentences for image, sentences in file.captions.items()}
+    return file._replace(captions=suffixed, splits=splits)
 
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>\S+) (?P<words>[^\]]*)\]")
@@ -134,17 +137,17 @@ class Entities:
         UserError: a folder is missing, or a file is damaged.
     """
 
-    def __init__(self, place: Path):
-        self.place = place
-        if not place.exists():
-            raise UserError(f"{place} does not exist; set dataset.entities to the zip or folder of Flickr30k Entities")
+    def __init__(self, path: Path):
+        self.path = path
+        if not path.exists():
+            raise UserError(f"{path} does not exist; set dataset.entities to the zip or folder of Flickr30k Entities")
         try:
-            self.root = place if place.is_dir() else zipfile.Path(place)
+            self.root = path if path.is_dir() else zipfile.Path(path)
         except zipfile.BadZipFile:
-            raise UserError(f"{place} is neither a folder nor a zip; download Flickr30k Entities again") from None
+            raise UserError(f"{path} is neither a folder nor a zip; download Flickr30k Entities again") from None
         for folder in ("Annotations", "Sentences"):
             if not (self.root / folder).is_dir():
-                raise UserError(f"{place} has no folder {folder}; give the zip or folder that holds it at its top")
+                raise UserError(f"{path} has no folder {folder}; give the zip or folder that holds it at its top")
 
     def phrases(self, image: str) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
         """Return the phrases that have boxes, by the words of their sentence; empty for an image without annotations.
@@ -155,30 +158,30 @@ class Entities:
         number = image_number(image)
         if not (self.root / f"Annotations/{number}.xml").is_file():
             return {}
-        boxes = read_boxes(self._read(f"Annotations/{number}.xml"), f"{self.place}: Annotations/{number}.xml")
+        boxes = read_boxes(self._read(f"Annotations/{number}.xml"), f"{self.path}: Annotations/{number}.xml")
         sentences = map(read_sentence, self._read(f"Sentences/{number}.txt").split("\n"))
         return {
-            words: tuple(Phrase(noun, boxes[chain], kind) for noun, chain, kind in marks if chain in boxes)
-            for words, marks in sentences
+            words: tuple(Phrase(noun, boxes[chain], kind) for noun, chain, kind in nouns if chain in boxes)
+            for words, nouns in sentences
         }
 
     def _read(self, name: str) -> str:
         try:
             return (self.root / name).read_text(encoding="utf-8-sig")
         except (OSError, KeyError):
-            raise UserError(f"{self.place} has no file {name}; download Flickr30k Entities again") from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as fault:
+            raise UserError(f"{self.path} has no file {name}; download Flickr30k Entities again") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, RuntimeError) as error:
             raise UserError(
-                f"{self.place}: {name} cannot be read ({fault}); download Flickr30k Entities again"
+                f"{self.path}: {name} cannot be read ({error}); download Flickr30k Entities again"
             ) from None
 
 
 def image_number(image: str) -> str:
     """Return the number of an image in Flickr30k: of `NUMBER_HASH.jpg` (Flickr8k) or `NUMBER.jpg` (Flickr30k). Of names
     that do not begin with a number, return the stem."""
-    stem = Path(image).stem
-    number = stem.partition("_")[0]
-    return number if number.isdecimal() else stem
+    name = Path(image).stem
+    number = name.partition("_")[0]
+    return number if number.isdecimal() else name
 
 
 def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]]]:
@@ -188,7 +191,7 @@ def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]
         Its words, and for each phrase the index of its last word, the number of its coreference chain, and its kind
         (the first, if it has several).
     """
-    marks = []
+    nouns = []
     plain, end = "", 0
     for phrase in MARKUP.finditer(line):
         plain += line[end : phrase.start()]
@@ -196,8 +199,8 @@ def read_sentence(line: str) -> tuple[tuple[str, ...], list[tuple[int, str, str]
         plain += phrase["words"]
         noun, end = len(tokenize(plain)) - 1, phrase.end()
         if noun >= num_before:
-            marks.append((noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
-    return tokenize(plain + line[end:]), marks
+            nouns.append((noun, phrase["chain"], phrase["kinds"].partition("/")[0]))
+    return tokenize(plain + line[end:]), nouns
 
 
 def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
@@ -216,19 +219,19 @@ def read_boxes(xml: str, name: str) -> dict[str, tuple[Box, ...]]:
     try:
         root = ElementTree.fromstring(xml)
         width, height = (float(root.findtext(f"size/{side}", "")) for side in ("width", "height"))
-        for thing in root.iter("object"):
-            for node in thing.iter("bndbox"):
+        for element in root.iter("object"):
+            for node in element.iter("bndbox"):
                 left, top, right, bottom = (float(node.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax"))
                 # pixels are counted from 1, and a box includes its last row and column
                 box = Box(left - 1, top - 1, right, bottom).scaled(1 / width, 1 / height).clipped(WHOLE)
-                for chain in thing.iter("name"):
+                for chain in element.iter("name"):
                     boxes[chain.text or ""] += [box] if box.area > 0 else []
-    except (ElementTree.ParseError, ValueError, ZeroDivisionError) as fault:
-        raise UserError(f"{name} is damaged ({fault}); download Flickr30k Entities again") from None
-    return {chain: tuple(seen) for chain, seen in boxes.items() if seen}
+    except (ElementTree.ParseError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{name} is damaged ({error}); download Flickr30k Entities again") from None
+    return {chain: tuple(chain_boxes) for chain, chain_boxes in boxes.items() if chain_boxes}
 
 
-def mark_entities(dataset: Dataset, place: Path) -> Dataset:
+def mark_entities(dataset: Dataset, path: Path) -> Dataset:
     """Add the phrases of Flickr30k Entities to the captions with the same words.
 
     If only some captions have annotations, a note reports how many.
@@ -239,14 +242,16 @@ def mark_entities(dataset: Dataset, place: Path) -> Dataset:
     Raises:
         UserError: no caption has annotations, or a file is damaged.
     """
-    entities = Entities(place)
-    known = {example.image: entities.phrases(example.image) for example in dataset.examples()}
-    found = [caption.words in known[example.image] for example in dataset.examples() for caption in example.captions]
-    if not any(found):
-        raise UserError(f"{place} has none of the {len(found):,} captions of {dataset.name}; it is for other images")
-    note = f"{sum(found):,} of {len(found):,} captions are in {place.name}; the others have no boxes"
-    notes = dataset.notes if all(found) else (*dataset.notes, note)
+    entities = Entities(path)
+    phrases = {example.image: entities.phrases(example.image) for example in dataset.examples()}
+    matched = [
+        caption.words in phrases[example.image] for example in dataset.examples() for caption in example.captions
+    ]
+    if not any(matched):
+        raise UserError(f"{path} has none of the {len(matched):,} captions of {dataset.name}; it is for other images")
+    note = f"{sum(matched):,} of {len(matched):,} captions are in {path.name}; the others have no boxes"
+    notes = dataset.notes if all(matched) else (*dataset.notes, note)
     return map_captions(
         dataset._replace(notes=notes),
-        lambda example, caption: caption._replace(phrases=known[example.image].get(caption.words, ())),
+        lambda example, caption: caption._replace(phrases=phrases[example.image].get(caption.words, ())),
     )

@@ -34,10 +34,10 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path} does not exist") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, a file was expected") from None
-    except UnicodeDecodeError as fault:
-        raise UserError(f"{path} is not UTF-8 text (byte {fault.start}); convert it to UTF-8") from None
-    except OSError as fault:
-        raise UserError(f"{path} cannot be read ({fault.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
     if "\0" in text:
         raise UserError(f"{path} is not UTF-8 text (character {text.index(chr(0))} is NUL); convert it to UTF-8")
     return text
@@ -71,24 +71,24 @@ def read_json(path: Path, layout: type[Layout], whose: str) -> Layout:
     return check_layout(content, layout, f"{path} is not in {whose} layout")
 
 
-def parse_json(text: str, place: str) -> Any:
-    """Parse JSON. Raise `UserError` if it is invalid; `place` names its file and line."""
+def parse_json(text: str, origin: str) -> Any:
+    """Parse JSON. Raise `UserError` if it is invalid; `origin` names its file and line."""
     try:
         return from_json(text)
-    except ValueError as fault:
-        reason = str(fault) if "\n" in text else str(fault).replace("line 1 ", "")
-        raise UserError(f"{place} is not JSON ({reason}); export it again") from None
+    except ValueError as error:
+        reason = str(error) if "\n" in text else str(error).replace("line 1 ", "")
+        raise UserError(f"{origin} is not JSON ({reason}); export it again") from None
 
 
-def check_layout(content: Any, layout: type[Layout], complaint: str) -> Layout:
-    """Validate parsed JSON with pydantic. Raise `UserError` if it differs; the message starts with `complaint`."""
+def check_layout(content: Any, layout: type[Layout], message: str) -> Layout:
+    """Validate parsed JSON with pydantic. Raise `UserError` if it differs; the text starts with `message`."""
     try:
         return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
-    except ValidationError as fault:
-        first = fault.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or "the file"
         reason = re.sub(r" or (an )?instance of \w+", "", first["msg"]).lower()
-        raise UserError(f"{complaint}: {where}: {reason}") from None
+        raise UserError(f"{message}: {field}: {reason}") from None
 
 
 @cache
@@ -131,12 +131,12 @@ def collect(form: str, entries: Iterable[CaptionEntry], path: Path) -> CaptionFi
     """
     sentences: Sentences = {}
     split_of: dict[str, str] = {}
-    for place, image, captions, split in entries:
+    for origin, image, captions, split in entries:
         sentences.setdefault(image, []).extend(captions)
-        before = split_of.setdefault(image, split)
-        if before != split:
-            here, there = (f"in the split '{name}'" if name else "in no split" for name in (split, before))
-            raise UserError(f"{place}: image {image} is {here}, and {there} before; give it one split")
+        previous = split_of.setdefault(image, split)
+        if previous != split:
+            current, earlier = (f"in the split '{name}'" if name else "in no split" for name in (split, previous))
+            raise UserError(f"{origin}: image {image} is {current}, and {earlier} before; give it one split")
     splits: defaultdict[str, list[str]] = defaultdict(list)
     for image, split in split_of.items():
         splits[split].append(image)
@@ -157,7 +157,7 @@ def read_plain_lines(path: Path) -> CaptionFile:
             f"and caption "
             "and does not begin with 'name.jpg#0'"
         )
-    return CaptionFile(PLAIN, {f"line {number}": [line] for number, line in enumerate(lines, start=1)})
+    return CaptionFile(PLAIN, {f"line {i}": [line] for i, line in enumerate(lines, start=1)})
 
 
 _FLICKR8K_CN = re.compile(r"(\S+)#zh\w*#(\d+)[ \t]")
@@ -166,13 +166,13 @@ _FLICKR8K_CN = re.compile(r"(\S+)#zh\w*#(\d+)[ \t]")
 def read_token_file(path: Path) -> CaptionFile:
     """Read Flickr's token file, with lines `name.jpg#0<TAB>caption`, or Flickr8k-CN's, `name#zhc#0 caption`."""
     sentences: Sentences = {}
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for i, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         key, tab, sentence = _FLICKR8K_CN.sub(r"\1#\2\t", line, count=1).partition("\t")
-        image, mark, index = key.rpartition("#")
-        if not (tab and mark and index.isdigit() and image and sentence.strip()):
-            raise UserError(f"{path}, line {number}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
+        image, separator, index = key.rpartition("#")
+        if not (tab and separator and index.isdigit() and image and sentence.strip()):
+            raise UserError(f"{path}, line {i}: expected 'name.jpg#0<TAB>caption', got '{line[:60]}'")
         sentences.setdefault(image, []).append(sentence)
     return CaptionFile("Flickr's token file", sentences)
 
@@ -199,13 +199,13 @@ def read_line_aligned(path: Path) -> CaptionFile:
     number, language = ("[0-9]" if match[1] else "", match[2])
     sentences: Sentences = {}
     splits: dict[str, list[str]] = {}
-    for split, stems in ALIGNED_SPLITS.items():
+    for split, prefixes in ALIGNED_SPLITS.items():
         pattern = f".{number}{language}" if number else language
-        found = ((stem, sorted(path.parent.glob(f"{stem}{pattern}"))) for stem in stems)
-        stem, files = next(((stem, files) for stem, files in found if files), ("", []))
+        candidates = ((prefix, sorted(path.parent.glob(f"{prefix}{pattern}"))) for prefix in prefixes)
+        prefix, files = next(((prefix, files) for prefix, files in candidates if files), ("", []))
         if not files:
             continue
-        images = splits[split] = _aligned_images(path.parent, stem)
+        images = splits[split] = _aligned_images(path.parent, prefix)
         for file in files:
             lines = read_text(file).removesuffix("\n").split("\n")
             if len(lines) != len(images):
@@ -217,14 +217,14 @@ def read_line_aligned(path: Path) -> CaptionFile:
     return CaptionFile("Multi30k's lines", sentences, splits=splits)
 
 
-def _aligned_images(folder: Path, stem: str) -> list[str]:
+def _aligned_images(folder: Path, prefix: str) -> list[str]:
     """Return the image names of a split of Multi30k, from a list next to the captions or in `image_splits`."""
-    names = (f"{stem}_images.txt", f"{stem}.txt")
-    places = [place / name for place in (folder, folder.parent / "image_splits") for name in names]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    names = (f"{prefix}_images.txt", f"{prefix}.txt")
+    candidates = [place / name for place in (folder, folder.parent / "image_splits") for name in names]
+    list_file = next((place for place in candidates if place.is_file()), None)
+    if list_file is None:
         raise UserError(f"{folder} has no list {' or '.join(names)} of the images of each line; copy Multi30k's there")
-    return [image.partition("#")[0] for image in read_list(found)]
+    return [image.partition("#")[0] for image in read_list(list_file)]
 
 
 IMAGE_COLUMNS = ("image", "file")
@@ -261,9 +261,9 @@ def read_table(path: Path) -> CaptionFile:
 
     try:
         return collect("CSV", entries(), path)
-    except csv.Error as fault:
+    except csv.Error as error:
         hint = "put a caption that has a comma or a quote into double quotes"
-        raise UserError(f"{path}, line {rows.line_num}: {fault}; {hint}") from None
+        raise UserError(f"{path}, line {rows.line_num}: {error}; {hint}") from None
 
 
 ImageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1)]
@@ -279,14 +279,14 @@ class CaptionRecord(BaseModel):
     )
     split: str = ""
 
-    def entry(self, place: str) -> CaptionEntry:
-        return place, self.image, self.captions, self.split.strip()
+    def entry(self, origin: str) -> CaptionEntry:
+        return origin, self.image, self.captions, self.split.strip()
 
 
 def read_json_lines(path: Path) -> CaptionFile:
     """Read lines such as `{"image": "a.jpg", "caption": "a dog"}`; or `captions` with a list, and `split`."""
     lines = ((f"{path}, line {n}", line) for n, line in enumerate(read_text(path).split("\n"), start=1) if line.strip())
-    entries = (check_layout(parse_json(line, place), CaptionRecord, place).entry(place) for place, line in lines)
+    entries = (check_layout(parse_json(line, origin), CaptionRecord, origin).entry(origin) for origin, line in lines)
     return collect("JSON lines", entries, path)
 
 
@@ -294,7 +294,7 @@ def read_coco_results(path: Path) -> CaptionFile:
     """Read `[{"image_id": 1, "caption": "a dog"}, ...]`."""
     content = parse_json(read_text(path), str(path))
     entries = check_layout(content, list[CaptionRecord], f"{path} is not in COCO's results layout")
-    return collect("COCO results", (said.entry(f"{path}, {number}") for number, said in enumerate(entries)), path)
+    return collect("COCO results", (record.entry(f"{path}, {i}") for i, record in enumerate(entries)), path)
 
 
 @dataclass(slots=True)
@@ -321,14 +321,16 @@ def read_coco_captions(path: Path) -> CaptionFile:
     """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
     content = read_json(path, CocoCaptions, "COCO's")
     names = {image.id: image.file_name or image.id for image in content.images}
-    _refuse_twice((image.id for image in content.images), path)
-    _refuse_twice(names.values(), path)
-    strange = next((said.image_id for said in content.annotations if said.image_id not in names), None)
-    if strange is not None:
-        raise UserError(f"{path} has a caption for image {strange}, which it does not list; add it to its images")
+    _refuse_duplicates((image.id for image in content.images), path)
+    _refuse_duplicates(names.values(), path)
+    unknown = next(
+        (annotation.image_id for annotation in content.annotations if annotation.image_id not in names), None
+    )
+    if unknown is not None:
+        raise UserError(f"{path} has a caption for image {unknown}, which it does not list; add it to its images")
     sentences: Sentences = {name: [] for name in names.values()}
-    for said in content.annotations:
-        sentences[names[said.image_id]].append(said.caption)
+    for annotation in content.annotations:
+        sentences[names[annotation.image_id]].append(annotation.caption)
     return CaptionFile("COCO captions", sentences, _aliases(names))
 
 
@@ -357,7 +359,7 @@ class KarpathyFile:
 def read_karpathy(path: Path) -> CaptionFile:
     """Read Karpathy's JSON, with its splits and folders. Aliases are the numbers in COCO, or else in the file."""
     images = read_json(path, KarpathyFile, "Karpathy's").images
-    _refuse_twice((image.filename for image in images), path)
+    _refuse_duplicates((image.filename for image in images), path)
     splits: dict[str, list[str]] = {}
     for image in images:
         splits.setdefault(image.split, []).append(image.filename)
@@ -382,7 +384,7 @@ def read_results(path: Path) -> CaptionFile:
     return CaptionFile("evaluate's results", captions, references=results.references)
 
 
-def _refuse_twice(names: Iterable[str], path: Path) -> None:
+def _refuse_duplicates(names: Iterable[str], path: Path) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise UserError(f"{path}: image {twice} is listed more than once; keep one of its entries")
@@ -390,8 +392,8 @@ def _refuse_twice(names: Iterable[str], path: Path) -> None:
 
 def _aliases(names: Mapping[str, str]) -> dict[str, str]:
     """Return the aliases that are not also names of images."""
-    own = set(names.values())
-    return {alias: name for alias, name in names.items() if alias not in own}
+    image_names = set(names.values())
+    return {alias: name for alias, name in names.items() if alias not in image_names}
 
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -410,20 +412,20 @@ def read_caption_folder(folder: Path, lists: Path | None = None, skip_missing: b
     images: defaultdict[PurePath, list[str]] = defaultdict(list)
     texts: set[PurePath] = set()
     for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        suffix = place.suffix.lower()
+        relative = path.relative_to(folder)
+        suffix = relative.suffix.lower()
         if suffix == ".txt" and path.parent != lists:
-            texts.add(place.with_suffix(""))
-        elif suffix in SUFFIXES and not place.name.startswith("."):
+            texts.add(relative.with_suffix(""))
+        elif suffix in SUFFIXES and not relative.name.startswith("."):
             try:
-                place.as_posix().encode()
+                relative.as_posix().encode()
             except UnicodeEncodeError:
-                raise UserError(f"the name of the image {place.as_posix()!r} is not UTF-8; rename it") from None
-            images[place.with_suffix("")].append(place.as_posix())
+                raise UserError(f"the name of the image {relative.as_posix()!r} is not UTF-8; rename it") from None
+            images[relative.with_suffix("")].append(relative.as_posix())
     _check_pairs(folder, images, texts if not skip_missing else set(images))
     lines = {
-        image: read_text(folder / f"{stem}.txt").split("\n") if stem in texts else []
-        for stem, [image] in images.items()
+        image: read_text(folder / f"{base}.txt").split("\n") if base in texts else []
+        for base, [image] in images.items()
     }
     return CaptionFile("texts", {image: [line for line in said if line.strip()] for image, said in lines.items()})
 
@@ -431,51 +433,51 @@ def read_caption_folder(folder: Path, lists: Path | None = None, skip_missing: b
 def _check_pairs(folder: Path, images: dict[PurePath, list[str]], texts: set[PurePath]) -> None:
     if not images:
         raise UserError(f"{folder} holds no images; set dataset.images to the folder of the images")
-    twice = next((names for names in images.values() if len(names) > 1), None)
-    if twice:
-        raise UserError(f"{' and '.join(twice)} in {folder} share the captions of one text; rename one of them")
-    silent = [names[0] for stem, names in images.items() if stem not in texts]
-    if silent:
+    duplicates = next((names for names in images.values() if len(names) > 1), None)
+    if duplicates:
+        raise UserError(f"{' and '.join(duplicates)} in {folder} share the captions of one text; rename one of them")
+    without_text = [names[0] for base, names in images.items() if base not in texts]
+    if without_text:
         raise UserError(
-            f"{len(silent):,} of {len(images):,} images in {folder} have no text next to them, first {silent[0]}, "
-            "which needs a .txt file of its name with one caption per line; give a caption file as "
+            f"{len(without_text):,} of {len(images):,} images in {folder} have no text next to them, first "
+            f"{without_text[0]}, which needs a .txt file of its name with one caption per line; give a caption file as "
             "dataset.captions=..., or skip them with dataset.skip_missing=true"
         )
-    alone = sorted(texts - images.keys())
-    if alone:
+    without_image = sorted(texts - images.keys())
+    if without_image:
         raise UserError(
-            f"texts without an image next to them in {folder}: {len(alone):,}, the first is {alone[0]}.txt; add the "
-            "images, or skip them with dataset.skip_missing=true"
+            f"texts without an image next to them in {folder}: {len(without_image):,}, the first is "
+            f"{without_image[0]}.txt; add the images, or skip them with dataset.skip_missing=true"
         )
 
 
-def find_caption_files(given: str | Sequence[str]) -> list[Path]:
+def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
     """Return the files that paths and patterns such as `ref*` match, each once.
 
     Raises:
         UserError: a pattern matches no file.
     """
     files: list[Path] = []
-    for name in [given] if isinstance(given, str) else given:
+    for name in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(name).expanduser()
         is_file = path.exists() or not set(name) & set("*?[")
-        found = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
-        if not found:
+        matches = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
+        if not matches:
             raise UserError(f"no file matches {name}")
-        files += found
+        files += matches
     return list(dict.fromkeys(files))
 
 
 def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
     """Read each file once. Raise one `UserError` with the errors of all files."""
-    files, faults = {}, []
+    files, errors = {}, []
     for path in dict.fromkeys(paths):
         try:
             files[path] = read_captions(path)
-        except UserError as fault:
-            faults.append(str(fault))
-    if faults:
-        raise UserError("; ".join(faults))
+        except UserError as error:
+            errors.append(str(error))
+    if errors:
+        raise UserError("; ".join(errors))
     return files
 
 
@@ -486,10 +488,10 @@ def read_captions(path: Path) -> CaptionFile:
         UserError: the file is empty, damaged or of an unknown format.
     """
     text, suffix = read_text(path), path.suffix.lower()
-    found = re.search(r"\S.*", text)
-    if not found:
+    first_text_line = re.search(r"\S.*", text)
+    if not first_text_line:
         raise UserError(f"{path} is empty")
-    first, follows = found[0], re.compile(r"\S").search(text, found.end())
+    first, follows = first_text_line[0], re.compile(r"\S").search(text, first_text_line.end())
     if suffix in (".jsonl", ".ndjson") or (follows and re.fullmatch(r"\{\s*\".*\}\s*", first)):
         return read_json_lines(path)
     if suffix == ".json" or re.match(r"\{\s*(\"|$)|\[\s*(\{|$)", first):

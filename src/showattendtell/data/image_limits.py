@@ -122,8 +122,8 @@ def _check_decoder(image: Any, reader: CountingReader) -> None:
         reader.seek(0)
         scans = reader.read().count(b"\xff\xda")
         planes = len(image.getbands()) if image.tag_v2.get(284) == 2 else 1
-        most = min(scans, SCANS) if compression == "jpeg" else scans  # libtiff stops at SCANS in each strip
-        if most * planes * pixels > SCAN_PIXELS:
+        num_scans = min(scans, SCANS) if compression == "jpeg" else scans  # libtiff stops at SCANS in each strip
+        if num_scans * planes * pixels > SCAN_PIXELS:
             raise CostlyImageError("is a TIFF whose JPEG data may take too long to decode; save it again as JPEG")
 
 
@@ -154,8 +154,8 @@ def check_jpeg(content: bytes | bytearray) -> None:
     if not content.startswith(b"\xff\xd8\xff"):
         return
     scans = pixels = exif = 0
-    for number, (marker, start, end) in enumerate(_segments(content)):
-        if number >= SEGMENTS:
+    for i, (marker, start, end) in enumerate(_segments(content)):
+        if i >= SEGMENTS:
             raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
         if marker in FRAMES:
             # a frame header: length (2 bytes), precision (1), height (2), width (2)
@@ -167,18 +167,18 @@ def check_jpeg(content: bytes | bytearray) -> None:
         exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
     if exif > EXIF_BYTES:
         raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
-    most = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
-    if scans > most:
+    max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
+    if scans > max_scans:
         raise CostlyImageError(
-            f"has {scans:,} scans and takes too long to decode; save it again as a JPEG with at most {most} scans"
+            f"has {scans:,} scans and takes too long to decode; save it again as a JPEG with at most {max_scans} scans"
         )
 
 
 def _segments(content: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, end) of each segment up to the end of the image; coded data after a segment are skipped."""
     position = 2
-    while found := MARKER.search(content, position):
-        marker, start = found[1][0], found.end()
+    while match := MARKER.search(content, position):
+        marker, start = match[1][0], match.end()
         length = 0 if marker == START else int.from_bytes(content[start : start + 2])
         if marker == END:
             return

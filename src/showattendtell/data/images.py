@@ -126,11 +126,11 @@ def _reported(name: str | Path, content: bytes | None = None) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"image {name} does not exist") from None
-    except CostlyImageError as fault:
-        raise UserError(f"image {name} {fault}") from None
-    except Exception as fault:  # Pillow's readers have no common error for damaged files
-        reason = getattr(fault, "strerror", None) or first_line(fault)
-        if isinstance(fault, UnidentifiedImageError):
+    except CostlyImageError as error:
+        raise UserError(f"image {name} {error}") from None
+    except Exception as error:  # Pillow's readers have no common error for damaged files
+        reason = getattr(error, "strerror", None) or first_line(error)
+        if isinstance(error, UnidentifiedImageError):
             with BytesIO(content) if content is not None else open(name, "rb") as file:
                 head = file.read(512)
             if not head.strip(b"\0"):
@@ -161,38 +161,38 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     larger.
     """
     image.load()  # before its EXIF data are read, which may follow the pixels
-    turned = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
-    if turned.mode.startswith(("I", "F")):  # Pillow would clip the values at 255
-        values = np.nan_to_num(np.asarray(turned, dtype=np.float64), posinf=0).clip(0)
+    upright = ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+    if upright.mode.startswith(("I", "F")):  # Pillow would clip the values at 255
+        values = np.nan_to_num(np.asarray(upright, dtype=np.float64), posinf=0).clip(0)
         largest = values.max()
-        whites = (1, 255, 65535) if turned.mode == "F" else (65535,)
+        whites = (1, 255, 65535) if upright.mode == "F" else (65535,)
         white = next((white for white in whites if largest <= white), largest)
         return Image.fromarray((values * 255 / white).astype(np.uint8)).convert("RGB")
-    if not turned.has_transparency_data:
-        return turned.convert("RGB")
-    picture = turned.convert("RGBA")
+    if not upright.has_transparency_data:
+        return upright.convert("RGB")
+    picture = upright.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
 
 
 class FoundImages(NamedTuple):
-    """Images by their places, paths or URLs.
+    """Images by their sources, paths or URLs.
 
-    places  in the order of `find_images`
-    names   the path of each image within the folder that was searched; its own name if it was given
-    others  number of other files in the folders
+    sources  in the order of `find_images`
+    names    the path of each image within the folder that was searched; its own name if it was given
+    others   number of other files in the folders
     """
 
-    places: list[str]
+    sources: list[str]
     names: list[str]
     others: int
 
-    def only(self, places: Collection[str]) -> "FoundImages":
-        """Return those at some of the places."""
-        kept = [number for number, place in enumerate(self.places) if place in places]
-        return self._replace(places=[self.places[one] for one in kept], names=[self.names[one] for one in kept])
+    def select(self, sources: Collection[str]) -> "FoundImages":
+        """Return those from some of the sources."""
+        indices = [i for i, source in enumerate(self.sources) if source in sources]
+        return self._replace(sources=[self.sources[i] for i in indices], names=[self.names[i] for i in indices])
 
 
-def find_images(places: str | Sequence[str]) -> FoundImages:
+def find_images(sources: str | Sequence[str]) -> FoundImages:
     """Return the given file or files and URLs, and the image files in the given folders and their subfolders, sorted.
 
     Hidden files and folders are skipped. Linked folders are searched, each once, but for those above the given folder.
@@ -200,28 +200,28 @@ def find_images(places: str | Sequence[str]) -> FoundImages:
     Raises:
         UserError: a folder has no image files, or cannot be read.
     """
-    known = Image.registered_extensions()
-    found, names, others = list[str](), list[str](), 0
-    for place in [places] if isinstance(places, str) else places:
-        if is_url(place) or not os.path.isdir(place):
-            found.append(place)
-            names.append(PurePosixPath(urlsplit(place).path if is_url(place) else place).name or "photograph")
+    extensions = Image.registered_extensions()
+    paths, names, others = list[str](), list[str](), 0
+    for path in [sources] if isinstance(sources, str) else sources:
+        if is_url(path) or not os.path.isdir(path):
+            paths.append(path)
+            names.append(PurePosixPath(urlsplit(path).path if is_url(path) else path).name or "photograph")
             continue
-        files = list(_walk(place))
-        images = [file for file in files if known.get(file.suffix.lower()) in (*FORMATS, "MPO")]
+        files = list(_walk(path))
+        images = [file for file in files if extensions.get(file.suffix.lower()) in (*FORMATS, "MPO")]
         if not images:
-            raise UserError(f"the folder {place} holds no image files; give one that does, or name files")
-        found += map(str, images)
-        names += (str(file.relative_to(place)) for file in images)
+            raise UserError(f"the folder {path} holds no image files; give one that does, or name files")
+        paths += map(str, images)
+        names += (str(file.relative_to(path)) for file in images)
         others += len(files) - len(images)
-    return FoundImages(found, names, others)
+    return FoundImages(paths, names, others)
 
 
 def _walk(folder: str) -> Iterator[Path]:
     """Yield the files in and below a folder."""
 
-    def refuse(fault: OSError) -> None:
-        raise UserError(f"the folder {fault.filename} cannot be read ({fault.strerror}); change its permissions")
+    def refuse(error: OSError) -> None:
+        raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); change its permissions")
 
     # a link to a folder above this one would lead to everything next to it
     searched = {(status.st_dev, status.st_ino) for status in map(os.stat, Path(folder).resolve().parents)}
@@ -232,8 +232,8 @@ def _walk(folder: str) -> Iterator[Path]:
             continue
         searched.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        shown = (Path(path, name) for name in sorted(files) if not name.startswith("."))
-        yield from filter(Path.is_file, shown)
+        visible = (Path(path, name) for name in sorted(files) if not name.startswith("."))
+        yield from filter(Path.is_file, visible)
 
 
 class Frame(NamedTuple):
@@ -323,8 +323,8 @@ class ImageFiles(torch.utils.data.Dataset):
     def __getitem__(self, position: int) -> tuple[int, Tensor | UserError]:
         try:
             return position, self.preprocessing(read_pixels(self.paths[position]))
-        except UserError as fault:
-            return position, fault
+        except UserError as error:
+            return position, error
 
 
 Photograph = str | Path | bytes | IO[bytes] | Image.Image | np.ndarray | Tensor

@@ -17,13 +17,13 @@ EXPERT, CROWDFLOWER, COMPOSITE = "Flickr8k-Expert", "Flickr8k-CrowdFlower", "Com
 class Judgment(NamedTuple):
     """Ratings of one caption for one image.
 
-    place      file and line
+    origin     file and line
     image      name of the image
     candidate  the caption, or where `by_id` is true its id, `image#n` for the n-th caption of an image, from 0
     ratings    one for each rater, or their mean; higher is better
     """
 
-    place: str
+    origin: str
     image: str
     candidate: str
     ratings: tuple[float, ...]
@@ -71,18 +71,18 @@ def read_judgments(path: Path) -> JudgmentFile:
     if IMAGE_URL in text.partition("\n")[0]:
         try:
             return JudgmentFile(COMPOSITE, tuple(_read_composite(text, path)))
-        except csv.Error as fault:
-            raise UserError(f"{path} is no table ({fault}); download it again") from None
+        except csv.Error as error:
+            raise UserError(f"{path} is no table ({error}); download it again") from None
     lines = [(f"{path}, line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    rows = [(place, *_split(line, place)) for place, line in lines]
+    rows = [(origin, *_split(line, origin)) for origin, line in lines]
     # the fraction of yes follows from the counts, which never holds for three ratings from 1 to 4
     is_crowd = 2 * sum(_is_fraction(*numbers) for *_, numbers in rows) > len(rows)
     layout, rate = (CROWDFLOWER, _crowd_rating) if is_crowd else (EXPERT, _expert_ratings)
-    judged = (Judgment(place, image, caption, rate(numbers, place)) for place, image, caption, numbers in rows)
-    return JudgmentFile(layout, tuple(judged))
+    judgments = (Judgment(origin, image, caption, rate(numbers, origin)) for origin, image, caption, numbers in rows)
+    return JudgmentFile(layout, tuple(judgments))
 
 
-def _split(line: str, place: str) -> tuple[str, str, list[float]]:
+def _split(line: str, origin: str) -> tuple[str, str, list[float]]:
     """Return image, caption id and three numbers of a line."""
     image, caption, *cells = [*(cell.strip() for cell in line.split("\t")), "", ""]
     try:
@@ -96,7 +96,7 @@ def _split(line: str, place: str) -> tuple[str, str, list[float]]:
         or not all(map(math.isfinite, numbers))
     ):
         raise UserError(
-            f"{place}: expected an image, a caption id such as 'name.jpg#0' and three numbers between tabs, "
+            f"{origin}: expected an image, a caption id such as 'name.jpg#0' and three numbers between tabs, "
             f"got '{line[:60]}'"
         )
     return image, caption, numbers
@@ -106,18 +106,18 @@ def _is_fraction(fraction: float, yes: float, no: float) -> bool:
     return yes >= 0 and no >= 0 and yes + no > 0 and abs(fraction - yes / (yes + no)) < 0.01  # 2 digits or more
 
 
-def _expert_ratings(numbers: Sequence[float], place: str) -> tuple[float, ...]:
+def _expert_ratings(numbers: Sequence[float], origin: str) -> tuple[float, ...]:
     wrong = next((rating for rating in numbers if rating not in (1, 2, 3, 4)), None)
     if wrong is not None:
-        raise UserError(f"{place}: ratings are 1, 2, 3 or 4, got {wrong:g}; correct or remove the line")
+        raise UserError(f"{origin}: ratings are 1, 2, 3 or 4, got {wrong:g}; correct or remove the line")
     return tuple(numbers)
 
 
-def _crowd_rating(numbers: Sequence[float], place: str) -> tuple[float, ...]:
+def _crowd_rating(numbers: Sequence[float], origin: str) -> tuple[float, ...]:
     fraction, yes, no = numbers
     if not _is_fraction(fraction, yes, no):
         raise UserError(
-            f"{place}: the fraction of yes, {fraction:g}, does not fit {yes:g} yes and {no:g} no; correct or remove "
+            f"{origin}: the fraction of yes, {fraction:g}, does not fit {yes:g} yes and {no:g} no; correct or remove "
             "the line"
         )
     return (fraction,)
@@ -130,22 +130,22 @@ def _read_composite(text: str, path: Path) -> Iterator[Judgment]:
     """Yield the captions of each row of a Composite file; rows without an image and unrated captions are skipped."""
     rows = csv.DictReader(StringIO(text), delimiter=";", skipinitialspace=True)
     header = set(rows.fieldnames or ())
-    pairs = [(f"Input.text{number}", f"Answer.Q{number}Answer") for number in range(1, 10)]
+    pairs = [(f"Input.text{i}", f"Answer.Q{i}Answer") for i in range(1, 10)]
     columns = [pair for pair in pairs if header.issuperset((IMAGE_URL, *pair))]
     if not columns:
         raise UserError(
             f"{path}, line 1: expected the columns {IMAGE_URL}, Input.text1 and Answer.Q1Answer between semicolons"
         )
     for row in rows:
-        place, url = f"{path}, line {rows.line_num}", (row[IMAGE_URL] or "").strip()
+        origin, url = f"{path}, line {rows.line_num}", (row[IMAGE_URL] or "").strip()
         for name, answer in columns if url else ():
             caption, rating = ((row[column] or "").strip() for column in (name, answer))
             if caption and rating:
                 if rating.removesuffix(".0") not in {"1", "2", "3", "4", "5"}:
                     raise UserError(
-                        f"{place}: ratings are 1, 2, 3, 4 or 5, got {rating[:60]}; correct or remove the line"
+                        f"{origin}: ratings are 1, 2, 3, 4 or 5, got {rating[:60]}; correct or remove the line"
                     )
-                yield Judgment(place, url.rpartition("/")[2], caption, (float(rating),), by_id=False)
+                yield Judgment(origin, url.rpartition("/")[2], caption, (float(rating),), by_id=False)
 
 
 def find_rated(file: JudgmentFile, path: Path, references: Sentences, aliases: Mapping[str, str]) -> RatedCaptions:
@@ -160,35 +160,40 @@ def find_rated(file: JudgmentFile, path: Path, references: Sentences, aliases: M
     Raises:
         UserError: an image or a caption is unknown, or no candidate is left.
     """
-    known = {**references, **{alias: references[name] for alias, name in aliases.items() if name in references}}
-    strange = list(dict.fromkeys(one.image for one in file.judgments if one.image not in known))
-    if strange:
+    captions_by_image = {
+        **references,
+        **{alias: references[name] for alias, name in aliases.items() if name in references},
+    }
+    unknown = list(
+        dict.fromkeys(judgment.image for judgment in file.judgments if judgment.image not in captions_by_image)
+    )
+    if unknown:
         raise UserError(
-            f"{path} judges captions of {len(strange):,} images ({listed(strange)}) that the references do not have; "
+            f"{path} judges captions of {len(unknown):,} images ({listed(unknown)}) that the references do not have; "
             "give the caption file of these images as references=..."
         )
     rated = RatedCaptions([], [], [], [], 0)
     left_out = 0
-    for one in file.judgments:
-        caption = _find_caption(one, known) if one.by_id else one.candidate
-        if caption in map(str.strip, known[one.image]):
+    for judgment in file.judgments:
+        caption = _find_caption(judgment, captions_by_image) if judgment.by_id else judgment.candidate
+        if caption in map(str.strip, captions_by_image[judgment.image]):
             left_out += 1
             continue
-        rated.images.append(one.image)
+        rated.images.append(judgment.image)
         rated.candidates.append(caption)
-        rated.references.append(known[one.image])
-        rated.ratings.append(one.ratings)
+        rated.references.append(captions_by_image[judgment.image])
+        rated.ratings.append(judgment.ratings)
     if not rated.images:
         raise UserError(f"{path} has no caption that is not a reference of its own image")
     return rated._replace(left_out=left_out)
 
 
-def _find_caption(judgment: Judgment, known: Mapping[str, list[str]]) -> str:
+def _find_caption(judgment: Judgment, captions_by_image: Mapping[str, list[str]]) -> str:
     image, _, number = judgment.candidate.rpartition("#")
-    captions = known.get(image, [])
+    captions = captions_by_image.get(image, [])
     if int(number) >= len(captions):
         raise UserError(
-            f"{judgment.place}: the references have no caption {judgment.candidate}; give the caption file that the "
+            f"{judgment.origin}: the references have no caption {judgment.candidate}; give the caption file that the "
             "ids are from"
         )
     return captions[int(number)].strip()

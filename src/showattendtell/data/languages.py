@@ -31,42 +31,50 @@ def read_languages(captions: CaptionFiles, read: Callable[[str], Dataset]) -> Da
     """
     if isinstance(captions, str):
         return read(captions)
-    read_sets = {language: _marked(read(file), language) for language, file in captions.items()}
-    first, *others = read_sets.values()
+    datasets = {language: _with_language(read(file), language) for language, file in captions.items()}
+    first, *others = datasets.values()
     splits: dict[str, dict[str, Example]] = {name: {e.image: e for e in split} for name, split in first.splits.items()}
     for other in others:
         for name, split in other.splits.items():
-            known = splits.setdefault(name, {})
+            merged_examples = splits.setdefault(name, {})
             for example in split:
-                before = known.get(example.image)
-                both = example if before is None else before._replace(captions=before.captions + example.captions)
-                known[example.image] = both
+                previous = merged_examples.get(example.image)
+                combined = (
+                    example if previous is None else previous._replace(captions=previous.captions + example.captions)
+                )
+                merged_examples[example.image] = combined
     merged = Dataset(first.name, {name: tuple(split.values()) for name, split in splits.items()})
-    notes = [note for language, one in read_sets.items() for note in _notes(language, one, merged)]
+    notes = [
+        note
+        for language, dataset_of_language in datasets.items()
+        for note in _notes(language, dataset_of_language, merged)
+    ]
     return merged._replace(notes=tuple(notes))
 
 
-def _marked(dataset: Dataset, language: str) -> Dataset:
+def _with_language(dataset: Dataset, language: str) -> Dataset:
     return map_captions(dataset, lambda _, caption: caption._replace(language=language))
 
 
 def _notes(language: str, dataset: Dataset, merged: Dataset) -> list[str]:
     """Return the notes of a language's data set, and one that counts the images without a caption in it."""
-    lacking = len(merged.examples()) - len(dataset.examples())
+    num_missing = len(merged.examples()) - len(dataset.examples())
     notes = [f"{language}: {note}" for note in dataset.notes]
-    return [*notes, f"{language}: images with captions in other languages only: {lacking:,}"] if lacking else notes
+    return (
+        [*notes, f"{language}: images with captions in other languages only: {num_missing:,}"] if num_missing else notes
+    )
 
 
 def languages_of(dataset: Dataset) -> tuple[str, ...]:
     """Return the languages of the training captions if there are several; empty for captions in one language."""
-    found = dict.fromkeys(caption.language for example in dataset.split("train") for caption in example.captions)
-    return tuple(found) if len(found) > 1 else ()
+    languages = dict.fromkeys(caption.language for example in dataset.split("train") for caption in example.captions)
+    return tuple(languages) if len(languages) > 1 else ()
 
 
 def language_of(examples: Sequence[Example]) -> str:
     """Return the language of captions; empty if they are in several, or if the data set does not say it."""
-    found = {caption.language for example in examples for caption in example.captions}
-    return found.pop() if len(found) == 1 else ""
+    languages = {caption.language for example in examples for caption in example.captions}
+    return languages.pop() if len(languages) == 1 else ""
 
 
 def in_language(dataset: Dataset, language: str) -> Dataset:
@@ -75,19 +83,19 @@ def in_language(dataset: Dataset, language: str) -> Dataset:
     Raises:
         UserError: no image has captions in the language.
     """
-    known = dict.fromkeys(caption.language for example in dataset.examples() for caption in example.captions)
-    if language not in known:
-        hint = did_you_mean(language, filter(None, known)) if any(known) else "; it does not name the language"
+    languages = dict.fromkeys(caption.language for example in dataset.examples() for caption in example.captions)
+    if language not in languages:
+        hint = did_you_mean(language, filter(None, languages)) if any(languages) else "; it does not name the language"
         raise UserError(f"{dataset.name} has no captions in the language '{language}'{hint}")
     splits = {
-        name: tuple(example for each in split if (example := _only(each, language)).captions)
+        name: tuple(example for unfiltered in split if (example := _only(unfiltered, language)).captions)
         for name, split in dataset.splits.items()
     }
     return dataset._replace(splits=splits)
 
 
 def _only(example: Example, language: str) -> Example:
-    return example._replace(captions=tuple(one for one in example.captions if one.language == language))
+    return example._replace(captions=tuple(caption for caption in example.captions if caption.language == language))
 
 
 def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
@@ -98,7 +106,7 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
     def change(_: Example, caption: Caption) -> Caption:
         plain = caption.plain or caption.words
         words = tokenizer.tokenize(caption.written or " ".join(plain))
-        phrases = _moved(caption.phrases, words, tokenizer) if caption.phrases else ()
+        phrases = _move_phrases(caption.phrases, words, tokenizer) if caption.phrases else ()
         return caption._replace(words=words, plain=plain, phrases=phrases)
 
     return map_captions(dataset, change)
@@ -118,11 +126,11 @@ def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> tuple[
     return captions, languages
 
 
-def _moved(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:
+def _move_phrases(phrases: Sequence[Phrase], words: tuple[str, ...], tokenizer: Tokenizer) -> tuple[Phrase, ...]:
     """Return phrases whose nouns are indices of plain words, with indices of these tokens."""
-    num_plain = [len(tokenize(tokenizer.detokenize(words[: number + 1]))) for number in range(len(words))]
-    places = {
+    num_plain = [len(tokenize(tokenizer.detokenize(words[: i + 1]))) for i in range(len(words))]
+    token_index = {
         phrase.noun: next((n for n, num in enumerate(num_plain) if num > phrase.noun), None) for phrase in phrases
     }
-    moved = ((phrase, places[phrase.noun]) for phrase in phrases)
-    return tuple(phrase._replace(noun=place) for phrase, place in moved if place is not None)
+    moved = ((phrase, token_index[phrase.noun]) for phrase in phrases)
+    return tuple(phrase._replace(noun=index) for phrase, index in moved if index is not None)

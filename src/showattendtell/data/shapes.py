@@ -69,7 +69,7 @@ class Scene(NamedTuple):
     """A background from `BACKGROUNDS`, and two or three objects, the largest first."""
 
     background: str
-    things: tuple[SceneObject, ...]
+    objects: tuple[SceneObject, ...]
 
 
 def read_shapes(
@@ -95,11 +95,9 @@ def read_shapes(
                 fcntl.flock(parent, fcntl.LOCK_EX)
                 if not folder.exists():
                     _draw_all(folder, sizes, seed)
-        except OSError as fault:
-            raise UserError(f"{folder} cannot be written ({fault.strerror}); set cache to another folder") from None
-    splits = {
-        split: tuple(_example(folder, split, number, seed) for number in range(size)) for split, size in sizes.items()
-    }
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written ({error.strerror}); set cache to another folder") from None
+    splits = {split: tuple(_example(folder, split, i, seed) for i in range(size)) for split, size in sizes.items()}
     return Dataset(name, splits)
 
 
@@ -133,17 +131,17 @@ def _rng(seed: int, split: str, number: int) -> np.random.Generator:
 def compose_scene(rng: np.random.Generator) -> Scene:
     """Draw a scene at random: two or three objects of different shape or colour that do not touch, largest first."""
     count = int(rng.integers(2, 4))
-    things: list[SceneObject] = []
-    while len(things) < count:
-        diameter = float(rng.uniform(*DIAMETERS[len(things)]))
+    objects: list[SceneObject] = []
+    while len(objects) < count:
+        diameter = float(rng.uniform(*DIAMETERS[len(objects)]))
         x, y = map(float, rng.uniform(diameter / 2 + 4, SIDE - diameter / 2 - 4, size=2))
-        thing = SceneObject(str(rng.choice(SHAPES)), str(rng.choice(list(COLORS))), x, y, diameter)
-        apart = all(math.hypot(x - other.x, y - other.y) > 0.75 * (diameter + other.diameter) for other in things)
-        if apart and all(thing[:2] != other[:2] for other in things):
-            things.append(thing)
+        candidate = SceneObject(str(rng.choice(SHAPES)), str(rng.choice(list(COLORS))), x, y, diameter)
+        apart = all(math.hypot(x - other.x, y - other.y) > 0.75 * (diameter + other.diameter) for other in objects)
+        if apart and all(candidate[:2] != other[:2] for other in objects):
+            objects.append(candidate)
         elif rng.random() < 0.02:  # start again, since there may be no space left
-            things.clear()
-    return Scene(str(rng.choice(BACKGROUNDS)), tuple(things))
+            objects.clear()
+    return Scene(str(rng.choice(BACKGROUNDS)), tuple(objects))
 
 
 def relation(first: SceneObject, second: SceneObject) -> str | None:
@@ -158,21 +156,21 @@ def relation(first: SceneObject, second: SceneObject) -> str | None:
 
 def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...]:
     """Return five different captions at random, each with phrases for its objects, which are named by size."""
-    first, second, *others = scene.things
-    where = relation(first, second) or "near"
-    place, ground = CONVERSE[where], f"on a {scene.background} background"
+    first, second, *others = scene.objects
+    relation_word = relation(first, second) or "near"
+    position, ground = CONVERSE[relation_word], f"on a {scene.background} background"
     sentences: list[list[str | SceneObject]] = [
-        [first, where, second],
-        [first, "is", where, second, ground],
-        [first, "with", second, place],
-        [first, "with", second, place, ground],
-        ["there is", first, "with", second, place],
+        [first, relation_word, second],
+        [first, "is", relation_word, second, ground],
+        [first, "with", second, position],
+        [first, "with", second, position, ground],
+        ["there is", first, "with", second, position],
         [first, "and", second, ground],
         ["there is", first, "and", second],
     ]
     for third in others:
         sentences.append([first, "and", second, "and", third])
-        sentences.append(["there is", first, where, second, "and", third])
+        sentences.append(["there is", first, relation_word, second, "and", third])
     order = rng.permutation(len(sentences))[:5]
     return tuple(_mark(sentences[index]) for index in order)
 
@@ -194,9 +192,9 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
     """Draw a scene as an RGB image of SIDE x SIDE pixels."""
     image = _background(scene.background, rng)
     pen = ImageDraw.Draw(image)
-    for thing in scene.things:
-        corners = [(FINENESS * x, FINENESS * y) for x, y in thing.corners()]
-        pen.polygon(corners, fill=COLORS[thing.color], outline=(60, 60, 60), width=FINENESS)
+    for item in scene.objects:
+        corners = [(FINENESS * x, FINENESS * y) for x, y in item.corners()]
+        pen.polygon(corners, fill=COLORS[item.color], outline=(60, 60, 60), width=FINENESS)
     return image.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
 
 

@@ -76,15 +76,15 @@ class Tokenizer(ABC):
 
     def parts(self, tokens: Sequence[str]) -> tuple[str, ...]:
         """Return the part of the sentence that each token adds, with the space before it; they join to the sentence."""
-        ends = [len(self.detokenize(tokens[:number])) for number in range(len(tokens) + 1)]
+        ends = [len(self.detokenize(tokens[:i])) for i in range(len(tokens) + 1)]
         text = self.detokenize(tokens)
         return tuple(text[start:end] for start, end in pairwise(ends))
 
     def settings(self) -> dict[str, Any]:
         """Return the node of a configuration that builds this tokenizer. Attributes have the names of arguments."""
-        kind = type(self)
-        arguments = {name: getattr(self, name) for name in signature(kind).parameters}
-        return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **arguments}
+        cls = type(self)
+        arguments = {name: getattr(self, name) for name in signature(cls).parameters}
+        return {"_target_": f"{cls.__module__}.{cls.__qualname__}", **arguments}
 
     def train(self, sentences: Iterable[str], size: int) -> None:  # noqa: B027  # most have nothing to learn
         """Learn from the training captions.
@@ -233,7 +233,7 @@ class SubwordTokenizer(Tokenizer):
         trainer = trainers.BpeTrainer(
             vocab_size=size + 1, limit_alphabet=size, special_tokens=[_UNKNOWN], show_progress=False
         )
-        self._trained.train_from_iterator([_normalized(one, self.lowercase) for one in sentences], trainer)
+        self._trained.train_from_iterator([_normalized(sentence, self.lowercase) for sentence in sentences], trainer)
         self.load_state(self.state())  # without the special token, which would be found in sentences
 
     @property
@@ -258,11 +258,11 @@ class SubwordTokenizer(Tokenizer):
             if model["vocab"].get(_UNKNOWN) != 0:
                 raise ValueError(f"its first token is not {_UNKNOWN}")
             self._trained = _byte_pair_encoding(models.BPE(model["vocab"], model["merges"], unk_token=_UNKNOWN))
-        except ValidationError as fault:
-            first = fault.errors(include_url=False)[0]
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
             raise UserError(f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg'].lower()}") from None
-        except Exception as fault:  # the package raises no type of its own
-            raise UserError(str(fault)) from None
+        except Exception as error:  # the package raises no type of its own
+            raise UserError(str(error)) from None
 
 
 def _byte_pair_encoding(model: Any) -> Any:

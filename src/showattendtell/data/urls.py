@@ -35,13 +35,13 @@ def fetch_image(url: str) -> Image.Image:
     """
     try:
         content = _fetch(url)
-    except (requests.RequestException, HTTPError) as fault:
-        raise UserError(f"image {url} cannot be fetched ({_reason(fault)}); check the URL and the network") from None
+    except (requests.RequestException, HTTPError) as error:
+        raise UserError(f"image {url} cannot be fetched ({_reason(error)}); check the URL and the network") from None
     return decode_image(content, url, most_pixels=round(1e6 * MEGAPIXELS))
 
 
 def _fetch(url: str) -> bytes:
-    deadline, most = time.monotonic() + SECONDS, round(1e6 * FILE_MEGABYTES)
+    deadline, max_bytes = time.monotonic() + SECONDS, round(1e6 * FILE_MEGABYTES)
     content = bytearray()
     with requests.Session() as session:
         session.max_redirects = REDIRECTS
@@ -52,15 +52,15 @@ def _fetch(url: str) -> bytes:
             # `read1` returns what has come, so that a slow server does not delay the check of the time
             while chunk := response.raw.read1(CHUNK):
                 content += chunk
-                if len(content) > most:
+                if len(content) > max_bytes:
                     raise UserError(f"image {url} has more than {FILE_MEGABYTES:g} MB; fetch it, and reduce it")
                 if time.monotonic() > deadline:
                     raise UserError(f"image {url} took longer than {SECONDS:g} seconds; fetch it with another program")
     return bytes(content)
 
 
-def _reason(fault: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """Return the root cause of an error, such as `Connection refused`."""
-    while fault.__context__ is not None:
-        fault = fault.__context__
-    return getattr(fault, "strerror", None) or first_line(fault)
+    while error.__context__ is not None:
+        error = error.__context__
+    return getattr(error, "strerror", None) or first_line(error)

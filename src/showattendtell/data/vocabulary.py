@@ -69,8 +69,8 @@ class Vocabulary:
         if tokenizer is not None and tokenizer.tokens is not None:
             return cls([*first, *tokenizer.tokens], tokenizer, languages)
         counts = Counter(word for caption in captions for word in caption)
-        ranked = sorted(counts.keys() - {*first}, key=lambda word: (-counts[word], word))
-        return cls(first + tuple(ranked[: size - len(first)]), tokenizer, languages)
+        by_frequency = sorted(counts.keys() - {*first}, key=lambda word: (-counts[word], word))
+        return cls(first + tuple(by_frequency[: size - len(first)]), tokenizer, languages)
 
     def extended(self, words: Iterable[str]) -> "Vocabulary":
         """Return a vocabulary of these words after those of this one, whose ids stay the same."""
@@ -92,8 +92,8 @@ class Vocabulary:
         Raises:
             UserError: as `language_token`.
         """
-        before = [self.language_token(language)] if self.languages else []
-        return before + [self.ids.get(word, UNK) for word in words] + [EOS]
+        prefix = [self.language_token(language)] if self.languages else []
+        return prefix + [self.ids.get(word, UNK) for word in words] + [EOS]
 
     def with_language(self, caption: Caption) -> tuple[str, ...]:
         """Return the words of a caption, with several languages after the word of its language."""
@@ -123,5 +123,5 @@ class Vocabulary:
 
     def coverage(self, captions: Iterable[Sequence[str]]) -> float:
         """Return the fraction of the words of captions that are in the vocabulary, 0 to 1."""
-        known = [word in self.ids and word != SPECIAL[UNK] for caption in captions for word in caption]
-        return sum(known) / max(len(known), 1)
+        is_known = [word in self.ids and word != SPECIAL[UNK] for caption in captions for word in caption]
+        return sum(is_known) / max(len(is_known), 1)

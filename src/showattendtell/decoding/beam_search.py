@@ -3,9 +3,9 @@
     I  images; J of them are still searched          K  beams of a bank
     G  groups of an image (diverse beam search)      W  beams of an image, G (C + 1) K
     C  required words; a group has C + 1 banks, and  B  open captions
-       bank c has the captions with c of the words   P  stems, see `models.generation`
+       bank c has the captions with c of the words   P  prefixes, see `models.generation`
 
-All beams of all images are numbered together: beam k of bank c of group g of image j has the place
+All beams of all images are numbered together: beam k of bank c of group g of image j has the position
 ((j G + g) (C + 1) + c) K + k. The other sizes are those of `showattendtell.types`.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble, EnsembleState
-from showattendtell.models.kernels.cross_entropy import likeliest
+from showattendtell.models.kernels.cross_entropy import top_words
 from showattendtell.settings import NonNegativeFloat, PositiveFloat, PositiveInt
 from showattendtell.types import CaptionOutput
 
@@ -60,36 +60,36 @@ class Candidates(NamedTuple):
     """Captions extended by one word, each field (J, C + 1, any number).
 
     scores   log p
-    merits   the score by which they are ranked: log p, less the diversity penalty
+    rank_scores  the score by which they are ranked: log p, less the diversity penalty
     parents  index of the open caption that each continues
     words    the last word
     """
 
     scores: Tensor
-    merits: Tensor
+    rank_scores: Tensor
     parents: Tensor
     words: Tensor
 
-    def best(self, number: int, among: Tensor | None = None) -> "Candidates":
-        """Return the best `number`, best first; those false in `among`, and missing ones, have log p = -inf."""
-        merits = self.merits if among is None else self.merits.masked_fill(~among, -torch.inf)
-        merits, order = merits.topk(number)
-        scores = self.scores.gather(-1, order).masked_fill(merits.isneginf(), -torch.inf)
-        return Candidates(scores, merits, self.parents.gather(-1, order), self.words.gather(-1, order))
+    def best(self, k: int, mask: Tensor | None = None) -> "Candidates":
+        """Return the best k, best first; those false in `mask`, and missing ones, have log p = -inf."""
+        rank_scores = self.rank_scores if mask is None else self.rank_scores.masked_fill(~mask, -torch.inf)
+        rank_scores, order = rank_scores.topk(k)
+        scores = self.scores.gather(-1, order).masked_fill(rank_scores.isneginf(), -torch.inf)
+        return Candidates(scores, rank_scores, self.parents.gather(-1, order), self.words.gather(-1, order))
 
 
 class NextWords(NamedTuple):
     """Scores of the next word for b of the B open captions.
 
     rows         (b,) their indices among the B captions
-    places       (b,) their places among all J * W beams
+    positions    (b,) their positions among all J * W beams
     tokens       (b, t) the captions, `<start>` first
     scores       (b, V) unnormalised log p of the words: log p = scores - normalisers
     normalisers  (b,) the constant of each caption
     """
 
     rows: Tensor
-    places: Tensor
+    positions: Tensor
     tokens: Tensor
     scores: Tensor
     normalisers: Tensor
@@ -105,69 +105,69 @@ def best_candidates(
     Args:
         penalty: (J, V) the diversity penalty of each word, which is subtracted from log p when captions are ranked.
     """
-    number, scores = 2 * beams.scores.shape[-1], next_words.scores
-    chosen_by = scores if penalty is None else scores - penalty[next_words.places // beams.tokens.shape[1]]
+    k, scores = 2 * beams.scores.shape[-1], next_words.scores
+    rank_scores = scores if penalty is None else scores - penalty[next_words.positions // beams.tokens.shape[1]]
     if not constraints.required:
-        words = likeliest(chosen_by, min(number, scores.shape[1]))
-        return _continue(beams, group, next_words, words, chosen_by).best(number)
+        words = top_words(rank_scores, min(k, scores.shape[1]))
+        return _continue(beams, group, next_words, words, rank_scores).best(k)
     required = torch.tensor(constraints.required, device=scores.device)
     missing = constraints.missing(next_words.tokens)  # (b, C)
     # A caption stays in its bank with any word but its missing required ones, which move it to the next bank.
-    staying, moving = chosen_by.clone(), torch.full_like(chosen_by, -torch.inf)
-    staying[:, required] = chosen_by[:, required].masked_fill(missing, -torch.inf)
-    moving[:, required] = chosen_by[:, required].masked_fill(~missing, -torch.inf)
-    words = likeliest(staying, min(number, scores.shape[1]))
+    staying, moving = rank_scores.clone(), torch.full_like(rank_scores, -torch.inf)
+    staying[:, required] = rank_scores[:, required].masked_fill(missing, -torch.inf)
+    moving[:, required] = rank_scores[:, required].masked_fill(~missing, -torch.inf)
+    words = top_words(staying, min(k, scores.shape[1]))
     stay = _continue(beams, group, next_words, words, staying)
     move = _continue(beams, group, next_words, required.expand_as(missing), moving)
     move = Candidates(*(part.roll(1, dims=1) for part in move))  # bank c - 1 to bank c
-    move.merits[:, 0] = -torch.inf  # nothing moves to bank 0
-    return Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True))).best(number)
+    move.rank_scores[:, 0] = -torch.inf  # nothing moves to bank 0
+    return Candidates(*(torch.cat(parts, dim=-1) for parts in zip(stay, move, strict=True))).best(k)
 
 
-def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, chosen_by: Tensor) -> Candidates:
+def _continue(beams: Beams, group: int, next_words: NextWords, words: Tensor, word_rank_scores: Tensor) -> Candidates:
     """Return a group's captions, each extended by n words (b, n), as (J, C + 1, K * n)."""
-    so_far = (beams.scores.flatten()[next_words.places] - next_words.normalisers).unsqueeze(1)
-    scores, merits = (so_far + part.gather(1, words) for part in (next_words.scores, chosen_by))
+    previous_scores = (beams.scores.flatten()[next_words.positions] - next_words.normalisers).unsqueeze(1)
+    scores, rank_scores = (previous_scores + part.gather(1, words) for part in (next_words.scores, word_rank_scores))
     rows = next_words.rows.unsqueeze(1).expand_as(words)
 
-    def of_all_beams(values: Tensor, nothing: float) -> Tensor:
-        # (b, n) of the open captions to their places among all J * W beams, then those of the group
-        whole = values
+    def of_group(values: Tensor, fill: float) -> Tensor:
+        # (b, n) of the open captions to their positions among all J * W beams, then those of the group
+        padded = values
         if len(values) < beams.scores.numel():
-            whole = values.new_full((beams.scores.numel(), words.shape[1]), nothing)
-            whole[next_words.places] = values
-        return whole.reshape(*beams.scores.shape, -1)[:, group].flatten(2)
+            padded = values.new_full((beams.scores.numel(), words.shape[1]), fill)
+            padded[next_words.positions] = values
+        return padded.reshape(*beams.scores.shape, -1)[:, group].flatten(2)
 
-    log_p = (of_all_beams(part, -torch.inf) for part in (scores, merits))
-    return Candidates(*log_p, *(of_all_beams(part, 0) for part in (rows, words)))
+    log_p = (of_group(part, -torch.inf) for part in (scores, rank_scores))
+    return Candidates(*log_p, *(of_group(part, 0) for part in (rows, words)))
 
 
 class EndedCaptions(NamedTuple):
     """Finished captions, (I, G, any number) or another shape; log p = -inf marks an empty entry.
 
-    merits   the score by which they are ranked (`BeamSearch.merit`)
+    rank_scores  the score by which they are ranked (`BeamSearch.rank_score`)
     scores   log p
     lengths  in words, `<eos>` included
     parents  index, among the captions of the step that ended it, of the one that each continues
     words    the last word
     """
 
-    merits: Tensor
+    rank_scores: Tensor
     scores: Tensor
     lengths: Tensor
     parents: Tensor
     words: Tensor
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "EndedCaptions":
-        return EndedCaptions(*map(change, self))
+    def map(self, function: Callable[[Tensor], Tensor]) -> "EndedCaptions":
+        return EndedCaptions(*map(function, self))
 
     def cat(self, other: "EndedCaptions") -> "EndedCaptions":
         return EndedCaptions(*(torch.cat(parts, dim=-1) for parts in zip(self, other, strict=True)))
 
-    def best(self, number: int) -> "EndedCaptions":
-        """Return the best `number`; ties keep their order."""
-        order = self.merits.sort(dim=-1, descending=True, stable=True).indices[..., :number]
-        return self.each(lambda part: part.gather(-1, order))
+    def best(self, k: int) -> "EndedCaptions":
+        """Return the best k; ties keep their order."""
+        order = self.rank_scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+        return self.map(lambda part: part.gather(-1, order))
 
 
 class SearchStep(NamedTuple):
@@ -192,18 +192,18 @@ def backtrack(ends: EndedCaptions, steps: Sequence[SearchStep]) -> list[CaptionO
     shape = (len(ends.words), len(steps))
     tokens, gates, scores = ends.words.new_zeros(shape), ends.scores.new_zeros(shape), ends.scores.new_zeros(shape)
     weights = ends.scores.new_zeros(*shape, steps[0].weights.shape[1])
-    parents, words, reached = ends.parents.clone(), ends.words.clone(), ends.scores.clone()
+    parents, words, cumulative = ends.parents.clone(), ends.words.clone(), ends.scores.clone()
     # Step t of the search has read the words before word t, and `parents` points to its captions. Only captions of more
     # than t words have a word t. Its log p is that of the words up to it, less that of the words before it.
-    for number, step in reversed(list(enumerate(steps))):
-        present = ends.lengths > number
-        previous = parents[present]
-        tokens[present, number] = words[present]
-        weights[present, number] = step.weights[previous].to(weights)
-        gates[present, number] = step.gates[previous].to(gates)
-        before = step.scores[previous].to(scores)
-        scores[present, number], reached[present] = reached[present] - before, before
-        parents[present], words[present] = step.parents[previous], step.words[previous]
+    for i, step in reversed(list(enumerate(steps))):
+        active = ends.lengths > i
+        previous = parents[active]
+        tokens[active, i] = words[active]
+        weights[active, i] = step.weights[previous].to(weights)
+        gates[active, i] = step.gates[previous].to(gates)
+        previous_scores = step.scores[previous].to(scores)
+        scores[active, i], cumulative[active] = cumulative[active] - previous_scores, previous_scores
+        parents[active], words[active] = step.parents[previous], step.words[previous]
     parts = (part.cpu() for part in (tokens, scores, weights, gates))
     rows = zip(ends.lengths.tolist(), *parts, strict=True)
     return [CaptionOutput(t[:n].tolist(), s[:n].clone(), w[:n].clone(), g[:n].clone()) for n, t, s, w, g in rows]
@@ -244,7 +244,7 @@ class BeamSearch(Decoding):
         if self.shrink_beam and (self.groups > 1 or self.required):
             raise ValueError("shrink_beam=true is for one beam; leave it out with groups or required words")
 
-    def merit(self, log_prob: Number, length: int) -> Number:
+    def rank_score(self, log_prob: Number, length: int) -> Number:
         """Return the score by which an image's captions are ranked: log p / length penalty."""
         if self.normalisation == "none":
             return log_prob
@@ -253,34 +253,34 @@ class BeamSearch(Decoding):
 
     @torch.no_grad()
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
-        """Return the best captions found for each image, by `merit`.
+        """Return the best captions found for each image, by `rank_score`.
 
-        An open caption is hopeless if it cannot beat the worst of its image's best finished captions even if it reaches
-        `max_length` without losing log p. The search of an image ends when all its captions are hopeless. Captions
-        that are still open then are returned if too few are finished, or with `shrink_beam` if they are better.
+        An open caption is pruned if it cannot beat the worst of its image's best finished captions even if it reaches
+        `max_length` without losing log p. The search of an image ends when all its captions are pruned. Captions that
+        are still open then are returned if too few are finished, or with `shrink_beam` if they are better.
         """
         constraints, decoder = self.in_tokens(vocabulary), ensemble.start(regions)
         shape = (self.groups, len(constraints.required) + 1, self.beam_size // self.groups)
         beams, steps = Beams.first(decoder.init_state(), shape), list[SearchStep]()
-        found = FinishedCaptions(self, beams.scores)
+        finished = FinishedCaptions(self, beams.scores)
         while len(beams.images) and len(steps) < self.max_length:
-            places = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) of the open captions
-            # captions that continue the same one of the last step share its state: that is their stem
-            parents, stems = beams.parents.flatten()[places].unique(return_inverse=True)
-            tokens, before = beams.tokens.flatten(0, 1)[places], beams.scores.flatten()[places]
-            output, states = decoder.step(beams.states.index_select(parents), stems, tokens[:, -1])
-            steps.append(SearchStep(parents[stems], tokens[:, -1], before, output.weights, output.gate))
-            rows = torch.arange(len(places), device=places.device)
+            positions = beams.scores.flatten().isfinite().nonzero().squeeze(1)  # (B,) of the open captions
+            # captions that continue the same one of the last step share its state: that is their prefix
+            parents, prefix_index = beams.parents.flatten()[positions].unique(return_inverse=True)
+            tokens, previous_scores = beams.tokens.flatten(0, 1)[positions], beams.scores.flatten()[positions]
+            output, states = decoder.step(beams.states.index_select(parents), prefix_index, tokens[:, -1])
+            steps.append(SearchStep(parents[prefix_index], tokens[:, -1], previous_scores, output.weights, output.gate))
+            rows = torch.arange(len(positions), device=positions.device)
             scores = constraints.apply(output.scores, tokens[:, 1:])
-            next_words = NextWords(rows, places, tokens, scores, output.normalisers)
+            next_words = NextWords(rows, positions, tokens, scores, output.normalisers)
             ended, still_open = choose(beams, next_words, self, constraints)
-            found.add(beams.images, ended.scores, ended.parents, ended.words, length=tokens.shape[1])
+            finished.add(beams.images, ended.scores, ended.parents, ended.words, length=tokens.shape[1])
             if self.shrink_beam:
                 beams = beams._replace(widths=beams.widths - ended.scores.isfinite().sum(dim=(1, 2, 3)))
-            kept = still_open.parents.flatten(1)
-            tokens = torch.cat([tokens[kept], still_open.words.flatten(1).unsqueeze(2)], dim=2)
-            beams = found.without_hopeless(Beams(beams.images, beams.widths, still_open.scores, tokens, kept, states))
-        return found.best(beams, steps)
+            open_parents = still_open.parents.flatten(1)
+            tokens = torch.cat([tokens[open_parents], still_open.words.flatten(1).unsqueeze(2)], dim=2)
+            beams = finished.prune(Beams(beams.images, beams.widths, still_open.scores, tokens, open_parents, states))
+        return finished.best(beams, steps)
 
 
 class FinishedCaptions:
@@ -289,51 +289,53 @@ class FinishedCaptions:
     def __init__(self, search: BeamSearch, like: Tensor):
         """Create empty entries for the images (rows) of `like`, in its dtype and on its device."""
         self._search = search
-        wanted = -(-search.num_captions // search.groups)  # per group, rounded up
-        scores = like.new_full((len(like), search.groups, wanted), -torch.inf)
-        numbers = torch.zeros_like(scores, dtype=torch.long)
-        self._ends = EndedCaptions(scores, scores, numbers, numbers, numbers)
+        num_kept = -(-search.num_captions // search.groups)  # per group, rounded up
+        scores = like.new_full((len(like), search.groups, num_kept), -torch.inf)
+        zeros = torch.zeros_like(scores, dtype=torch.long)
+        self._ends = EndedCaptions(scores, scores, zeros, zeros, zeros)
 
     def add(self, images: Tensor, scores: Tensor, parents: Tensor, words: Tensor, length: int) -> None:
         """Add those of the images' captions (J, G, ...) that are better than the ones stored for their group."""
         if not scores.isfinite().any():
             return
         scores, parents, words = scores.flatten(2), parents.flatten(2), words.flatten(2)
-        ends = EndedCaptions(self._search.merit(scores, length), scores, torch.full_like(words, length), parents, words)
-        held = self._ends.each(lambda part: part[images]).cat(ends).best(self._ends.words.shape[2])
+        ends = EndedCaptions(
+            self._search.rank_score(scores, length), scores, torch.full_like(words, length), parents, words
+        )
+        best = self._ends.map(lambda part: part[images]).cat(ends).best(self._ends.words.shape[2])
         self._ends = EndedCaptions(
-            *(whole.index_copy(0, images, part) for whole, part in zip(self._ends, held, strict=True))
+            *(stored.index_copy(0, images, part) for stored, part in zip(self._ends, best, strict=True))
         )
 
-    def without_hopeless(self, beams: Beams) -> Beams:
-        """Prune hopeless captions and images that have only hopeless captions.
+    def prune(self, beams: Beams) -> Beams:
+        """Prune captions that cannot be returned, and images that have only such captions.
 
-        Pruning does not change the result: all captions that a hopeless one keeps out of the beam are hopeless too.
+        Pruning does not change the result: what a pruned caption would keep out of the beam cannot be returned either.
         With several groups or `shrink_beam` this does not hold, so only whole images are dropped.
         """
-        # log p <= 0 only falls with more words, so this is the best merit that a caption can reach
-        reachable = self._search.merit(beams.scores, self._search.max_length)
-        hopeful = reachable > self._ends.merits[beams.images, :, -1, None, None]  # (J, G, C + 1, K)
+        # log p <= 0 only falls with more words, so this is the best rank score that a caption can reach
+        best_possible = self._search.rank_score(beams.scores, self._search.max_length)
+        can_improve = best_possible > self._ends.rank_scores[beams.images, :, -1, None, None]  # (J, G, C + 1, K)
         if self._search.groups == 1 and not self._search.shrink_beam:
-            beams = beams._replace(scores=beams.scores.masked_fill(~hopeful, -torch.inf))
-        chosen = hopeful.flatten(1).any(dim=1)
-        return beams if chosen.all() else Beams._make([*(part[chosen] for part in beams[:-1]), beams.states])
+            beams = beams._replace(scores=beams.scores.masked_fill(~can_improve, -torch.inf))
+        is_open = can_improve.flatten(1).any(dim=1)
+        return beams if is_open.all() else Beams._make([*(part[is_open] for part in beams[:-1]), beams.states])
 
     def best(self, still_open: Beams, steps: Sequence[SearchStep]) -> Captions:
         """Return each image's best captions; open ones if too few are finished, or with `shrink_beam` if better."""
-        rest, wanted = FinishedCaptions(self._search, self._ends.scores), self._ends.words.shape[2]
+        open_captions, num_kept = FinishedCaptions(self._search, self._ends.scores), self._ends.words.shape[2]
         parents, words = (part.view_as(still_open.scores) for part in (still_open.parents, still_open.tokens[:, :, -1]))
-        rest.add(still_open.images, still_open.scores, parents, words, length=still_open.tokens.shape[2] - 1)
-        chosen = self._ends.cat(rest._ends)
+        open_captions.add(still_open.images, still_open.scores, parents, words, length=still_open.tokens.shape[2] - 1)
+        chosen = self._ends.cat(open_captions._ends)
         if self._search.shrink_beam:
-            chosen = chosen.best(wanted)
+            chosen = chosen.best(num_kept)
         else:  # the first ones that are not empty
-            order = chosen.scores.isneginf().byte().sort(dim=-1, stable=True).indices[..., :wanted]
-            chosen = chosen.each(lambda part: part.gather(-1, order))
-        of_images = chosen.each(lambda part: part.flatten(1)).best(self._search.num_captions)
-        there = of_images.scores.isfinite()
-        captions = iter(backtrack(of_images.each(lambda part: part[there]), steps))
-        return [[next(captions) for _ in range(number)] for number in there.sum(dim=1).tolist()]
+            order = chosen.scores.isneginf().byte().sort(dim=-1, stable=True).indices[..., :num_kept]
+            chosen = chosen.map(lambda part: part.gather(-1, order))
+        per_image = chosen.map(lambda part: part.flatten(1)).best(self._search.num_captions)
+        exists = per_image.scores.isfinite()
+        captions = iter(backtrack(per_image.map(lambda part: part[exists]), steps))
+        return [[next(captions) for _ in range(number)] for number in exists.sum(dim=1).tolist()]
 
 
 def choose(
@@ -348,21 +350,21 @@ def choose(
     still_open: list[Candidates] = []
     _, _, num_banks, num_beams = beams.scores.shape
     penalty: Tensor | None = None
-    of_group = next_words
+    group_words = next_words
     for group in range(search.groups):
         if search.groups > 1:
-            in_group = next_words.places // (num_banks * num_beams) % search.groups == group
-            of_group = NextWords(*(part[in_group] for part in next_words))
+            in_group = next_words.positions // (num_banks * num_beams) % search.groups == group
+            group_words = NextWords(*(part[in_group] for part in next_words))
         if still_open:  # count how many captions of earlier groups chose each word, (J, V)
             words = torch.cat([earlier.words.flatten(1) for earlier in still_open], dim=1)
             counted = torch.cat([earlier.scores.flatten(1) for earlier in still_open], dim=1).isfinite()
             counts = still_open[0].scores.new_zeros(len(words), next_words.scores.shape[1])
             penalty = search.diversity * counts.scatter_add_(1, words, counted.to(counts))
-        candidates = best_candidates(beams, group, of_group, constraints, penalty)
+        candidates = best_candidates(beams, group, group_words, constraints, penalty)
         ends = candidates.words == EOS
         within = torch.arange(ends.shape[2], device=ends.device) < beams.widths.view(-1, 1, 1)
-        ended.append(candidates.best(num_beams, among=ends & within))
-        followed = within if search.shrink_beam else True
-        still_open.append(candidates.best(num_beams, among=~ends & followed))
+        ended.append(candidates.best(num_beams, mask=ends & within))
+        allowed = within if search.shrink_beam else True
+        still_open.append(candidates.best(num_beams, mask=~ends & allowed))
     stack = partial(torch.stack, dim=1)  # (J, C + 1, K) of each group to (J, G, C + 1, K)
     return Candidates(*map(stack, zip(*ended, strict=True))), Candidates(*map(stack, zip(*still_open, strict=True)))

@@ -11,8 +11,8 @@ from showattendtell.models.captioner import Captioner
 
 
 @torch.no_grad()
-def assess(captioner: Captioner, calibration: Calibration, regions: Tensor, captions: Captions) -> Captions:
-    """Return the captions of images with their calibrated log p, and the mark of doubt.
+def calibrate_captions(captioner: Captioner, calibration: Calibration, regions: Tensor, captions: Captions) -> Captions:
+    """Return the captions of images with their calibrated log p, and whether the model is unsure.
 
     Hard attention that samples its regions draws others than for the captions.
 
@@ -20,17 +20,17 @@ def assess(captioner: Captioner, calibration: Calibration, regions: Tensor, capt
         regions: (I, L, D) of the images.
         captions: of each image.
     """
-    said = [torch.tensor(caption.tokens) for of_image in captions for caption in of_image]
+    sequences = [torch.tensor(caption.tokens) for image_captions in captions for caption in image_captions]
     unsure = (calibration(regions) > calibration.threshold).tolist()
-    if not said:
+    if not sequences:
         return captions
-    tokens = pad_sequence(said, batch_first=True, padding_value=PAD).to(regions.device)
-    image_index = torch.tensor([image for image, of_image in enumerate(captions) for _ in of_image])
-    trace = captioner(regions, image_index.to(regions.device), tokens)
-    targets = tokens.flatten()[trace.places]
-    log_probs = calibration.calibrate(trace.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)
-    rows = iter(trace.at_steps(log_probs).cpu())
+    tokens = pad_sequence(sequences, batch_first=True, padding_value=PAD).to(regions.device)
+    image_index = torch.tensor([image for image, image_captions in enumerate(captions) for _ in image_captions])
+    outputs = captioner(regions, image_index.to(regions.device), tokens)
+    targets = tokens.flatten()[outputs.indices]
+    log_probs = calibration.calibrate(outputs.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)
+    rows = iter(outputs.at_steps(log_probs).cpu())
     return [
-        [one._replace(calibrated_log_probs=next(rows)[: len(one.tokens)], unsure=doubt) for one in of_image]
-        for of_image, doubt in zip(captions, unsure, strict=True)
+        [one._replace(calibrated_log_probs=next(rows)[: len(one.tokens)], unsure=is_unsure) for one in image_captions]
+        for image_captions, is_unsure in zip(captions, unsure, strict=True)
     ]

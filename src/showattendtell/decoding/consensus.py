@@ -42,12 +42,14 @@ class Consensus(Decoding):
         shared = {field.name: getattr(self, field.name) for field in fields(Decoding)}
         search = BeamSearch(**{**shared, "num_captions": self.beam_size}, beam_size=self.beam_size)
         sampling = Sampling(**{**shared, "num_captions": self.samples}, temperature=self.temperature)
-        found = search.generate(ensemble, regions, vocabulary)
+        candidates = search.generate(ensemble, regions, vocabulary)
         sampled = sampling.generate(ensemble, regions, vocabulary)
         chosen = []
-        for captions, samples in zip(found, sampled, strict=True):
+        for captions, samples in zip(candidates, sampled, strict=True):
             counts = [_count(sample) for sample in samples]
-            agreement = [sum(smoothed_bleu(own, other) for other in counts) for own in map(_count, captions)]
+            agreement = [
+                sum(smoothed_bleu(counts_of, other) for other in counts) for counts_of in map(_count, captions)
+            ]
             ranked = sorted(zip(captions, agreement, strict=True), key=itemgetter(1), reverse=True)
             chosen.append([caption for caption, _ in ranked[: self.num_captions]])
         return chosen
@@ -68,7 +70,7 @@ def smoothed_bleu(caption: Counts[int], other: Counts[int]) -> float:
     if not length:
         return float(not other_length)
     product = 1.0
-    for k, own, theirs in zip((0, 1, 1, 1), caption, other, strict=True):
-        matched = sum(min(count, theirs[ngram]) for ngram, count in own.items())
-        product *= (matched + k) / (own.total() + k)
+    for k, counts, other_counts in zip((0, 1, 1, 1), caption, other, strict=True):
+        matched = sum(min(count, other_counts[ngram]) for ngram, count in counts.items())
+        product *= (matched + k) / (counts.total() + k)
     return product ** (1 / ORDERS) * math.exp(min(0.0, 1 - other_length / length))

@@ -58,23 +58,23 @@ class EnsembleDecoder:
 
     def init_state(self) -> EnsembleState:
         """Return the states before the first word, one per image."""
-        states = tuple(decoder.first for decoder in self._decoders)
+        states = tuple(decoder.initial_state for decoder in self._decoders)
         return EnsembleState(states, torch.arange(len(states[0].hidden), device=states[0].hidden.device))
 
-    def step(self, stems: EnsembleState, which: Tensor, tokens: Tensor) -> tuple[StepOutput, EnsembleState]:
+    def step(self, prefixes: EnsembleState, prefix_index: Tensor, tokens: Tensor) -> tuple[StepOutput, EnsembleState]:
         """Decode one word; return the first captioner's output with the mean p, and the states of all captioners.
 
         Args:
-            stems: the states of P stems, see `models.generation`.
-            which: (B,) the stem that each caption continues.
+            prefixes: the states of P prefixes, see `models.generation`.
+            prefix_index: (B,) the prefix that each caption continues.
             tokens: (B,) the last word of each caption.
         """
-        pairs = zip(self._decoders, stems.states, strict=True)
-        with products_in(self._precision, tokens.device):
-            steps = [decoder.step(state, stems.images, which, tokens) for decoder, state in pairs]
-        states = EnsembleState(tuple(step.state for step in steps), stems.images[which])
-        number = len(steps) - len(self._weights)
-        steps, language_models = steps[:number], steps[number:]
+        pairs = zip(self._decoders, prefixes.states, strict=True)
+        with autocast_to(self._precision, tokens.device):
+            steps = [decoder.step(state, prefixes.images, prefix_index, tokens) for decoder, state in pairs]
+        states = EnsembleState(tuple(step.state for step in steps), prefixes.images[prefix_index])
+        num_captioners = len(steps) - len(self._weights)
+        steps, language_models = steps[:num_captioners], steps[num_captioners:]
         scores, normalisers = steps[0].scores, steps[0].normalisers
         if len(steps) > 1:
             # log of the mean p over K captioners: log sum_k p_k - log K, with p_k normalised first
@@ -105,20 +105,20 @@ class Ensemble:
         self._precision, self._weights = precision, [model.weight for model in language_models]
         members = [*captioners, *(model.captioner for model in language_models)]
         device = next(captioners[0].parameters()).device
-        with products_in(precision, device):
+        with autocast_to(precision, device):
             prepared = {captioner: incremental_decoder(captioner) for captioner in dict.fromkeys(members)}
         self._prepared = [prepared[captioner] for captioner in members]
 
     def start(self, regions: Sequence[Tensor]) -> EnsembleDecoder:
         """Return a decoder for images, given their regions (I, L, D) for each captioner."""
         blank = regions[0].new_zeros(len(regions[0]), 1, 1)
-        with products_in(self._precision, regions[0].device):
+        with autocast_to(self._precision, regions[0].device):
             pairs = zip(self._prepared, [*regions, *(blank for _ in self._weights)], strict=True)
-            decoders = [prepare(of_images) for prepare, of_images in pairs]
+            decoders = [prepare(image_regions) for prepare, image_regions in pairs]
         return EnsembleDecoder(decoders, self._precision, self._weights)
 
 
-def products_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+def autocast_to(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Return an autocast to bfloat16, or a context that does nothing for float32."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
@@ -128,12 +128,12 @@ class Constraints(NamedTuple):
 
     prefix    the first tokens of every caption
     required  tokens that every caption contains, without those of the prefix
-    never     tokens that no caption contains
+    suppressed  tokens that no caption contains
     """
 
     prefix: tuple[int, ...]
     required: tuple[int, ...]
-    never: tuple[int, ...]
+    suppressed: tuple[int, ...]
     min_length: int
     max_length: int
     block_ngrams: int
@@ -154,11 +154,11 @@ class Constraints(NamedTuple):
         """
         length = tokens.shape[1]
         if length < len(self.prefix):
-            only = torch.full_like(scores, -torch.inf)
-            only[:, self.prefix[length]] = scores[:, self.prefix[length]]
-            return only
-        ending = scores[:, EOS].clone()
-        scores[:, list(self.never)] = -torch.inf
+            forced = torch.full_like(scores, -torch.inf)
+            forced[:, self.prefix[length]] = scores[:, self.prefix[length]]
+            return forced
+        eos_scores = scores[:, EOS].clone()
+        scores[:, list(self.suppressed)] = -torch.inf
         if length < self.min_length:
             scores[:, EOS] = -torch.inf
         if 0 < self.block_ngrams <= length:
@@ -169,21 +169,21 @@ class Constraints(NamedTuple):
             counts = torch.zeros_like(scores).scatter_add_(1, ngrams[:, :, -1], repeats.to(scores))  # (R, V)
             scores.masked_fill_(counts > 0, -torch.inf)
         if self.required:
-            self._require(scores, self.missing(tokens), places=self.max_length - length)
+            self._require(scores, self.missing(tokens), num_left=self.max_length - length)
         if length < self.min_length or self.block_ngrams:
-            stuck = scores.isneginf().all(dim=1)
-            scores[:, EOS] = torch.where(stuck, ending, scores[:, EOS])
+            all_blocked = scores.isneginf().all(dim=1)
+            scores[:, EOS] = torch.where(all_blocked, eos_scores, scores[:, EOS])
         return scores
 
-    def _require(self, scores: Tensor, missing: Tensor, places: int) -> None:
-        """Forbid `<eos>` until all required words are present; allow nothing else if only `places` words are left."""
+    def _require(self, scores: Tensor, missing: Tensor, num_left: int) -> None:
+        """Forbid `<eos>` until all required words are present; allow nothing else if only `num_left` words are left."""
         num_missing = missing.sum(dim=1)
         scores[:, EOS].masked_fill_(num_missing > 0, -torch.inf)
         required = list(self.required)
-        due = scores[:, required].masked_fill(~missing, -torch.inf)
-        full = ((num_missing > 0) & (num_missing >= places)).unsqueeze(1)
-        scores.masked_fill_(full, -torch.inf)
-        scores[:, required] = torch.where(full, due, scores[:, required])
+        missing_scores = scores[:, required].masked_fill(~missing, -torch.inf)
+        only_required = ((num_missing > 0) & (num_missing >= num_left)).unsqueeze(1)
+        scores.masked_fill_(only_required, -torch.inf)
+        scores[:, required] = torch.where(only_required, missing_scores, scores[:, required])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,21 +262,21 @@ class Decoding(ABC):
         ngrams = [tuple(prefix[end - self.block_ngrams : end]) for end in range(self.block_ngrams, len(prefix) + 1)]
         if self.block_ngrams and len(set(ngrams)) < len(ngrams):
             raise UserError(f"the prefix '{self.prefix}' itself repeats {self.block_ngrams} words; raise block_ngrams")
-        never = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
+        suppressed = (PAD, START, *forbidden, *(() if self.allow_unk else (UNK,)))
         if language:
-            never = (*never, *map(vocabulary.language_token, vocabulary.languages))
-        least = self.min_length + len(language)
-        return Constraints(tuple(prefix), tuple(remaining), never, least, self.max_length, self.block_ngrams)
+            suppressed = (*suppressed, *map(vocabulary.language_token, vocabulary.languages))
+        min_length = self.min_length + len(language)
+        return Constraints(tuple(prefix), tuple(remaining), suppressed, min_length, self.max_length, self.block_ngrams)
 
 
 def _token(word: str, setting: str, vocabulary: Vocabulary) -> int:
     """Return the token id of a word of a setting. Raise `UserError` if it is not one word of the vocabulary."""
-    split = vocabulary.tokenizer.tokenize(word)
-    if len(split) != 1 and len(word.split()) == 1 and split:
-        raise UserError(f"{setting}: '{word}' is {len(split)} tokens of the model, and only one can be {setting}")
-    if len(split) != 1:
+    tokens = vocabulary.tokenizer.tokenize(word)
+    if len(tokens) != 1 and len(word.split()) == 1 and tokens:
+        raise UserError(f"{setting}: '{word}' is {len(tokens)} tokens of the model, and only one can be {setting}")
+    if len(tokens) != 1:
         raise UserError(f"{setting}: '{word}' is not one word; give words one by one, as [dog,ball]")
-    return _known_token(split[0], setting, vocabulary)
+    return _known_token(tokens[0], setting, vocabulary)
 
 
 def _known_token(word: str, setting: str, vocabulary: Vocabulary) -> int:

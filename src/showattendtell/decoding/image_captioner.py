@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.decoding.confidence import assess
+from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble, LanguageModel
 from showattendtell.errors import UserError
 from showattendtell.models.calibration import Calibration
@@ -73,8 +73,8 @@ class CaptionerEnsemble:
         self._language = models[0].language
         if self._language is not None:
             # one more token, of the language, which is removed from the captions
-            longest = self._decoding.max_length + 1
-            self._decoding = replace(self._decoding, language=self._language, max_length=longest)
+            max_length = self._decoding.max_length + 1
+            self._decoding = replace(self._decoding, language=self._language, max_length=max_length)
         self._models = (*models, *models) if self._decoding.mirrored else tuple(models)
         if self._decoding.language_model and not language_models:
             raise UserError(
@@ -91,10 +91,10 @@ class CaptionerEnsemble:
         Args:
             images: the same images for each model, as pixels or grids; with `mirrored`, then their mirror images.
         """
-        regions = [model.regions(of_model) for model, of_model in zip(self._models, images, strict=True)]
+        regions = [model.regions(model_images) for model, model_images in zip(self._models, images, strict=True)]
         captions = self._decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
         if self._calibration is not None:
-            captions = assess(self._models[0].captioner, self._calibration, regions[0], captions)
+            captions = calibrate_captions(self._models[0].captioner, self._calibration, regions[0], captions)
         if self._language is None:
             return captions
-        return [[caption.without_first() for caption in of_image] for of_image in captions]
+        return [[caption.without_first() for caption in image_captions] for image_captions in captions]

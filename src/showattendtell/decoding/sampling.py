@@ -30,7 +30,7 @@ class Sampling(Decoding):
 
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         """Sample `num_captions` captions per image, most likely first; log p is the model's, without temperature."""
-        parts = (part.cpu() for part in self.draw(ensemble, regions, self.in_tokens(vocabulary))[:4])
+        parts = (part.cpu() for part in self.sample(ensemble, regions, self.in_tokens(vocabulary))[:4])
         sampled = []
         for row, *rest in zip(*parts, strict=True):
             tokens = row.tolist()
@@ -40,7 +40,7 @@ class Sampling(Decoding):
         return [sorted(captions, key=lambda caption: caption.log_prob, reverse=True) for captions in by_image]
 
     @torch.no_grad()
-    def draw(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> tuple[Tensor, ...]:
+    def sample(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> tuple[Tensor, ...]:
         """Sample `num_captions` captions per image, R in all; those of an image are consecutive.
 
         Returns:
@@ -50,49 +50,47 @@ class Sampling(Decoding):
         decoder = ensemble.start(regions)
         states = decoder.init_state()
         states = states.index_select(states.images.repeat_interleave(self.num_captions))
-        still_open = torch.arange(len(states.images), device=states.images.device)
-        tokens = torch.full((len(still_open), 1), START, device=still_open.device)
+        active = torch.arange(len(states.images), device=states.images.device)
+        tokens = torch.full((len(active), 1), START, device=active.device)
         steps: list[tuple[Tensor, ...]] = []
-        while len(steps) < self.max_length and len(still_open):
-            output, states = decoder.step(
-                states, torch.arange(len(still_open), device=tokens.device), tokens[still_open, -1]
-            )
-            allowed = constraints.apply(output.scores, tokens[still_open, 1:]) - output.normalisers.unsqueeze(1)
-            words = draw(self.sharpen(allowed).exp())
-            parts = (words, allowed.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
+        while len(steps) < self.max_length and len(active):
+            output, states = decoder.step(states, torch.arange(len(active), device=tokens.device), tokens[active, -1])
+            log_probs = constraints.apply(output.scores, tokens[active, 1:]) - output.normalisers.unsqueeze(1)
+            words = multinomial(self.warp(log_probs).exp())
+            parts = (words, log_probs.gather(1, words).squeeze(1), output.weights, output.gate, output.locations)
             # the B open captions are decoded; each part (B, ...) is put at their rows among zeros (R, ...)
             word, *step = (
-                part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, still_open, part)
+                part.new_zeros(len(tokens), *part.shape[1:]).index_copy(0, active, part)
                 for part in parts
                 if part is not None
             )
             tokens = torch.cat([tokens, word], dim=1)
             steps.append(tuple(step))
-            unfinished = (words.squeeze(1) != EOS).nonzero().squeeze(1)
-            still_open, states = still_open[unfinished], states.index_select(unfinished)
+            remaining = (words.squeeze(1) != EOS).nonzero().squeeze(1)
+            active, states = active[remaining], states.index_select(remaining)
         return tokens[:, 1:], *(torch.stack(part, dim=1) for part in zip(*steps, strict=True))
 
-    def sharpen(self, log_probs: Tensor) -> Tensor:
+    def warp(self, log_probs: Tensor) -> Tensor:
         """Return log p (R, V) of the words to sample from: temperature, then top_k, then top_p."""
         log_p = (log_probs / self.temperature).log_softmax(dim=1)
         if self.top_k:
-            least = log_p.topk(min(self.top_k, log_p.shape[1])).values[:, -1:]
-            log_p = log_p.masked_fill(log_p < least, -torch.inf).log_softmax(dim=1)
+            threshold = log_p.topk(min(self.top_k, log_p.shape[1])).values[:, -1:]
+            log_p = log_p.masked_fill(log_p < threshold, -torch.inf).log_softmax(dim=1)
         if self.top_p < 1:
-            ranked, order = log_p.sort(dim=1, descending=True)
+            sorted_log_p, order = log_p.sort(dim=1, descending=True)
             # the probability of all likelier words; the word that reaches top_p is still kept
-            before = ranked.exp().cumsum(dim=1) - ranked.exp()
-            kept = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, before < self.top_p)
-            log_p = log_p.masked_fill(~kept, -torch.inf).log_softmax(dim=1)
+            mass_before = sorted_log_p.exp().cumsum(dim=1) - sorted_log_p.exp()
+            mask = torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, mass_before < self.top_p)
+            log_p = log_p.masked_fill(~mask, -torch.inf).log_softmax(dim=1)
         return log_p
 
 
-def draw(probabilities: Tensor) -> Tensor:
+def multinomial(probabilities: Tensor) -> Tensor:
     """Sample a column (R, 1) from each row of (R, V), in proportion to its entries."""
     if probabilities.device.type != "cpu":
         return torch.multinomial(probabilities, 1)
     # On the CPU torch.multinomial draws a random number per entry. Inverse transform sampling draws one per row, which
     # is many times faster. In float64, because a float32 sum of 10,000 words loses the unlikely ones.
-    sums = probabilities.cumsum(dim=1, dtype=torch.float64)
-    heights = sums[:, -1:] * torch.rand(len(sums), 1, dtype=torch.float64)
-    return torch.searchsorted(sums, heights, right=True)
+    cumulative = probabilities.cumsum(dim=1, dtype=torch.float64)
+    thresholds = cumulative[:, -1:] * torch.rand(len(cumulative), 1, dtype=torch.float64)
+    return torch.searchsorted(cumulative, thresholds, right=True)

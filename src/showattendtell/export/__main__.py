@@ -13,7 +13,7 @@ def main(config: DictConfig) -> None:
 
     from showattendtell.data.images import find_images
     from showattendtell.export import checking, web, wheel
-    from showattendtell.export.formats import graph_formats, new_folder, remove_graphs, write_card, write_formats
+    from showattendtell.export.formats import graph_formats, new_folder, remove_graphs, write_formats, write_metadata
     from showattendtell.export.loading import load_models, quantisation_images, read_dataset
     from showattendtell.inference.loading import CACHE, next_to, note_about
     from showattendtell.inference.pipeline import checkpoint_groups
@@ -23,32 +23,34 @@ def main(config: DictConfig) -> None:
     package = wheel.check_package(config.package) if "wheel" in config.formats else None
     runtime = web.find_runtime(config.onnxruntime_web, Path(CACHE)) if "web" in config.formats else None
     output = Path(config.output).expanduser() if config.output else next_to(config.checkpoint, "export")
-    found = [] if config.images is None else find_images(config.images).places
+    paths = [] if config.images is None else find_images(config.images).sources
     with plain_torch():
-        model, *others = load_models(config)
+        model, *other_models = load_models(config)
     dataset = read_dataset(config, model)
-    photographs = quantisation_images(config.precision, found, dataset)
+    photographs = quantisation_images(config.precision, paths, dataset)
     with new_folder(output) as folder:
         with plain_torch():
-            card = write_formats(folder, model.graphs, formats, model.card, model.see_all(photographs))
-        images = model.see_all(found) or checking.generated_images(model.side, 8)
-        rows = checking.check_formats(model.module, folder, formats, card, images)
-        scores = checking.score_on_split(model, folder, card, dataset, config.split) if config.split and dataset else {}
+            metadata = write_formats(folder, model.graphs, formats, model.metadata, model.see_all(photographs))
+        images = model.see_all(paths) or checking.generated_images(model.side, 8)
+        rows = checking.check_formats(model.module, folder, formats, metadata, images)
+        scores = (
+            checking.score_on_split(model, folder, metadata, dataset, config.split) if config.split and dataset else {}
+        )
         if runtime:
-            shown = [web.read_model(model.name, model.card, folder)]
-            for other in others:
+            web_models = [web.read_model(model.name, model.metadata, folder)]
+            for other in other_models:
                 with TemporaryDirectory() as place, plain_torch():
-                    write_formats(Path(place), other.graphs, ["onnx"], other.card, other.see_all(photographs))
-                    shown.append(web.read_model(other.name, other.card, Path(place)))
+                    write_formats(Path(place), other.graphs, ["onnx"], other.metadata, other.see_all(photographs))
+                    web_models.append(web.read_model(other.name, other.metadata, Path(place)))
             note = note_about(chain.from_iterable(checkpoint_groups(config)))
-            page_bytes = web.write_web(folder / "web", shown, runtime, note, config.webgpu)
+            page_bytes = web.write_web(folder / "web", web_models, runtime, note, config.webgpu)
         if package:
-            wheel.write_wheel(folder, package, card)
+            wheel.write_wheel(folder, package, metadata)
         if "onnx" not in config.formats:
             remove_graphs(folder, "onnx")
-        sizes = write_card(folder, card)
+        sizes = write_metadata(folder, metadata)
     checking.print_files(sizes)
-    checking.print_rows(rows, len(images), "photographs" if found else "generated pictures")
+    checking.print_rows(rows, len(images), "photographs" if paths else "generated pictures")
     checking.print_scores(scores, f"{config.split}, beam 3")
     if runtime:
         print(

@@ -21,7 +21,7 @@ from showattendtell.errors import UserError
 from showattendtell.export.formats import FORMATS, FormatName, read_graphs
 from showattendtell.export.loading import ExportModel
 from showattendtell.export.run_onnx import Card, Graphs, OnnxCaption, beam_search, greedy_search, sentence_of, words_of
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.types import Dataset
 from showattendtell.visualization.tables import print_notes
 
@@ -51,7 +51,7 @@ class TimingRow(NamedTuple):
     """A way of captioning and its milliseconds per image; `outcome` is None for PyTorch itself."""
 
     runner: str
-    way: str
+    method: str
     milliseconds: float
     outcome: Agreement | None
 
@@ -81,7 +81,7 @@ def by_pytorch(model: ImageCaptioner, beam: int, max_length: int) -> CaptionFunc
 
 
 def check_formats(
-    model: ImageCaptioner, folder: Path, formats: Sequence[FormatName], card: Card, images: Sequence[ndarray]
+    model: ImageCaptioner, folder: Path, formats: Sequence[FormatName], metadata: Card, images: Sequence[ndarray]
 ) -> list[TimingRow]:
     """Caption images (1, 3, S, S), uint8, with PyTorch and with each format, and compare the captions.
 
@@ -89,26 +89,26 @@ def check_formats(
         UserError: a format writes other captions than PyTorch, though its weights are those of the model.
     """
     expected, rows = {}, []
-    for way, size in (("greedy", 1), (f"beam {BEAM}", BEAM)):
-        expected[way], milliseconds = time_captions(by_pytorch(model, size, card["max_length"]), images)
-        rows.append(TimingRow("PyTorch", way, milliseconds, None))
+    for method, size in (("greedy", 1), (f"beam {BEAM}", BEAM)):
+        expected[method], milliseconds = time_captions(by_pytorch(model, size, metadata["max_length"]), images)
+        rows.append(TimingRow("PyTorch", method, milliseconds, None))
     greedy, beam = expected.values()
     for name in formats:
-        runner, graphs = FORMATS[name].runner, read_graphs(card["graphs"], name, folder)
-        ways: dict[str, tuple[CaptionFunction, list[OnnxCaption]]] = {
-            "greedy": (partial(beam_search, graphs, card, beam=1), greedy),
-            f"beam {BEAM}": (partial(beam_search, graphs, card, beam=BEAM), beam),
+        runner, graphs = FORMATS[name].runner, read_graphs(metadata["graphs"], name, folder)
+        methods: dict[str, tuple[CaptionFunction, list[OnnxCaption]]] = {
+            "greedy": (partial(beam_search, graphs, metadata, beam=1), greedy),
+            f"beam {BEAM}": (partial(beam_search, graphs, metadata, beam=BEAM), beam),
         }
         if "greedy" in graphs:
-            ways["in one graph"] = partial(_greedy_caption, graphs, card), greedy
-        exact = name != "onnx" or card["precision"] == "float32"
-        for way, (writer, others) in ways.items():
-            said, milliseconds = time_captions(writer, images)
-            rows.append(TimingRow(runner, way, milliseconds, compare(said, others, card, runner, exact)))
+            methods["in one graph"] = partial(_greedy_caption, graphs, metadata), greedy
+        exact = name != "onnx" or metadata["precision"] == "float32"
+        for method, (writer, others) in methods.items():
+            captions, milliseconds = time_captions(writer, images)
+            rows.append(TimingRow(runner, method, milliseconds, compare(captions, others, metadata, runner, exact)))
         if "greedy" not in graphs:
             continue
-        together = greedy_search(graphs, card, np.concatenate(images[:TOGETHER]))
-        compare(together, greedy[:TOGETHER], card, f"{runner}, given several pictures at once,")
+        batched = greedy_search(graphs, metadata, np.concatenate(images[:TOGETHER]))
+        compare(batched, greedy[:TOGETHER], metadata, f"{runner}, given several pictures at once,")
     return rows
 
 
@@ -126,7 +126,7 @@ def compare(
         UserError: they are not, or log p or attention of equal captions differ.
     """
     outcomes = []
-    for number, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
+    for i, (caption, other) in enumerate(zip(captions, expected, strict=True), start=1):
         off = abs(caption.log_prob - other.log_prob) / max(1, abs(other.log_prob))
         outcome = Agreement(0, off, 0.0)
         if caption.tokens == other.tokens:
@@ -136,7 +136,7 @@ def compare(
         if exact and not max(outcome.log_prob, outcome.maps) <= DIFFERENCE:
             raise UserError(
                 f"{name} says '{sentence_of(caption, card)}' (log p {caption.log_prob:.3f}) of picture "
-                f"{number}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
+                f"{i}, and PyTorch '{sentence_of(other, card)}' ({other.log_prob:.3f}); their "
                 f"attention differs by {outcome.maps:.1g}, and nothing is exported: leave that format out"
             )
     same, log_p, maps = zip(*outcomes, strict=True)
@@ -150,52 +150,52 @@ def generated_images(side: int, number: int) -> list[ndarray]:
     return [image.unsqueeze(0).numpy() for image in (255 * fine.clamp(0, 1)).to(torch.uint8)]
 
 
-def print_rows(rows: Sequence[TimingRow], pictures: int, of: str) -> None:
+def print_rows(rows: Sequence[TimingRow], pictures: int, noun: str) -> None:
     """Print the number of captions equal to PyTorch's, the largest differences, and the time per image."""
     columns = ("", "way", "same", "log p", "attention", "ms")
-    table = Table(*columns, title=f"{pictures} {of}, one after the other", title_justify="left")
+    table = Table(*columns, title=f"{pictures} {noun}, one after the other", title_justify="left")
     for column in table.columns:
         column.no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
-    for runner, own in groupby(rows, key=lambda row: row.runner):
-        for number, row in enumerate(own):
-            figures = ["", "", ""]
+    for runner, method_rows in groupby(rows, key=lambda row: row.runner):
+        for i, row in enumerate(method_rows):
+            cells = ["", "", ""]
             if outcome := row.outcome:
                 off = f"{100 * outcome.log_prob:.4f} %"
-                figures = [f"{outcome.same} of {pictures}", off, f"{outcome.maps:.0e}"]
-            table.add_row("" if number else runner, row.way, *figures, f"{row.milliseconds:,.1f}")
+                cells = [f"{outcome.same} of {pictures}", off, f"{outcome.maps:.0e}"]
+            table.add_row("" if i else runner, row.method, *cells, f"{row.milliseconds:,.1f}")
         table.add_section()
     table.caption = "same: captions that are PyTorch's; log p, attention: the largest difference; ms an image"
     Console(highlight=False).print(table)
     print_notes(
-        f"{row.runner}, {row.way}: {pictures - row.outcome.same} of {pictures} captions are other ones than PyTorch's, "
-        "and as likely; the rounding decides between them"
+        f"{row.runner}, {row.method}: {pictures - row.outcome.same} of {pictures} captions are other ones than "
+        "PyTorch's, and as likely; the rounding decides between them"
         for row in rows
         if row.outcome and row.outcome.same < pictures and row.outcome.log_prob <= DIFFERENCE
     )
 
 
 def score_on_split(
-    model: ExportModel, folder: Path, card: Card, dataset: Dataset, split: str
+    model: ExportModel, folder: Path, metadata: Card, dataset: Dataset, split: str
 ) -> dict[str, dict[str, float]]:
     """Caption the images of a split with the model and with its ONNX graphs; return BLEU-4 and CIDEr-D of each."""
     from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
 
-    graphs = read_graphs(card["graphs"], "onnx", folder)
+    graphs = read_graphs(metadata["graphs"], "onnx", folder)
     writers: dict[str, CaptionFunction] = {
-        "PyTorch": by_pytorch(model.module, BEAM, card["max_length"]),
-        f"onnxruntime, {card['precision']}": partial(beam_search, graphs, card, beam=BEAM),
+        "PyTorch": by_pytorch(model.module, BEAM, metadata["max_length"]),
+        f"onnxruntime, {metadata['precision']}": partial(beam_search, graphs, metadata, beam=BEAM),
     }
     examples, captions = dataset.split(split), {name: list[list[str]]() for name in writers}
     for example in track(examples, f"captioning {split}", console=Console(stderr=True), transient=True):
         pixels = model.see(example.path)
         for name, writer in writers.items():
-            captions[name].append(words_of(writer(pixels), card))
+            captions[name].append(words_of(writer(pixels), metadata))
     references = [[list(caption.words) for caption in example.captions] for example in examples]
     return {
-        name: corpus_figures(measure(written, references, ["bleu", "cider"]).measured.values())
-        for name, written in captions.items()
+        name: corpus_scores(measure(hypotheses, references, ["bleu", "cider"]).measured.values())
+        for name, hypotheses in captions.items()
     }
 
 
@@ -205,9 +205,9 @@ def print_scores(scores: Mapping[str, Mapping[str, float]], title: str) -> None:
         return
     table = Table("", "BLEU-4", "CIDEr-D", title=title, title_justify="left")
     (_, first), *_ = scores.items()
-    for name, figures in scores.items():
-        changes = [f" ({figures[key] - first[key]:+.1f})" if figures is not first else "" for key in SCORES]
-        table.add_row(name, *(f"{figures[key]:.1f}{change}" for key, change in zip(SCORES, changes, strict=True)))
+    for name, values in scores.items():
+        changes = [f" ({values[key] - first[key]:+.1f})" if values is not first else "" for key in SCORES]
+        table.add_row(name, *(f"{values[key]:.1f}{change}" for key, change in zip(SCORES, changes, strict=True)))
     Console(highlight=False).print(table)
 
 

@@ -84,8 +84,8 @@ def _write_package(program: ExportedProgram, graph: Graph) -> bytes:
 def _in_arrays(run: Callable[..., object]) -> Run:
     def run_arrays(*arrays: ndarray) -> list[ndarray]:
         with torch.no_grad():
-            given = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
-        return [part.numpy() for part in tree_leaves(given)]
+            outputs = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+        return [part.numpy() for part in tree_leaves(outputs)]
 
     return run_arrays
 
@@ -137,8 +137,8 @@ def trace_graphs(graphs: Mapping[str, Graph]) -> dict[str, ExportedProgram]:
     for name, (module, example, inputs, _, _) in graphs.items():
         try:
             programs[name] = traced(module, example, list(inputs.values()))
-        except Exception as fault:
-            raise UserError(f"torch.export cannot follow this model's graph {name} ({reason_of(fault)})") from None
+        except Exception as error:
+            raise UserError(f"torch.export cannot follow this model's graph {name} ({reason_of(error)})") from None
     return programs
 
 
@@ -153,10 +153,10 @@ def read_graphs(graphs: Iterable[str], name: FormatName, folder: Path) -> dict[s
 
 def describe_graph(graph: Graph, program: ExportedProgram) -> dict[str, Any]:
     """Return names, shapes and types of inputs and outputs; a word in a shape is a dynamic dimension."""
-    given = tree_leaves(program.module()(*graph.example))
+    results = tree_leaves(program.module()(*graph.example))
     inputs = zip(graph.inputs, graph.example, graph.inputs.values(), strict=True)
-    outputs = zip(graph.outputs, given, [graph.rows] * len(given), strict=True)
-    return {"inputs": [_describe(*each) for each in inputs], "outputs": [_describe(*each) for each in outputs]}
+    outputs = zip(graph.outputs, results, [graph.rows] * len(results), strict=True)
+    return {"inputs": [_describe(*output) for output in inputs], "outputs": [_describe(*output) for output in outputs]}
 
 
 def _describe(name: str, tensor: Tensor, rows: str) -> dict[str, Any]:
@@ -172,25 +172,25 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"output={path} exists; remove it, or give another folder")
-    unfinished = path.with_name(path.name + UNFINISHED)
+    partial = path.with_name(path.name + UNFINISHED)
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        unfinished.replace(path)
-    except OSError as fault:  # with the name of an unfinished file, if any
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        partial.replace(path)
+    except OSError as error:  # with the name of an unfinished file, if any
         raise UserError(
-            f"output={path} cannot be written ({fault.strerror}); free some space, or give another folder"
+            f"output={path} cannot be written ({error.strerror}); free some space, or give another folder"
         ) from None
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_formats(
     folder: Path,
     graphs: Mapping[str, Graph],
     formats: Sequence[FormatName],
-    card: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     pixels: Sequence[ndarray] = (),
 ) -> dict[str, Any]:
     """Write the graphs in each format, and for ONNX the script that runs them; return the card with the graphs.
@@ -212,17 +212,17 @@ def write_formats(
                     with quietly():
                         content = FORMATS[name].write(programs[part], graph)
                         if name == "onnx":
-                            content = reduce_precision(content, part, card["precision"], pixels)
+                            content = reduce_precision(content, part, metadata["precision"], pixels)
                 except OSError:
                     raise
-                except Exception as fault:
-                    said = f"the graph {part} cannot be written as {name} ({reason_of(fault)})"
-                    raise UserError(f"{said}; leave {name} out of formats") from None
+                except Exception as error:
+                    message = f"the graph {part} cannot be written as {name} ({reason_of(error)})"
+                    raise UserError(f"{message}; leave {name} out of formats") from None
                 graph_file(folder, name, part).write_bytes(content)
     if "onnx" in formats:
         shutil.copy(run_onnx.__file__, folder)
     described = {name: describe_graph(graphs[name], program) for name, program in programs.items()}
-    return {**card, "graphs": described}
+    return {**metadata, "graphs": described}
 
 
 def remove_graphs(folder: Path, name: FormatName) -> None:
@@ -231,7 +231,7 @@ def remove_graphs(folder: Path, name: FormatName) -> None:
     (folder / Path(run_onnx.__file__).name).unlink()
 
 
-def write_card(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
+def write_metadata(folder: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """Write captioner.json with the sizes and checksums of all files in the folder; return these by file."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     sizes = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}

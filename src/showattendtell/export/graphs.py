@@ -192,20 +192,20 @@ class GreedyGraph(nn.Module):
         keys, hidden, cell = self.begin(regions)
         words = torch.full((regions.shape[0],), START)
         if language is not None:
-            read = self.step.look(regions, keys, DecoderState(hidden, cell), words)
-            words, hidden, cell = language, read.hidden, read.cell
+            output = self.step.look(regions, keys, DecoderState(hidden, cell), words)
+            words, hidden, cell = language, output.hidden, output.cell
 
-        def is_unfinished(*course: Tensor) -> Tensor:
-            now = GreedyState(*course)
-            return (now.number < self.max_length) & (now.words != EOS).any()
+        def is_open(*values: Tensor) -> Tensor:
+            state = GreedyState(*values)
+            return (state.number < self.max_length) & (state.words != EOS).any()
 
-        def step(*course: Tensor) -> tuple[Tensor, ...]:
-            now = GreedyState(*course)
+        def step(*values: Tensor) -> tuple[Tensor, ...]:
+            state = GreedyState(*values)
             return tuple(
-                self._append(now, self.step.look(regions, keys, DecoderState(now.hidden, now.cell), now.words))
+                self._append(state, self.step.look(regions, keys, DecoderState(state.hidden, state.cell), state.words))
             )
 
-        done = GreedyState(*while_loop(is_unfinished, step, tuple(self._first(regions, words, hidden, cell))))
+        done = GreedyState(*while_loop(is_open, step, tuple(self._first(regions, words, hidden, cell))))
         return done.tokens, done.log_prob, done.attention, done.gates
 
     def _first(self, regions: Tensor, words: Tensor, hidden: Tensor, cell: Tensor) -> GreedyState:
@@ -215,20 +215,20 @@ class GreedyGraph(nn.Module):
         attention, gates = regions.new_zeros(*shape, num_regions), regions.new_zeros(shape)
         return GreedyState(number, words, torch.full(shape, PAD), log_prob, attention, gates, hidden, cell)
 
-    def _append(self, course: GreedyState, said: GraphStepOutput) -> GreedyState:
+    def _append(self, state: GreedyState, output: GraphStepOutput) -> GreedyState:
         """Append the likeliest words; captions that have ended stay unchanged."""
-        is_open = course.words != EOS
-        best, words = said.log_probs.masked_fill(self.never, -torch.inf).max(dim=1)
-        here = (torch.arange(self.max_length) == course.number) & is_open.unsqueeze(1)  # (B, T)
+        is_open = state.words != EOS
+        best, words = output.log_probs.masked_fill(self.never, -torch.inf).max(dim=1)
+        is_current = (torch.arange(self.max_length) == state.number) & is_open.unsqueeze(1)  # (B, T)
         return GreedyState(
-            course.number + 1,
+            state.number + 1,
             torch.where(is_open, words, EOS),
-            torch.where(here, words.unsqueeze(1), course.tokens),
-            course.log_prob + best * is_open,
-            torch.where(here.unsqueeze(2), said.attention.unsqueeze(1), course.attention),
-            torch.where(here, said.gates.unsqueeze(1), course.gates),
-            said.hidden,
-            said.cell,
+            torch.where(is_current, words.unsqueeze(1), state.tokens),
+            state.log_prob + best * is_open,
+            torch.where(is_current.unsqueeze(2), output.attention.unsqueeze(1), state.attention),
+            torch.where(is_current, output.gates.unsqueeze(1), state.gates),
+            output.hidden,
+            output.cell,
         )
 
 
@@ -272,27 +272,36 @@ def graphs_of(
             "attention.map=last or the number of a layer"
         )
     side = model.encoder.preprocessing.crop
-    seen = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
+    pixels_example = torch.zeros(2, 3, side, side, dtype=getattr(torch, pixels))
     encode, begin = EncodeGraph(model.encoder), InitGraph(model.captioner, max_length)
-    regions = encode(seen)
+    regions = encode(pixels_example)
     memory, _ = model.captioner.init_state(regions)
     if not isinstance(memory.keys, AdditiveKeys | Tensor):
         raise UserError(f"{type(attention).__name__} keeps keys that are not tensors; only tensors can be exported")
     keys, hidden, cell = begin(regions)
     step, image_index = StepGraph(model.captioner, memory), torch.tensor([0, 0, 1])
-    written = (regions, keys, image_index, hidden[image_index], cell[image_index], torch.full_like(image_index, START))
+    step_inputs = (
+        regions,
+        keys,
+        image_index,
+        hidden[image_index],
+        cell[image_index],
+        torch.full_like(image_index, START),
+    )
     images = dict.fromkeys(("regions", "keys"), "images")
     rows = images | dict.fromkeys(("image_index", "hidden", "cell", "words"), "captions")
     captions = ("tokens", "log_prob", "attention", "gates")
     num_languages = len(model.vocabulary.languages)
     greedy = GreedyGraph(encode, begin, step, max_length, num_languages)
-    read = (seen, torch.full((2,), len(SPECIAL))) if num_languages else (seen,)
-    given = dict.fromkeys(("pixels", "language") if num_languages else ("pixels",), "images")
+    greedy_inputs = (pixels_example, torch.full((2,), len(SPECIAL))) if num_languages else (pixels_example,)
+    greedy_axes = dict.fromkeys(("pixels", "language") if num_languages else ("pixels",), "images")
     graphs = {
-        "encode": Graph(encode, (seen,), {"pixels": "images"}, ("regions",), "images"),
+        "encode": Graph(encode, (pixels_example,), {"pixels": "images"}, ("regions",), "images"),
         "begin": Graph(begin, (regions,), {"regions": "images"}, ("keys", "hidden", "cell"), "images"),
-        "step": Graph(step, written, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"),
-        "greedy": Graph(greedy, read, given, captions, "images"),
+        "step": Graph(
+            step, step_inputs, rows, ("log_probs", "attention", "gates", "next_hidden", "next_cell"), "captions"
+        ),
+        "greedy": Graph(greedy, greedy_inputs, greedy_axes, captions, "images"),
     }
     if calibration is not None:
         graphs["unlikeness"] = Graph(calibration, (regions,), {"regions": "images"}, ("unlikeness",), "images")

@@ -35,7 +35,7 @@ class ExportModel(NamedTuple):
     module: ImageCaptioner
     config: Config
     graphs: dict[str, Graph]
-    card: dict[str, Any]
+    metadata: dict[str, Any]
 
     @property
     def side(self) -> int:
@@ -93,7 +93,7 @@ def metadata_of(
     precision: Precision = "float32",
 ) -> dict[str, Any]:
     """Return the description of the model as plain data; graphs and files are added when they are written."""
-    seen = model.encoder.preprocessing
+    preprocessing = model.encoder.preprocessing
     return {
         "format": 1,
         "version": __version__,
@@ -107,9 +107,9 @@ def metadata_of(
         "max_length": max_length,
         "grid": list(model.encoder.grid),
         "preprocessing": {
-            **seen._asdict(),
-            "mean": list(seen.mean),
-            "std": list(seen.std),
+            **preprocessing._asdict(),
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
             "longest": LONGEST,
             "pixels": pixels,
         },
@@ -132,14 +132,14 @@ def read_dataset(config: Config, model: ExportModel) -> Dataset | None:
     return dataset
 
 
-def quantisation_images(precision: Precision, found: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
+def quantisation_images(precision: Precision, paths: Sequence[str], dataset: Dataset | None) -> Sequence[str]:
     """Return the photographs on which activations are quantised: those that were found, or validation images.
 
     Raises:
         UserError: they are needed, and there are neither.
     """
-    if precision != "int8" or found:
-        return found
+    if precision != "int8" or paths:
+        return paths
     if dataset is None:
         raise UserError("precision=int8 needs photographs; give them as images=, or the data set as dataset.root=")
     return [example.path for example in evenly_spaced(dataset.split("val"), QUANTISATION_IMAGES)]

@@ -69,12 +69,12 @@ def read(path: str | Path) -> Image.Image:
             return photograph
     except Image.UnidentifiedImageError:
         raise ValueError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or is damaged") from None
-    except OSError as fault:
-        raise ValueError(f"{path} cannot be read ({fault.strerror or fault})") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has too many pixels; give a copy of at most {MEGAPIXELS} million pixels") from None
-    except (SyntaxError, ArithmeticError, LookupError) as fault:  # of Pillow's decoders
-        raise ValueError(f"{path} is damaged ({fault})") from None
+    except (SyntaxError, ArithmeticError, LookupError) as error:  # of Pillow's decoders
+        raise ValueError(f"{path} is damaged ({error})") from None
 
 
 @cache
@@ -112,8 +112,8 @@ def preprocess(photograph: Image.Image, card: Card) -> ndarray:
         picture = _centre(picture, *(min(side, settings["longest"] * shortest) for side in picture.size))
         size = [settings["resize"] * side // shortest for side in picture.size]
     scaled = picture.resize(size, Image.Resampling[settings["interpolation"].upper()])
-    seen = _centre(scaled, settings["crop"], settings["crop"])
-    return np.asarray(seen).transpose(2, 0, 1)[np.newaxis]
+    cropped = _centre(scaled, settings["crop"], settings["crop"])
+    return np.asarray(cropped).transpose(2, 0, 1)[np.newaxis]
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -179,22 +179,24 @@ def beam_search(graphs: Graphs, card: Card, pixels: ndarray, beam: int, language
     regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     open_captions = [OnnxCaption([], 0.0, np.empty((0, regions.shape[1]), np.float32), np.empty(0, np.float32))]
     words, parents, ended = [first], [0], None
-    never = [*card["never_said"], *card.get("languages", {}).values()]
+    suppressed = [*card["never_said"], *card.get("languages", {}).values()]
     for _ in range(card["max_length"]):
         image_index = np.zeros(len(words), np.int64)
         last = (hidden[parents], cell[parents], np.array(words, np.int64))
         log_probs, attention, gates, hidden, cell = graphs["step"](regions, keys, image_index, *last)
-        continued = _continue(open_captions, log_probs, never, 2 * beam)
-        least = -np.inf if ended is None else ended.log_prob
+        continued = _continue(open_captions, log_probs, suppressed, 2 * beam)
+        threshold = -np.inf if ended is None else ended.log_prob
         for score, parent, word in continued[:beam]:
-            if word == card["special"]["eos"] and score > least:
-                ended, least = _append(open_captions[parent], score, word, attention[parent], gates[parent]), score
-        kept = [one for one in continued if one[2] != card["special"]["eos"]][:beam]
-        kept = [one for one in kept if one[0] > least]
-        if not kept:
+            if word == card["special"]["eos"] and score > threshold:
+                ended, threshold = _append(open_captions[parent], score, word, attention[parent], gates[parent]), score
+        continuing = [candidate for candidate in continued if candidate[2] != card["special"]["eos"]][:beam]
+        continuing = [candidate for candidate in continuing if candidate[0] > threshold]
+        if not continuing:
             break
-        open_captions = [_append(open_captions[p], score, word, attention[p], gates[p]) for score, p, word in kept]
-        parents, words = [parent for _, parent, _ in kept], [word for _, _, word in kept]
+        open_captions = [
+            _append(open_captions[p], score, word, attention[p], gates[p]) for score, p, word in continuing
+        ]
+        parents, words = [parent for _, parent, _ in continuing], [word for _, _, word in continuing]
     return ended or open_captions[0]
 
 
@@ -208,8 +210,8 @@ def assess(
     regions, keys, hidden, cell, first = start(graphs, card, pixels, language)
     image_index, total = np.zeros(1, np.int64), 0.0
     for last, word in zip([first, *caption.tokens], caption.tokens, strict=False):
-        read = np.array([last], np.int64)
-        log_probs, _, _, hidden, cell = graphs["step"](regions, keys, image_index, hidden, cell, read)
+        tokens = np.array([last], np.int64)
+        log_probs, _, _, hidden, cell = graphs["step"](regions, keys, image_index, hidden, cell, tokens)
         total += float(_calibrate(log_probs[0], card)[word])
     unsure = False
     if "calibration" in card:
@@ -272,16 +274,16 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3, language: str |
     """
     card, graphs = load(Path(__file__).parent)
     pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
-    found = beam_search(graphs, card, pixels, beam, language)
-    confidence, unsure = assess(graphs, card, pixels, found, language)
-    words = words_of(found, card)
-    maps = found.attention[: len(words)].reshape(-1, *card["grid"])
-    return CaptionedPhotograph(sentence_of(found, card), words, confidence, unsure, maps, found.gates[: len(words)])
+    output = beam_search(graphs, card, pixels, beam, language)
+    confidence, unsure = assess(graphs, card, pixels, output, language)
+    words = words_of(output, card)
+    maps = output.attention[: len(words)].reshape(-1, *card["grid"])
+    return CaptionedPhotograph(sentence_of(output, card), words, confidence, unsure, maps, output.gates[: len(words)])
 
 
-def print_places(found: CaptionedPhotograph) -> None:
-    rows, columns = found.attention.shape[1:]
-    for word, attention, gate in zip(found.words, found.attention, found.gates, strict=True):
+def print_attention_peaks(output: CaptionedPhotograph) -> None:
+    rows, columns = output.attention.shape[1:]
+    for word, attention, gate in zip(output.words, output.attention, output.gates, strict=True):
         row, column = divmod(int(attention.argmax()), columns)
         print(f"  {word}: row {row + 1} of {rows}, column {column + 1} of {columns}, beta {gate:.2f}")
 
@@ -292,21 +294,21 @@ def main() -> int:
     parser.add_argument("--beam", type=int, default=3, help="open captions of an image; 1 is greedy (default: 3)")
     parser.add_argument("--where", action="store_true", help="print which region each word looked at most, and beta")
     parser.add_argument("--language", help="language of the caption, for a model of several (default: its first)")
-    given = parser.parse_args()
-    if given.beam < 1:
-        parser.error(f"--beam must be 1 or more, got {given.beam}")
+    arguments = parser.parse_args()
+    if arguments.beam < 1:
+        parser.error(f"--beam must be 1 or more, got {arguments.beam}")
     failed = 0
-    for path in given.photographs:
+    for path in arguments.photographs:
         try:
-            found = caption(path, given.beam, given.language)
-        except ValueError as fault:
-            print(fault, file=sys.stderr)
+            output = caption(path, arguments.beam, arguments.language)
+        except ValueError as error:
+            print(error, file=sys.stderr)
             failed = 1
             continue
-        print(f"{path}: {found.text}{' (not sure)' if found.unsure else ''}")
-        print(f"  confidence {found.confidence:.2f}")
-        if given.where:
-            print_places(found)
+        print(f"{path}: {output.text}{' (not sure)' if output.unsure else ''}")
+        print(f"  confidence {output.confidence:.2f}")
+        if arguments.where:
+            print_attention_peaks(output)
     return failed
 
 

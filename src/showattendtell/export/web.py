@@ -35,7 +35,7 @@ class WebModel(NamedTuple):
     """A captioner of the page: its name, its captioner.json, and its graphs as ONNX."""
 
     name: str
-    card: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     graphs: Mapping[str, bytes]
 
 
@@ -75,7 +75,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     """
     folder.mkdir()
     _extract(archive, folder / "onnxruntime", webgpu)
-    described = [_write_model(folder, number, model) for number, model in enumerate(models)]
+    described = [_write_model(folder, i, model) for i, model in enumerate(models)]
     shutil.copytree(str(EXAMPLE_FOLDER), folder / "examples")
     total = sum(file.stat().st_size for model in described for file in (folder / model["folder"]).iterdir())
     total += (folder / f"onnxruntime/{PROGRAM}.gz").stat().st_size
@@ -83,7 +83,7 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
         {
             "name": model.name,
             "hard_attention": not OTHER_STEPS.isdisjoint(model.graphs),
-            "languages": list(model.card["languages"]),
+            "languages": list(model.metadata["languages"]),
         }
         for model in models
     ]
@@ -101,9 +101,9 @@ def write_web(folder: Path, models: Sequence[WebModel], archive: Path, note: str
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    kept = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    version = hashlib.sha256("".join(sha256(folder / name) for name in kept).encode()).hexdigest()[:16]
-    script = fill("service_worker.js", files=["./", *kept], version=version)
+    names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    version = hashlib.sha256("".join(sha256(folder / name) for name in names).encode()).hexdigest()[:16]
+    script = fill("service_worker.js", files=["./", *names], version=version)
     (folder / "service_worker.js").write_text(script, encoding="utf-8")
     return total
 
@@ -116,19 +116,19 @@ def read_model(name: str, card: Mapping[str, Any], folder: Path) -> WebModel:
 
 def _write_model(folder: Path, number: int, model: WebModel) -> dict[str, Any]:
     """Write the files of a model, compressed; return what web.js needs of it."""
-    place = folder / "models" / f"{number}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}"
-    place.mkdir(parents=True)
+    model_folder = folder / "models" / f"{number}-{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}"
+    model_folder.mkdir(parents=True)
     for name, content in model.graphs.items():
-        (place / f"{name}.onnx.gz").write_bytes(gzip.compress(content, mtime=0))
-    (place / "captioner.json").write_text(json.dumps(model.card, ensure_ascii=False), encoding="utf-8")
-    seen = model.card["preprocessing"]
+        (model_folder / f"{name}.onnx.gz").write_bytes(gzip.compress(content, mtime=0))
+    (model_folder / "captioner.json").write_text(json.dumps(model.metadata, ensure_ascii=False), encoding="utf-8")
+    preprocessing = model.metadata["preprocessing"]
     return {
         "name": model.name,
-        "folder": place.relative_to(folder).as_posix(),
+        "folder": model_folder.relative_to(folder).as_posix(),
         "files": {name: f"{name}.onnx.gz" for name in model.graphs},
-        "grid": model.card["grid"],
-        "squash": seen["crop_mode"] == "squash",
-        "share": seen["crop"] / seen["resize"],
+        "grid": model.metadata["grid"],
+        "squash": preprocessing["crop_mode"] == "squash",
+        "share": preprocessing["crop"] / preprocessing["resize"],
     }
 
 

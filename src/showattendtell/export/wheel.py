@@ -35,7 +35,7 @@ def check_package(name: str | None) -> str:
     return name
 
 
-def write_wheel(folder: Path, package: str, card: Mapping[str, Any]) -> None:
+def write_wheel(folder: Path, package: str, metadata: Mapping[str, Any]) -> None:
     """Write a wheel of the ONNX graphs in an export folder to the same folder.
 
     Args:
@@ -44,16 +44,16 @@ def write_wheel(folder: Path, package: str, card: Mapping[str, Any]) -> None:
     """
     from flit_core.wheel import make_wheel_in
 
-    with TemporaryDirectory() as place:
-        source = Path(place, package)
+    with TemporaryDirectory() as temporary:
+        source = Path(temporary, package)
         source.mkdir()
         shutil.copytree(folder / "onnx", source / "onnx", ignore=lambda _, names: {"greedy.onnx"} & {*names})
-        graphs = {name: graph for name, graph in card["graphs"].items() if name != "greedy"}
-        (source / CARD).write_text(json.dumps({**card, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
+        graphs = {name: graph for name, graph in metadata["graphs"].items() if name != "greedy"}
+        (source / CARD).write_text(json.dumps({**metadata, "graphs": graphs}, ensure_ascii=False), encoding="utf-8")
         shutil.copy(run_onnx.__file__, source / SCRIPT)
-        content = {"package": package, "card": card, "requires": REQUIRES}
+        content = {"package": package, "card": metadata, "requires": REQUIRES}
         (source / "__init__.py").write_text(fill("wheel_init.jinja", **content), encoding="utf-8")
         for template, name in (("wheel.toml", "pyproject.toml"), ("wheel.md", "README.md")):
-            Path(place, name).write_text(fill(template, **content), encoding="utf-8")
+            Path(temporary, name).write_text(fill(template, **content), encoding="utf-8")
         with quietly():
-            make_wheel_in(Path(place, "pyproject.toml"), folder)
+            make_wheel_in(Path(temporary, "pyproject.toml"), folder)

@@ -23,7 +23,7 @@ from showattendtell.features.store import (
     record_file,
     shard_file,
     verify,
-    write_whole,
+    write_json,
 )
 from showattendtell.features.writer import seal
 
@@ -34,7 +34,7 @@ class FoundStore(NamedTuple):
     num_bytes        size of its files
     shards, written  numbers of its shards, and of the complete ones
     store            None if it is incomplete or unreadable
-    fault            why it is unreadable
+    error             why it is unreadable
     """
 
     path: Path
@@ -42,7 +42,7 @@ class FoundStore(NamedTuple):
     shards: int
     written: int
     store: FeatureStore | None = None
-    fault: str = ""
+    error: str = ""
 
 
 def find_stores(folder: Path) -> list[FoundStore]:
@@ -53,12 +53,12 @@ def find_stores(folder: Path) -> list[FoundStore]:
         found = FoundStore(path, size, len(shards), sum(file.with_suffix(".json").exists() for file in shards))
         try:
             stores.append(found._replace(store=FeatureStore(path)) if is_finished(path) else found)
-        except UserError as fault:
-            stores.append(found._replace(fault=str(fault)))
+        except UserError as error:
+            stores.append(found._replace(error=str(error)))
     return stores
 
 
-def find_former(folder: Path) -> list[Path]:
+def find_old_stores(folder: Path) -> list[Path]:
     """Return the stores of format 1, which were single files."""
     return sorted(folder.rglob("*.safetensors"))
 
@@ -75,8 +75,8 @@ def merge(sources: Sequence[Path], output: Path) -> None:
     first = manifests[sources[0]]
     for source, manifest in manifests.items():
         check_same_settings(source, manifest.settings, first.settings)
-    shards = [(source, number) for source in sources for number in range(manifests[source].shards)]
-    records = [read_record(source, number) for source, number in shards]
+    shards = [(source, index) for source in sources for index in range(manifests[source].shards)]
+    records = [read_record(source, index) for source, index in shards]
     owner: dict[str, Path] = {}
     for (source, _), record in zip(shards, records, strict=True):
         for image in record.images:
@@ -84,40 +84,40 @@ def merge(sources: Sequence[Path], output: Path) -> None:
                 raise UserError(f"{image} is both in {owner[image]} and in {source}; merge stores of different images")
             owner[image] = source
 
-    unfinished = output.with_name(f"{output.name}.part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    for target, ((source, number), record) in enumerate(zip(shards, records, strict=True)):
-        file, copy = shard_file(source, number), shard_file(unfinished, target)
+    partial = output.with_name(f"{output.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for target, ((source, index), record) in enumerate(zip(shards, records, strict=True)):
+        file, copy = shard_file(source, index), shard_file(partial, target)
         try:
             os.link(file, copy)
         except OSError:
             shutil.copyfile(file, copy)
-        write_whole(record_file(unfinished, target), record)
+        write_json(record_file(partial, target), record)
     names = dict.fromkeys(manifest.dataset for manifest in manifests.values())
-    seal(unfinished, "+".join(names), first.settings, records)
-    unfinished.rename(output)
+    seal(partial, "+".join(names), first.settings, records)
+    partial.rename(output)
 
 
-def print_stores(folder: Path, found: Sequence[FoundStore], former: Sequence[Path]) -> None:
+def print_stores(folder: Path, found: Sequence[FoundStore], old_stores: Sequence[Path]) -> None:
     """Print a table of the stores below a folder, and the files of format 1, which are no longer read."""
     if found:
         print(f"in {folder}")
         headers = ["store", "images", "grid", "size", "shards", "state"]
-        print(tabulate([_row(folder, one) for one in found], headers=headers, disable_numparse=True))
+        print(tabulate([_row(folder, store) for store in found], headers=headers, disable_numparse=True))
     else:
         print(f"there are no stores of grids in {folder}")
-    for one in found:
-        if one.fault:
-            print(one.fault)
-    for file in former:
+    for store in found:
+        if store.error:
+            print(store.error)
+    for file in old_stores:
         print(f"{file} ({decimal(file.stat().st_size)}) is of an earlier version and is not read; it may be removed")
 
 
 def _row(folder: Path, found: FoundStore) -> list[str]:
     name = str(found.path.relative_to(folder)) if found.path != folder else found.path.name
     images = grid = ""
-    state = "damaged" if found.fault else f"unfinished, {found.written} of {found.shards} shards"
+    state = "damaged" if found.error else f"unfinished, {found.written} of {found.shards} shards"
     if store := found.store:
         rows, columns = store.settings["grid"]
         views = f", {store.views} views" if store.views > 1 else ""
@@ -130,15 +130,15 @@ def _row(folder: Path, found: FoundStore) -> list[str]:
 
 def verify_stores(found: Sequence[FoundStore]) -> None:
     """Verify all complete stores. Raise one `UserError` that lists all damaged ones."""
-    faults = [one.fault for one in found if one.fault]
+    errors = [found_store.error for found_store in found if found_store.error]
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        for path, store in ((one.path, one.store) for one in found if one.store):
+        for path, store in ((found_store.path, found_store.store) for found_store in found if found_store.store):
             bar = progress.add_task("verifying", total=len(store) + len(store.skipped))
             try:
                 for images in verify(path):
                     progress.advance(bar, images)
                 print(f"{path}: every grid is as it was written, and finite")
-            except UserError as fault:
-                faults.append(str(fault))
-    if faults:
-        raise UserError("; ".join(faults))
+            except UserError as error:
+                errors.append(str(error))
+    if errors:
+        raise UserError("; ".join(errors))

@@ -30,8 +30,8 @@ from showattendtell.errors import UserError
 from showattendtell.features.regions import RegionReading, has_changed, open_region_file
 from showattendtell.features.store import (
     BATCH_SIZE,
+    DEFAULTS,
     MANIFEST,
-    USUAL,
     Encode,
     EncodedBatch,
     FeatureStore,
@@ -97,7 +97,7 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
         name = f"{Path(encoder.features).name}-{encoder.max_regions}-{encoder.feature_dim}"
         return folder / dataset.name / f"{encoder.network_name}-{name}"
     preprocessing = encoder.preprocessing
-    ending = [
+    suffixes = [
         "squash" if preprocessing.crop_mode == "squash" else "",
         f"pool{encoder.pool}" if encoder.pool > 1 else "",
         encoder.describe()["weights_sha256"][:12] if encoder.tuned else "",
@@ -106,14 +106,14 @@ def feature_path(folder: Path, dataset: Dataset, encoder: Encoder, extraction: E
         f"{extraction.views}views" if extraction.views > 1 else "",
     ]
     network = f"{encoder.network_name}-{encoder.stride}-{preprocessing.crop}"
-    path, former = (
+    path, old_path = (
         folder / dataset.name / "-".join(filter(None, parts))
-        for parts in ([network, f"resize{preprocessing.resize}", *ending], [network, *ending])
+        for parts in ([network, f"resize{preprocessing.resize}", *suffixes], [network, *suffixes])
     )
-    if is_finished(former) and not is_finished(path):
+    if is_finished(old_path) and not is_finished(path):
         with suppress(UserError):
-            check_same_settings(former, read_manifest(former).settings, store_settings(encoder, extraction))
-            return former
+            check_same_settings(old_path, read_manifest(old_path).settings, store_settings(encoder, extraction))
+            return old_path
     return path
 
 
@@ -160,8 +160,8 @@ def _has_changed(example: Example, store: FeatureStore) -> bool:
 
 def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
     """Return all settings that determine the grids; the default precision is omitted."""
-    lower = {} if extraction.precision == USUAL["precision"] else {"precision": extraction.precision}
-    return {**encoder.describe(), "dtype": extraction.dtype, "views": extraction.views, **lower}
+    precision = {} if extraction.precision == DEFAULTS["precision"] else {"precision": extraction.precision}
+    return {**encoder.describe(), "dtype": extraction.dtype, "views": extraction.views, **precision}
 
 
 def write_features(
@@ -189,8 +189,8 @@ def write_features(
             in_processes(extraction.workers, partial(write_shards, path, plan, encode))
 
     _announce(console, path, plan)
-    slow = extraction.engine == "torch" and extraction.precision == "float32" and encoder.reads_pixels and not on_gpu
-    with _progress(console, path, plan, FASTER if slow else ""):
+    is_slow = extraction.engine == "torch" and extraction.precision == "float32" and encoder.reads_pixels and not on_gpu
+    with _progress(console, path, plan, FASTER if is_slow else ""):
         write_store(path, plan, work)
     store = FeatureStore(path)
     if settings["dtype"] != "float16":
@@ -207,12 +207,12 @@ def _announce(console: Console, path: Path, plan: StorePlan) -> None:
         f"features: {len(plan.images)} images{views} x {rows * columns} x {plan.settings['dim']} in "
         f"{plan.settings['dtype']}, {decimal(plan.num_bytes)}"
     )
-    there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
-    free = decimal(shutil.disk_usage(there).free)
+    existing = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
+    free = decimal(shutil.disk_usage(existing).free)
     console.print(f"  to {path} ({free} free)", soft_wrap=True, highlight=False, markup=False)
-    former = Path(f"{path}.safetensors")
-    if former.is_file():
-        console.print(f"  {former} is of an earlier version and is not read; it may be removed", soft_wrap=True)
+    old_file = Path(f"{path}.safetensors")
+    if old_file.is_file():
+        console.print(f"  {old_file} is of an earlier version and is not read; it may be removed", soft_wrap=True)
 
 
 @contextmanager
@@ -248,9 +248,9 @@ def _follow(progress: Progress, count: Callable[[], int], ended: Event, hint: st
         if not console.is_terminal:
             speed = f", {task.speed:.1f} images/s" if task.speed else ""
             console.print(f"features: {task.completed:.0f} of {task.total:.0f} images{speed}", highlight=False)
-        left = task.time_remaining or 0
-        if hint and left > PATIENCE:
-            console.print(f"  about {left / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
+        remaining = task.time_remaining or 0
+        if hint and remaining > PATIENCE:
+            console.print(f"  about {remaining / 60:.0f} minutes are left; {hint}", highlight=False, soft_wrap=True)
             hint = ""
 
 
@@ -274,7 +274,7 @@ class _ImagesPerSecond(ProgressColumn):
 READERS = 2
 """Number of processes that read images, if a single process encodes."""
 
-TOGETHER: Mapping[EngineName, int] = {"torch": 16, "onnxruntime": 4}
+BATCH_SIZES: Mapping[EngineName, int] = {"torch": 16, "onnxruntime": 4}
 """Images per forward pass on a CPU. With one thread, torch leaves the 1 x 1 convolutions of fewer than 16 images to a
 library that is slower on some processors. onnxruntime is fastest if the output of a layer fits into the cache."""
 
@@ -288,13 +288,13 @@ def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
     device, dtype = next(encoder.parameters()).device, getattr(torch, precision)
 
     def run(pixels: Tensor) -> Tensor:
-        seen = pixels.to(device, non_blocking=True)
-        parts = [seen]
+        inputs = pixels.to(device, non_blocking=True)
+        parts = [inputs]
         if device.type == "cpu":
-            missing = -len(seen) % TOGETHER["torch"]
-            parts = list(torch.cat([seen, seen.new_zeros(missing, *seen.shape[1:])]).split(TOGETHER["torch"]))
-        lower = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
-        with torch.inference_mode(), lower:
+            missing = -len(inputs) % BATCH_SIZES["torch"]
+            parts = list(torch.cat([inputs, inputs.new_zeros(missing, *inputs.shape[1:])]).split(BATCH_SIZES["torch"]))
+        autocast = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+        with torch.inference_mode(), autocast:
             return torch.cat([encoder(part).float() for part in parts])[: len(pixels)].cpu()
 
     return run
@@ -312,23 +312,23 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Computed) -> Eng
         raise UserError(f"features.engine={name} computes in float32; leave features.precision={precision} out")
     if missing := lacks_onnx():
         raise UserError(f"features.engine=onnxruntime needs {missing}")
-    unable = f"onnxruntime cannot run {encoder.network_name} ({{}}); leave features.engine at torch"
+    message = f"onnxruntime cannot run {encoder.network_name} ({{}}); leave features.engine at torch"
     side = encoder.preprocessing.crop
     example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     try:
         session = _open_session(encoder, example)
-    except Exception as fault:
-        raise UserError(unable.format(reason_of(fault))) from None
-    [entry] = [entry.name for entry in session.get_inputs()]
+    except Exception as error:
+        raise UserError(message.format(reason_of(error))) from None
+    [input_name] = [input_name.name for input_name in session.get_inputs()]
 
     def run(pixels: Tensor) -> Tensor:
-        parts = [session.run(None, {entry: part.numpy()})[0] for part in pixels.split(TOGETHER[name])]
+        parts = [session.run(None, {input_name: part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
         return torch.cat([torch.from_numpy(part) for part in parts])
 
     expected = _run_by_torch(encoder, "float32")(example)
-    error = ((run(example) - expected).norm() / expected.norm()).item()
-    if not error <= 1e-3:
-        raise UserError(unable.format(f"its grids differ from torch's by {100 * error:.1f} %"))
+    difference = ((run(example) - expected).norm() / expected.norm()).item()
+    if not difference <= 1e-3:
+        raise UserError(message.format(f"its grids differ from torch's by {100 * difference:.1f} %"))
     return run
 
 
@@ -372,13 +372,13 @@ class ImageEncoding:
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )
-        with self._placed():
-            for images, (pixels, places, faults) in zip(named, loader, strict=True):
-                if faults and not self.skip_unreadable:
-                    fault = next(iter(faults.values()))
-                    raise UserError(f"{fault}, or skip such images with dataset.skip_unreadable=true")
-                skipped = {images[place]: str(fault) for place, fault in faults.items()}
-                readable = [images[place] for place in places]
+        with self._on_device():
+            for images, (pixels, places, errors) in zip(named, loader, strict=True):
+                if errors and not self.skip_unreadable:
+                    error = next(iter(errors.values()))
+                    raise UserError(f"{error}, or skip such images with dataset.skip_unreadable=true")
+                skipped = {images[place]: str(error) for place, error in errors.items()}
+                readable = [images[position] for position in places]
                 grids = torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
                 if readable:
                     views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
@@ -387,7 +387,7 @@ class ImageEncoding:
                 yield EncodedBatch(readable, grids, skipped, stamps)
 
     @contextmanager
-    def _placed(self) -> Iterator[None]:
+    def _on_device(self) -> Iterator[None]:
         """Keep the encoder on the GPU, if there is one; on a CPU, use the memory of its activations again."""
         if self.engine != "torch" or not torch.cuda.is_available():
             keep_freed_memory()
@@ -406,32 +406,32 @@ class ImageEncoding:
 
 def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, list[int], dict[int, UserError]]:
     """Collate the items of a batch: pixels of the readable images, their positions, and the errors of the others."""
-    faults = {place: item for place, (_, item) in enumerate(items) if isinstance(item, UserError)}
-    read = {place: item for place, (_, item) in enumerate(items) if isinstance(item, Tensor)}
-    return torch.stack(list(read.values())) if read else torch.zeros(0, 3, 1, 1), list(read), faults
+    errors = {i: item for i, (_, item) in enumerate(items) if isinstance(item, UserError)}
+    pixels = {i: item for i, (_, item) in enumerate(items) if isinstance(item, Tensor)}
+    return torch.stack(list(pixels.values())) if pixels else torch.zeros(0, 3, 1, 1), list(pixels), errors
 
 
-def in_processes(number: int, write: Callable[[], None]) -> None:
+def in_processes(num_processes: int, write: Callable[[], None]) -> None:
     """Call `write` in several processes. They end with this one, also if it is killed.
 
     Raises:
         UserError: a process raised it or was killed. The others are stopped.
     """
     context = multiprocessing.get_context("spawn")  # neither CUDA nor torch's threads work in a forked process
-    threads = max(1, torch.get_num_threads() // number)
-    ends = [context.Pipe(duplex=False) for _ in range(number)]
-    processes = {receiver: context.Process(target=_work, args=(write, sender, threads)) for receiver, sender in ends}
+    threads = max(1, torch.get_num_threads() // num_processes)
+    pipes = [context.Pipe(duplex=False) for _ in range(num_processes)]
+    processes = {receiver: context.Process(target=_work, args=(write, sender, threads)) for receiver, sender in pipes}
     try:
-        for receiver, sender in ends:
+        for receiver, sender in pipes:
             processes[receiver].start()
             sender.close()
-        open_ends = set(processes)
-        while open_ends:
-            for end in wait(open_ends):
+        open_receivers = set(processes)
+        while open_receivers:
+            for end in wait(open_receivers):
                 assert isinstance(end, Connection)
                 with suppress(EOFError):
                     raise end.recv()
-                open_ends.discard(end)
+                open_receivers.discard(end)
                 processes[end].join()
                 if processes[end].exitcode:
                     raise UserError(
@@ -452,8 +452,8 @@ def _work(write: Callable[[], None], parent: Connection, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         write()
-    except UserError as fault:
-        parent.send(fault)
+    except UserError as error:
+        parent.send(error)
 
 
 def _end_with_parent() -> None:
@@ -478,8 +478,8 @@ class ShardWriter:
         """Write the shards with the numbers in the column `id`. Return the error of images that cannot be read."""
         try:
             self._write(numbers=batch["id"].tolist())
-        except UserError as fault:
-            return {"fault": [str(fault)]}
+        except UserError as error:
+            return {"fault": [str(error)]}
         return {"fault": [""]}
 
 
@@ -509,28 +509,28 @@ SMALLEST = 0.7
 
 def view_of(pixels: Tensor, images: Sequence[str], view: int) -> Tensor:
     """Return a view (I, 3, S, S) of the pixels of the named images, whose names seed the enlarged parts."""
-    parts, whole = [], pixels.shape[-1]
-    for image, own in zip(images, pixels, strict=True) if view >= 2 else ():
-        top, left, side = part_of(image, view, whole)
-        parts.append(transforms.resized_crop(own, top, left, side, side, [whole, whole]))
-    seen = torch.stack(parts) if parts else pixels
-    return seen.flip(-1) if is_mirrored(view) else seen
+    parts, size = [], pixels.shape[-1]
+    for image, image_pixels in zip(images, pixels, strict=True) if view >= 2 else ():
+        top, left, side = part_of(image, view, size)
+        parts.append(transforms.resized_crop(image_pixels, top, left, side, side, [size, size]))
+    views = torch.stack(parts) if parts else pixels
+    return views.flip(-1) if is_mirrored(view) else views
 
 
-def part_of(image: str, view: int, whole: int) -> tuple[int, int, int]:
-    """Return top, left and side of the square of `whole` x `whole` pixels that a view shows."""
+def part_of(image: str, view: int, size: int) -> tuple[int, int, int]:
+    """Return top, left and side of the square of `size` x `size` pixels that a view shows."""
     if view < 2:
-        return 0, 0, whole
+        return 0, 0, size
     random = Random(f"{view} {image}")
-    side = round(whole * random.uniform(SMALLEST, 1))
-    return random.randint(0, whole - side), random.randint(0, whole - side), side
+    side = round(size * random.uniform(SMALLEST, 1))
+    return random.randint(0, size - side), random.randint(0, size - side), side
 
 
 def frame_of(example: Example, view: int, preprocessing: Preprocessing) -> Frame:
     """Return the part of a photograph that a view shows. Raise `UserError` if the photograph cannot be read."""
-    whole = preprocessing.crop
-    top, left, side = part_of(example.image, view, whole)
-    part = Box(left, top, left + side, top + side).scaled(1 / whole, 1 / whole)
+    size = preprocessing.crop
+    top, left, side = part_of(example.image, view, size)
+    part = Box(left, top, left + side, top + side).scaled(1 / size, 1 / size)
     return preprocessing.frame(example.path).part(part, is_mirrored(view))
 
 
@@ -539,8 +539,8 @@ def is_mirrored(view: Any) -> Any:
     return view % 2 == 1
 
 
-def draw_views(number: int, sided: NDArray[np.bool_], seed: int, draw: tuple[int, int]) -> Tensor:
-    """Draw one of `number` views for each of the N images of a split.
+def draw_views(num_views: int, sided: NDArray[np.bool_], seed: int, draw: tuple[int, int]) -> Tensor:
+    """Draw one of `num_views` views for each of the N images of a split.
 
     Views are drawn for all images and not only for those of the batch, so that processes with different parts of a
     batch draw the same.
@@ -552,5 +552,5 @@ def draw_views(number: int, sided: NDArray[np.bool_], seed: int, draw: tuple[int
     Returns:
         Numbers of views (N,).
     """
-    drawn = np.random.default_rng([seed, *draw]).integers(number, size=len(sided))
-    return torch.from_numpy(np.where(sided & is_mirrored(drawn), drawn - 1, drawn))
+    views = np.random.default_rng([seed, *draw]).integers(num_views, size=len(sided))
+    return torch.from_numpy(np.where(sided & is_mirrored(views), views - 1, views))

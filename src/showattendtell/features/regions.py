@@ -64,7 +64,7 @@ class StoredRegions(NamedTuple):
 
 class RegionFile(ABC):
     """Regions of many images, from a file or folder. Reading raises many types of errors if it is damaged; see
-    `reported`."""
+    `report_errors`."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -78,9 +78,9 @@ def image_ids(image: str) -> list[str]:
     """Return the ids under which files may list an image: its name, the name without suffix, and the number at the end
     of that, such as 391895 for `COCO_val2014_000000391895.jpg`."""
     name = PurePath(image).name
-    stem = name.removesuffix(PurePath(name).suffix)
-    number = stem.rpartition("_")[2]
-    return list(dict.fromkeys([name, stem, *([str(int(number))] if number.isascii() and number.isdigit() else [])]))
+    base = name.removesuffix(PurePath(name).suffix)
+    number = base.rpartition("_")[2]
+    return list(dict.fromkeys([name, base, *([str(int(number))] if number.isascii() and number.isdigit() else [])]))
 
 
 class TsvRegions(RegionFile):
@@ -140,13 +140,13 @@ class NpzRegions(RegionFile):
         if not file.is_file():
             return None
         with zipfile.ZipFile(file) as archive:
-            inside = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            features, boxes = (next((n for n in names if n in inside), None) for names in (FEATURES, BOXES))
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            features, boxes = (next((n for n in names if n in members), None) for names in (FEATURES, BOXES))
             if features is None:
                 raise ValueError(f"{file.name} has none of the arrays {', '.join(FEATURES)}")
 
             def array(name: str) -> NDArray:
-                with archive.open(inside[name]) as stream:
+                with archive.open(members[name]) as stream:
                     return read_array(stream, f"{name} in {file.name}")
 
             values = array(features)
@@ -156,7 +156,7 @@ class NpzRegions(RegionFile):
                 corners = self._separate(self._boxes / f"{image}.npy")
             else:
                 raise ValueError(f"{file.name} has no boxes; give their folder as encoder.boxes=FOLDER")
-            has_size = {"image_w", "image_h"} <= inside.keys()
+            has_size = {"image_w", "image_h"} <= members.keys()
             size = tuple(float(array(name).reshape(-1)[0]) for name in ("image_w", "image_h")) if has_size else None
         return StoredRegions(values, corners, size)  # type: ignore[arg-type]  # a tuple of two
 
@@ -182,8 +182,8 @@ def read_array(stream: IO[bytes], name: str) -> NDArray:
         raise ValueError(f"{name} has an unknown version of numpy's format")
     try:
         shape, is_fortran, dtype = readers[version](stream)
-    except Exception as fault:  # it parses Python, and raises the errors of its tokenizer and parser
-        raise ValueError(f"{name} has a damaged header ({type(fault).__name__})") from None
+    except Exception as error:  # it parses Python, and raises the errors of its tokenizer and parser
+        raise ValueError(f"{name} has a damaged header ({type(error).__name__})") from None
     if dtype.kind not in "fiu":
         raise ValueError(f"{name} has no numbers but {dtype}")
     if math.prod(shape) > LARGEST:
@@ -219,15 +219,15 @@ class H5Regions(RegionFile):
         if image not in self._rows:
             return None
         row, features, boxes = self._rows[image], self._dataset("image_features"), self._dataset("image_bb")
-        place: Any = row
+        rows: Any = row
         if "pos_boxes" in self._file:
             first, last = self._values(self._dataset("pos_boxes"), row).tolist()
-            place = slice(first, last)
+            rows = slice(first, last)
             if not 0 <= first <= last <= len(features) or (last - first) * features.shape[1] > LARGEST:
                 raise ValueError(f"pos_boxes has rows {first} to {last} for it")
         elif not 0 <= row < len(features):
             raise ValueError(f"row {row} is beyond the {len(features)} images of the file")
-        return StoredRegions(self._values(features, place), self._values(boxes, place))
+        return StoredRegions(self._values(features, rows), self._values(boxes, rows))
 
     def _read_rows(self) -> dict[str, int]:
         """Return the row of each image in arrays of all images."""
@@ -246,19 +246,19 @@ class H5Regions(RegionFile):
 
     def _dataset(self, name: str) -> Any:
         # a link could lead to another file, and a virtual or external data set has its values in one
-        found = self._file.get(name, getlink=True)
-        dataset = self._file[name] if isinstance(found, self._h5py.HardLink) else None
+        link = self._file.get(name, getlink=True)
+        dataset = self._file[name] if isinstance(link, self._h5py.HardLink) else None
         if not isinstance(dataset, self._h5py.Dataset) or dataset.is_virtual or dataset.external:
             raise ValueError(f"{name} is no array in this file")
         if dataset.dtype.kind not in "fiu":
             raise ValueError(f"{name} has no numbers but {dataset.dtype}")
         return dataset
 
-    def _values(self, dataset: Any, place: Any) -> NDArray:
-        shape = dataset.shape if place == () else dataset.shape[1:]
+    def _values(self, dataset: Any, rows: Any) -> NDArray:
+        shape = dataset.shape if rows == () else dataset.shape[1:]
         if math.prod(shape) > LARGEST:
             raise ValueError(f"{dataset.name} has the shape {dataset.shape}, which is more than {LARGEST:,} values")
-        return np.asarray(dataset[place])
+        return np.asarray(dataset[rows])
 
 
 class SeveralRegions(RegionFile):
@@ -282,7 +282,7 @@ def open_region_file(encoder: RegionFeatures) -> RegionFile:
     boxes = None if encoder.boxes is None else Path(encoder.boxes).expanduser()
     if not path.exists():
         raise UserError(f"encoder.features={path} does not exist; give a file or folder with the regions of images")
-    with reported(path):
+    with report_errors(path):
         if path.is_dir():
             if any(path.glob("*.tsv*")):
                 return TsvRegions(path)
@@ -301,7 +301,7 @@ def open_region_file(encoder: RegionFeatures) -> RegionFile:
 
 
 @contextmanager
-def reported(path: Path, image: str = "") -> Iterator[None]:
+def report_errors(path: Path, image: str = "") -> Iterator[None]:
     """Convert the errors of reading a damaged file to `UserError`."""
     try:
         yield
@@ -339,27 +339,27 @@ class RegionReading:
             UserError: an image has no regions or damaged ones, unless such images are skipped.
         """
         for images in batches:
-            read: dict[str, NDArray] = {}
+            regions_by_image: dict[str, NDArray] = {}
             skipped: dict[str, str] = {}
             for image in images:
                 try:
-                    with reported(self.file.path, image):
-                        read[image] = self._regions(image)
-                except UserError as fault:
+                    with report_errors(self.file.path, image):
+                        regions_by_image[image] = self._regions(image)
+                except UserError as error:
                     if not self.skip_unreadable:
-                        raise UserError(f"{fault}, or skip such images with dataset.skip_unreadable=true") from None
-                    skipped[image] = str(fault)
-            grids = np.zeros((len(read), 1, self.encoder.max_regions, self.encoder.dim), np.float32)
-            for row, regions in enumerate(read.values()):
+                        raise UserError(f"{error}, or skip such images with dataset.skip_unreadable=true") from None
+                    skipped[image] = str(error)
+            grids = np.zeros((len(regions_by_image), 1, self.encoder.max_regions, self.encoder.dim), np.float32)
+            for row, regions in enumerate(regions_by_image.values()):
                 grids[row, 0, : len(regions)] = regions
-            yield EncodedBatch(list(read), torch.from_numpy(grids), skipped)
+            yield EncodedBatch(list(regions_by_image), torch.from_numpy(grids), skipped)
 
     def _regions(self, image: str) -> NDArray[np.float32]:
         """Return the features and boxes (n, D + 4) of an image."""
         stored = next(filter(None, map(self.file.read, image_ids(image))), None)
         if stored is None:
             raise UserError(f"{self.file.path} has no regions of {image}; give a file with all images of the data set")
-        dim, most = self.encoder.feature_dim, self.encoder.max_regions
+        dim, max_regions = self.encoder.feature_dim, self.encoder.max_regions
         features, boxes = stored.features.astype(np.float32), stored.boxes.astype(np.float64)
         if features.ndim != 2 or boxes.ndim != 2 or boxes.shape[1] != BOX:
             raise ValueError(f"features of shape {features.shape} with boxes of shape {boxes.shape}")
@@ -373,12 +373,12 @@ class RegionReading:
             raise ValueError(f"{len(features)} regions with {len(boxes)} boxes")
         if not (np.isfinite(features).all() and np.isfinite(boxes).all()):
             raise ValueError("values that are not finite")
-        kept = features.any(axis=1)  # a region of zeros is padding of the file
-        features, boxes = features[kept], boxes[kept]
-        if not 0 < len(features) <= most:
+        is_region = features.any(axis=1)  # a region of zeros is padding of the file
+        features, boxes = features[is_region], boxes[is_region]
+        if not 0 < len(features) <= max_regions:
             raise UserError(
-                f"{self.file.path} has {len(features)} regions of {image}, and encoder.max_regions={most} reads 1 to "
-                f"{most}; give another file, or a larger encoder.max_regions"
+                f"{self.file.path} has {len(features)} regions of {image}, and encoder.max_regions={max_regions} reads "
+                f"1 to {max_regions}; give another file, or a larger encoder.max_regions"
             )
         return np.concatenate([features, self._in_fractions(boxes, stored.size, image)], axis=1, dtype=np.float32)
 

@@ -102,9 +102,9 @@ MANIFEST, PLAN, VERIFIED = "store.json", "plan.json", "verified.json"
 
 Settings = Mapping[str, Any]
 """Everything that determines the values of the grids: the content of `Encoder.describe`, `dtype`, `views`, and settings
-that differ from `USUAL`."""
+that differ from `DEFAULTS`."""
 
-USUAL: Settings = {"precision": "float32", "crop_mode": "center"}
+DEFAULTS: Settings = {"precision": "float32", "crop_mode": "center"}
 """Defaults of settings that a store records only if they differ."""
 
 
@@ -118,15 +118,15 @@ class FileStamp(NamedTuple):
     @classmethod
     def of(cls, path: str) -> "FileStamp":
         """Return the stamp of a file, which is read for it."""
-        about = os.stat(path)
-        return cls(about.st_size, about.st_mtime_ns, zlib.crc32(Path(path).read_bytes()))
+        status = os.stat(path)
+        return cls(status.st_size, status.st_mtime_ns, zlib.crc32(Path(path).read_bytes()))
 
     def is_of(self, path: str) -> bool:
         """Return whether the file has this content. It is read only if its time differs, as after a copy."""
-        about = os.stat(path)
-        if about.st_size != self.size:
+        status = os.stat(path)
+        if status.st_size != self.size:
             return False
-        return about.st_mtime_ns == self.changed or zlib.crc32(Path(path).read_bytes()) == self.checksum
+        return status.st_mtime_ns == self.changed or zlib.crc32(Path(path).read_bytes()) == self.checksum
 
 
 class GridSettings(BaseModel):
@@ -140,8 +140,8 @@ class GridSettings(BaseModel):
 
 def _storable(settings: dict[str, Any]) -> dict[str, Any]:
     """Raise a `ValueError` for settings of grids that no file may hold."""
-    own = GridSettings.model_validate(settings, strict=True)
-    if math.prod([*own.grid, own.dim, own.views]) > LARGEST:
+    grid_settings = GridSettings.model_validate(settings, strict=True)
+    if math.prod([*grid_settings.grid, grid_settings.dim, grid_settings.views]) > LARGEST:
         raise ValueError("the grids of an image are too large")
     return settings
 
@@ -246,11 +246,11 @@ def read_record(path: Path, number: int) -> ShardRecord:
     return _read(record_file(path, number), ShardRecord)
 
 
-def _read(file: Path, kind: type[Content]) -> Content:
+def _read(file: Path, cls: type[Content]) -> Content:
     try:
-        return kind.model_validate_json(file.read_bytes())
-    except OSError as fault:
-        raise damaged(file.parent, f"{file.name}: {fault.strerror}") from None
+        return cls.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise damaged(file.parent, f"{file.name}: {error.strerror}") from None
     except ValidationError:
         raise damaged(file.parent, f"{file.name} is not what was written") from None
 
@@ -260,7 +260,7 @@ def damaged(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is damaged ({reason}); remove the folder and it will be made again, by prepare or train")
 
 
-def write_whole(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
+def write_json(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
     text = content.model_dump_json(indent=1) if isinstance(content, BaseModel) else json.dumps(content, indent=1)
     with atomic_write(file) as stream:
@@ -270,12 +270,12 @@ def write_whole(file: Path, content: BaseModel | Mapping[str, Any]) -> None:
 def check_same_settings(path: Path, made_with: Settings, expected: Settings) -> None:
     """Raise `UserError` if settings differ; the message names the first difference."""
     for key in {**made_with, **expected}:
-        ours, theirs = (settings.get(key, USUAL.get(key)) for settings in (expected, made_with))
-        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            check_same_settings(path, theirs, ours)
-        elif ours != theirs:
+        value, stored = (settings.get(key, DEFAULTS.get(key)) for settings in (expected, made_with))
+        if isinstance(value, Mapping) and isinstance(stored, Mapping):
+            check_same_settings(path, stored, value)
+        elif value != stored:
             raise UserError(
-                f"{path} was made with {key}={theirs}, this run has {key}={ours}; set cache to another "
+                f"{path} was made with {key}={stored}, this run has {key}={value}; set cache to another "
                 "folder, or remove this one and it will be made again"
             )
 
@@ -313,8 +313,8 @@ class StorePlan(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the content of `plan.json`. An unfinished store is continued if it is equal."""
         names = hashlib.sha256("\n".join(self.images).encode()).hexdigest()
-        own = {"settings": self.settings, "shard_size": self.shard_size, "images_sha256": names}
-        return json.loads(json.dumps({"format": FORMAT, "dataset": self.dataset, **own}))
+        content = {"settings": self.settings, "shard_size": self.shard_size, "images_sha256": names}
+        return json.loads(json.dumps({"format": FORMAT, "dataset": self.dataset, **content}))
 
 
 class EncodedBatch(NamedTuple):
@@ -341,9 +341,9 @@ def report_errors(path: Path, plan: StorePlan) -> Iterator[None]:
     """Convert an error of writing, such as a full disk, to `UserError`."""
     try:
         yield
-    except OSError as fault:
+    except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({fault.strerror}); it needs {decimal(plan.num_bytes)}: make room, or set cache "
+            f"{path} cannot be written ({error.strerror}); it needs {decimal(plan.num_bytes)}: make room, or set cache "
             "to a folder on another disk"
         ) from None
 
@@ -377,15 +377,15 @@ class FeatureStore:
         self._numbers, self._grid = NUMBERS[self.settings["dtype"]], grid_type(self.settings)
         self._files: dict[int, int] = {}
         self._rows: dict[str, int] = {}
-        records = [read_record(path, number) for number in range(manifest.shards)]
+        records = [read_record(path, i) for i in range(manifest.shards)]
         self._firsts = np.cumsum([0, *(len(record.images) for record in records)])
         self._starts = np.array([len(shard_header(self.settings, len(record.images))) for record in records], int)
-        for number, record in enumerate(records):
-            file, expected_size = shard_file(path, number), shard_bytes(self.settings, len(record.images))
+        for i, record in enumerate(records):
+            file, expected_size = shard_file(path, i), shard_bytes(self.settings, len(record.images))
             size = file.stat().st_size if file.is_file() else 0
             if size != expected_size:
                 raise damaged(path, f"{file.name} has {size} bytes, {expected_size} were written")
-            named = enumerate(record.images, self._firsts[number].item())
+            named = enumerate(record.images, self._firsts[i].item())
             self._rows |= {image: row for row, image in named if image not in record.skipped}
             self.skipped |= record.skipped
             self.stamps |= record.stamps
@@ -423,20 +423,20 @@ class FeatureStore:
         # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after a header of
         # _starts[k] bytes, the views of an image follow each other. View v of row r has the offset
         # _starts[k] + (r - _firsts[k]) * image_bytes + v * grid_bytes.
-        numbers = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
-        images = self._starts[numbers] + (rows.numpy() - self._firsts[numbers]) * image_bytes(self.settings)
+        shards = np.searchsorted(self._firsts, rows.numpy(), side="right") - 1
+        images = self._starts[shards] + (rows.numpy() - self._firsts[shards]) * image_bytes(self.settings)
         offsets = (images + views.numpy() * self._grid.itemsize).tolist()
         content = np.empty((len(rows), self._grid.itemsize), np.uint8)
         try:
-            files = [self._open(number) for number in numbers.tolist()]
+            files = [self._open(shard) for shard in shards.tolist()]
             for file, offset in zip(files, offsets, strict=True):  # the disk can then read all grids at once
                 fadvise(file, "WILLNEED", offset, self._grid.itemsize)
-            for file, offset, number, own in zip(files, offsets, numbers, content, strict=True):
-                if os.preadv(file, [own.data], offset) != len(own):
-                    raise damaged(self.path, f"{shard_file(self.path, number).name} ends too early")
-        except OSError as fault:
-            file_name = f"{Path(fault.filename).name}: " if fault.filename else ""
-            raise damaged(self.path, f"{file_name}{fault.strerror}") from None
+            for file, offset, shard, buffer in zip(files, offsets, shards, content, strict=True):
+                if os.preadv(file, [buffer.data], offset) != len(buffer):
+                    raise damaged(self.path, f"{shard_file(self.path, shard).name} ends too early")
+        except OSError as error:
+            file_name = f"{Path(error.filename).name}: " if error.filename else ""
+            raise damaged(self.path, f"{file_name}{error.strerror}") from None
         return self._numbers.unpack(np.ndarray((len(rows),), self._grid, content))
 
     def _open(self, number: int) -> int:
@@ -511,12 +511,12 @@ def verify_changed(path: Path) -> None:
             for images in verify(path, changed):
                 progress.advance(bar, images)
         with suppress(OSError):
-            write_whole(path / VERIFIED, stamps)
+            write_json(path / VERIFIED, stamps)
 
 
 def _shard_stamps(path: Path) -> dict[str, list[int]]:
     """Return size and time of each shard by its file name."""
-    files = [shard_file(path, number) for number in range(read_manifest(path).shards)]
+    files = [shard_file(path, i) for i in range(read_manifest(path).shards)]
     return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
@@ -525,5 +525,5 @@ def _changed_shards(path: Path, stamps: Mapping[str, Sequence[int]]) -> list[int
     verified: Any = None
     with suppress(OSError, ValueError):
         verified = json.loads((path / VERIFIED).read_bytes())
-    known = verified if isinstance(verified, dict) else {}
-    return [number for number, (name, stamp) in enumerate(stamps.items()) if known.get(name) != stamp]
+    stamps_by_file = verified if isinstance(verified, dict) else {}
+    return [i for i, (name, stamp) in enumerate(stamps.items()) if stamps_by_file.get(name) != stamp]

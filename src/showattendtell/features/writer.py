@@ -42,7 +42,7 @@ from showattendtell.features.store import (
     shard_bytes,
     shard_file,
     shard_header,
-    write_whole,
+    write_json,
 )
 from showattendtell.runtime.files import open_folder, preallocate
 from showattendtell.settings import NonNegativeInt
@@ -95,15 +95,15 @@ class Shard:
         lost = whole = 0.0
         if encoded.images:
             grids = encoded.grids.flatten(0, 1)
-            own = self._numbers.pack(grids)
-            if not self._numbers.are_finite(own):
+            packed_grids = self._numbers.pack(grids)
+            if not self._numbers.are_finite(packed_grids):
                 raise UserError(
                     f"the grids of {encoded.images[0]} and others do not fit into {self._plan.settings['dtype']}; "
                     "choose another encoder.stride"
                 )
-            lost = (self._numbers.unpack(own).double() - grids.double()).square().sum().item()
+            lost = (self._numbers.unpack(packed_grids).double() - grids.double()).square().sum().item()
             whole = grids.double().square().sum().item()
-            packed[[images.index(image) for image in encoded.images]] = own.reshape(-1, *packed.shape[1:])
+            packed[[images.index(image) for image in encoded.images]] = packed_grids.reshape(-1, *packed.shape[1:])
         content = packed.tobytes()
         line = JournalLine(
             batch=batch,
@@ -134,7 +134,7 @@ class Shard:
         )
         with report_errors(self._path, self._plan):
             os.fsync(self._file.fileno())
-            write_whole(record_file(self._path, self._number), record)
+            write_json(record_file(self._path, self._number), record)
             journal_file(self._path, self._number).unlink()
         self.close()
 
@@ -182,8 +182,8 @@ def write_store(path: Path, plan: StorePlan, work: Callable[[], None]) -> None:
                 numbers = range(len(plan.shards))
                 if not is_finished(path) and all(record_file(path, number).exists() for number in numbers):
                     seal(path, plan.dataset, plan.settings, [read_record(path, number) for number in numbers])
-                    for left in [path / PLAN, *path.glob("*.progress"), *path.glob("*.tmp")]:
-                        left.unlink(missing_ok=True)
+                    for file in [path / PLAN, *path.glob("*.progress"), *path.glob("*.tmp")]:
+                        file.unlink(missing_ok=True)
 
 
 def write_shards(path: Path, plan: StorePlan, encode: Encode, numbers: Iterable[int] | None = None) -> None:
@@ -229,11 +229,11 @@ def _claim(path: Path, plan: StorePlan, number: int) -> Shard | None:
 def count_written(path: Path, plan: StorePlan) -> int:
     """Return the number of images in the complete batches of an unfinished store."""
     written = 0
-    for number, images in enumerate(plan.shards):
+    for i, images in enumerate(plan.shards):
         try:
-            written += min(journal_file(path, number).read_bytes().count(b"\n") * BATCH_SIZE, len(images))
+            written += min(journal_file(path, i).read_bytes().count(b"\n") * BATCH_SIZE, len(images))
         except FileNotFoundError:
-            written += len(images) if record_file(path, number).exists() else 0
+            written += len(images) if record_file(path, i).exists() else 0
     return written
 
 
@@ -242,10 +242,12 @@ def _join(folder: int, path: Path, plan: StorePlan) -> bool:
     with report_errors(path, plan):
         with suppress(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sizes = {shard_file(path, n): shard_bytes(plan.settings, len(own)) for n, own in enumerate(plan.shards)}
-            whole = all(file.is_file() and file.stat().st_size == size for file, size in sizes.items())
-            if not is_finished(path) and not (whole and _read_plan(path) == plan.describe()):
-                _lay_out(path, plan)
+            sizes = {
+                shard_file(path, n): shard_bytes(plan.settings, len(images)) for n, images in enumerate(plan.shards)
+            }
+            is_complete = all(file.is_file() and file.stat().st_size == size for file, size in sizes.items())
+            if not is_finished(path) and not (is_complete and _read_plan(path) == plan.describe()):
+                _prepare_files(path, plan)
         fcntl.flock(folder, fcntl.LOCK_SH)
     if is_finished(path):
         return False
@@ -260,15 +262,15 @@ def _read_plan(path: Path) -> Any:
     return None
 
 
-def _lay_out(path: Path, plan: StorePlan) -> None:
+def _prepare_files(path: Path, plan: StorePlan) -> None:
     """Remove the shards of another plan, and reserve space for all images."""
     _remove_shards(path, path / PLAN)
     try:
-        for number, images in enumerate(plan.shards):
-            with shard_file(path, number).open("wb") as file:
+        for i, images in enumerate(plan.shards):
+            with shard_file(path, i).open("wb") as file:
                 preallocate(file.fileno(), shard_bytes(plan.settings, len(images)))
                 file.write(shard_header(plan.settings, len(images)))
-        write_whole(path / PLAN, plan.describe())
+        write_json(path / PLAN, plan.describe())
     except OSError:
         _remove_shards(path)
         raise
@@ -291,4 +293,4 @@ def seal(path: Path, dataset: str, settings: Settings, records: Sequence[ShardRe
         shards=len(records),
         relative_error=(lost / whole) ** 0.5 if whole else 0.0,
     )
-    write_whole(path / MANIFEST, manifest)
+    write_json(path / MANIFEST, manifest)

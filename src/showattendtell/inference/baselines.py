@@ -14,7 +14,7 @@ from showattendtell.inference.evaluator import EvaluationRun
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.baselines import Round, WeightedReferences, leave_one_out
-from showattendtell.metrics.bootstrap import corpus_figures
+from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.types import Example
 from showattendtell.visualization.comparison import CONSTANT, LEAVE_ONE_OUT, NEAREST, PEOPLE
@@ -24,7 +24,10 @@ MOST_IMAGES = 10_000
 
 
 def score_baselines(
-    run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]], references: Sequence[list[str]], config: Config
+    run: EvaluationRun,
+    captions_by_image: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[list[str]],
+    config: Config,
 ) -> dict[str, dict[str, Any]]:
     """Return the scores of each baseline by the names of result files.
 
@@ -43,32 +46,35 @@ def score_baselines(
 
     names = [name for name in config.metrics if name in CLASSES]
     train = run.dataset.split("train")
-    constant = WeightedReferences([_words(each) for each in evenly_spaced(train, MOST_IMAGES)]).best_constant()
-    learned = WeightedReferences([_words(each) for each in train])
-    nearest = [learned.consensus(number) for number in find_nearest(run, train)]
+    constant = WeightedReferences([_words(example) for example in evenly_spaced(train, MOST_IMAGES)]).best_constant()
+    weighted_references = WeightedReferences([_words(example) for example in train])
+    nearest = [weighted_references.consensus(number) for number in find_nearest(run, train)]
     captions = {
-        CONSTANT: [run.sentence(constant)] * len(written),
+        CONSTANT: [run.sentence(constant)] * len(captions_by_image),
         NEAREST: list(map(run.sentence, nearest)),
-        "model": [run.sentence(captions[0]) for captions in written.values()],
+        "model": [run.sentence(captions[0]) for captions in captions_by_image.values()],
     }
-    sentences = {Path(name): said for name, said in captions.items()}
-    matched, language = MatchedCaptions(list(written), list(references), sentences), run.language or ENGLISH
+    sentences = {Path(name): image_captions for name, image_captions in captions.items()}
+    matched, language = MatchedCaptions(list(captions_by_image), list(references), sentences), run.language or ENGLISH
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     scores: dict[str, dict[str, Any]] = {}
     for name in (CONSTANT, NEAREST):
         panel = measure(corpus.hypotheses[Path(name)], corpus.references, names, language)
-        scores[name] = corpus_figures(panel.measured.values())
+        scores[name] = corpus_scores(panel.measured.values())
     scores[CONSTANT]["caption"] = run.sentence(constant)
 
     def mean_figures(hypotheses: Sequence[list[Words]]) -> dict[str, float]:
-        panels = [measure(said, one.references, names, language) for one, said in zip(rounds, hypotheses, strict=True)]
-        figures = [corpus_figures(panel.measured.values()) for panel in panels]
-        return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
+        panels = [
+            measure(image_captions, fold.references, names, language)
+            for fold, image_captions in zip(rounds, hypotheses, strict=True)
+        ]
+        figures = [corpus_scores(panel.measured.values()) for panel in panels]
+        return {name: float(np.mean([example[name] for example in figures])) for name in figures[0]}
 
     if rounds := list(leave_one_out(corpus.references)):
         model = corpus.hypotheses[Path("model")]
-        scores[PEOPLE] = mean_figures([one.hypotheses for one in rounds])
-        scores[LEAVE_ONE_OUT] = mean_figures([_of_images(one, model) for one in rounds])
+        scores[PEOPLE] = mean_figures([fold.hypotheses for fold in rounds])
+        scores[LEAVE_ONE_OUT] = mean_figures([_of_images(fold, model) for fold in rounds])
     return scores
 
 
@@ -76,15 +82,15 @@ def _words(example: Example) -> list[Words]:
     return [caption.words for caption in example.captions]
 
 
-def _of_images(one: Round, captions: Sequence[Words]) -> list[Words]:
-    return [captions[image] for image in one.images]
+def _of_images(fold: Round, captions: Sequence[Words]) -> list[Words]:
+    return [captions[image] for image in fold.images]
 
 
 def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]:
     """Return for each image of the evaluated split the index of the nearest candidate."""
-    own = mean_grids(run.writers[0], run.examples)
-    others = mean_grids(Predictor(run.writers[0].module, run.source(candidates)), candidates)
-    return (normalize(own, dim=1) @ normalize(others, dim=1).T).argmax(dim=1).tolist()
+    features = mean_grids(run.predictors[0], run.examples)
+    candidate_features = mean_grids(Predictor(run.predictors[0].module, run.source(candidates)), candidates)
+    return (normalize(features, dim=1) @ normalize(candidate_features, dim=1).T).argmax(dim=1).tolist()
 
 
 def mean_grids(predictor: Predictor, examples: Sequence[Example]) -> Tensor:

@@ -35,7 +35,7 @@ FORMAT = 3
 UPGRADED = 2
 """The older format that can also be read. Its settings have other names."""
 
-CARD = "showattendtell"
+METADATA_KEY = "showattendtell"
 """Key of the metadata in a checkpoint."""
 
 PLAIN_CHOICE = ("tokenizer", "plain")
@@ -53,26 +53,26 @@ CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
 """The setting `cache` of a published model, resolved on the machine that uses it."""
 
 
-class _EncoderCard(TypedDict):
+class _EncoderMetadata(TypedDict):
     preprocessing: dict[str, Any]
     weights_sha256: str
     tuned: NotRequired[StrictBool]
 
 
-class _Card(TypedDict):
+class _Metadata(TypedDict):
     """Metadata of a checkpoint: the fields that are read, for pydantic."""
 
     version: str
     config: dict[str, Any]
     choices: dict[str, str]
     vocabulary: list[str]
-    encoder: _EncoderCard
+    encoder: _EncoderMetadata
     splits: dict[str, str]
     tokenizer: NotRequired[dict[str, Any]]
     languages: NotRequired[list[str]]
 
 
-def write_card(
+def build_metadata(
     config: Mapping[str, Any], chosen: Choices, vocabulary: Vocabulary, encoder: Encoder, dataset: Dataset
 ) -> dict[str, Any]:
     """Return the metadata of a checkpoint as plain numbers, strings, lists and dicts.
@@ -81,7 +81,7 @@ def write_card(
     `cache`, `features` and `seed`.
     """
     return {
-        CARD: {
+        METADATA_KEY: {
             "format": FORMAT,
             "version": __version__,
             "config": plain_settings(config),
@@ -96,7 +96,7 @@ def write_card(
     }
 
 
-def read_vocabulary(card: Mapping[str, Any], tokenizer: Tokenizer, path: str | Path) -> Vocabulary:
+def read_vocabulary(metadata: Mapping[str, Any], tokenizer: Tokenizer, path: str | Path) -> Vocabulary:
     """Return the vocabulary in a checkpoint's metadata.
 
     Args:
@@ -106,13 +106,13 @@ def read_vocabulary(card: Mapping[str, Any], tokenizer: Tokenizer, path: str | P
         UserError: vocabulary or tokenizer were altered.
     """
     try:
-        if state := card.get("tokenizer", {}):
+        if state := metadata.get("tokenizer", {}):
             tokenizer.load_state(state)
-        vocabulary = Vocabulary(card["vocabulary"], tokenizer, card.get("languages", ()))
+        vocabulary = Vocabulary(metadata["vocabulary"], tokenizer, metadata.get("languages", ()))
         if tokenizer.tokens is not None and not {*tokenizer.tokens} <= {*vocabulary.words}:
             raise UserError("it has tokens that are not in the vocabulary")
-    except (UserError, ValueError) as fault:
-        raise UserError(f"the tokenizer in {path} was altered ({fault}); use another copy of it") from None
+    except (UserError, ValueError) as error:
+        raise UserError(f"the tokenizer in {path} was altered ({error}); use another copy of it") from None
     return vocabulary
 
 
@@ -135,12 +135,12 @@ def find_damage(file: Path) -> str:
                 return "it is compressed, as torch never writes it"
             if any(part.external_attr & FOLDER for part in parts.infolist()):
                 return "one of its parts is marked as a folder"  # torch would read uninitialised memory
-            broken = parts.testzip()
-        if not broken:
+            damaged = parts.testzip()
+        if not damaged:
             torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as fault:  # zipfile and torch raise many types for a damaged file
-        return getattr(fault, "strerror", None) or type(fault).__name__
-    return f"the checksum of {broken} is wrong" if broken else ""
+    except Exception as error:  # zipfile and torch raise many types for a damaged file
+        return getattr(error, "strerror", None) or type(error).__name__
+    return f"the checksum of {damaged} is wrong" if damaged else ""
 
 
 def load(file: Path, mmap: bool = False) -> dict[str, Any]:
@@ -154,33 +154,35 @@ def load(file: Path, mmap: bool = False) -> dict[str, Any]:
     """
     try:
         checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as fault:  # torch raises many types for a damaged file
-        raise _damaged(file, type(fault).__name__) from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(CARD), dict):
+    except Exception as error:  # torch raises many types for a damaged file
+        raise _damaged(file, type(error).__name__) from None
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(METADATA_KEY), dict):
         raise UserError(f"{file} was not written by showattendtell; give a best.ckpt or last.ckpt of its training")
-    check_content(checkpoint[CARD], file)
+    check_content(checkpoint[METADATA_KEY], file)
     return upgrade_checkpoint(checkpoint)
 
 
 def upgrade_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint with the present names of settings, classes and states, in format 3 if it had format 2."""
-    card = checkpoint.get(CARD)
-    if not isinstance(card, dict):
+    metadata = checkpoint.get(METADATA_KEY)
+    if not isinstance(metadata, dict):
         return checkpoint
-    return {**rename_states(checkpoint), CARD: _upgrade(card)}
+    return {**rename_states(checkpoint), METADATA_KEY: _upgrade(metadata)}
 
 
-def _upgrade(card: dict[str, Any]) -> dict[str, Any]:
+def _upgrade(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return checkpoint metadata with the present names, in format 3 if they had format 2; others unchanged."""
-    if card.get("format") not in (UPGRADED, FORMAT):
-        return card
-    upgraded = {**card, "format": FORMAT}
-    if isinstance(config := card.get("config"), dict):
+    if metadata.get("format") not in (UPGRADED, FORMAT):
+        return metadata
+    upgraded = {**metadata, "format": FORMAT}
+    if isinstance(config := metadata.get("config"), dict):
         upgraded["config"] = rename_settings(config)
-    if isinstance(choices := card.get("choices"), dict):
+    if isinstance(choices := metadata.get("choices"), dict):
         upgraded["choices"] = rename_choices(choices)
-    if isinstance(arguments := card.get("arguments"), list):
-        upgraded["arguments"] = [rename_argument(each) if isinstance(each, str) else each for each in arguments]
+    if isinstance(arguments := metadata.get("arguments"), list):
+        upgraded["arguments"] = [
+            rename_argument(argument) if isinstance(argument, str) else argument for argument in arguments
+        ]
     return upgraded
 
 
@@ -193,8 +195,8 @@ def save(content: Mapping[str, Any], file: Path, keep: Path | None = None) -> No
     try:
         with atomic_write(file, keep) as stream:
             torch.save(content, stream)
-    except RuntimeError as fault:  # torch raises its own error for a full disk
-        raise fault.__context__ if isinstance(fault.__context__, OSError) else fault from None
+    except RuntimeError as error:  # torch raises its own error for a full disk
+        raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 def _damaged(file: Path, reason: str) -> UserError:
@@ -210,26 +212,26 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if file.is_dir() and not (file / CONFIG).is_file():
         raise UserError(f"the checkpoint {file} is a folder; give the best.ckpt or last.ckpt in it")
     if file.is_dir():
-        card, state = read_model_folder(file)
-        check_content(card, file)
+        metadata, state = read_model_folder(file)
+        check_content(metadata, file)
     elif damage := find_damage(file):
         raise _damaged(file, damage)
     else:
         checkpoint = load(file)
-        card, state = checkpoint[CARD], checkpoint.get("state_dict", {})
+        metadata, state = checkpoint[METADATA_KEY], checkpoint.get("state_dict", {})
         calibration = checkpoint.get(CALIBRATION, {})
         if isinstance(state, dict) and isinstance(calibration, dict):
             state = state | {f"{CALIBRATION}.{name}": values for name, values in calibration.items()}
-    card = _upgrade(card)
-    if card.get("format") != FORMAT:
+    metadata = _upgrade(metadata)
+    if metadata.get("format") != FORMAT:
         raise UserError(
-            f"{file} was written by showattendtell {printable(str(card.get('version')), 20)} in format "
-            f"{printable(repr(card.get('format')), 20)}, this is {__version__} and reads format {FORMAT}; install that "
-            "version for it, or train again"
+            f"{file} was written by showattendtell {printable(str(metadata.get('version')), 20)} in format "
+            f"{printable(repr(metadata.get('format')), 20)}, this is {__version__} and reads format {FORMAT}; install "
+            "that version for it, or train again"
         )
-    check_layout(card, _Card, f"the metadata of {file} were altered")
+    check_layout(metadata, _Metadata, f"the metadata of {file} were altered")
     _check_weights(state, file)
-    return card, state
+    return metadata, state
 
 
 def _check_weights(state: Any, file: Path) -> None:
@@ -253,31 +255,33 @@ def write_model_folder(folder: Path, card: Mapping[str, Any], state: Mapping[str
     Args:
         with_encoder: include the encoder's weights.
     """
-    config = {**without_places(card["config"]), "cache": CACHE}
+    config = {**without_folders(card["config"]), "cache": CACHE}
     if with_encoder:
         config["encoder"] = {**config["encoder"], "weights": "random"}
-    metadata = {name: value for name, value in card.items() if name not in ("config", "arguments")}
+    other_metadata = {name: value for name, value in card.items() if name not in ("config", "arguments")}
     weights = {
         name: (value.half() if value.is_floating_point() and value.ndim > 1 else value).contiguous()
         for name, value in state.items()
         if not name.startswith("loss.") and (with_encoder or not name.startswith(ENCODER))
     }
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"library_name": "showattendtell", **metadata, "config": config}, indent=1, ensure_ascii=False)
+    text = json.dumps(
+        {"library_name": "showattendtell", **other_metadata, "config": config}, indent=1, ensure_ascii=False
+    )
     content = {WEIGHTS: safetensors(weights, metadata={"format": "pt"}), CONFIG: f"{text}\n".encode()}
-    for name, written in content.items():
+    for name, data in content.items():
         with atomic_write(folder / name) as stream:
-            stream.write(written)
+            stream.write(data)
 
 
-def without_places(settings: Any) -> Any:
+def without_folders(settings: Any) -> Any:
     """Return settings with the last part of each absolute path in its place: on other machines it has no meaning."""
     if isinstance(settings, Mapping):
-        return {name: without_places(value) for name, value in settings.items()}
+        return {name: without_folders(value) for name, value in settings.items()}
     if isinstance(settings, list):
-        return [without_places(value) for value in settings]
-    is_place = isinstance(settings, str) and (settings.startswith("~") or Path(settings).is_absolute())
-    return Path(settings).name if is_place else settings
+        return [without_folders(value) for value in settings]
+    is_path = isinstance(settings, str) and (settings.startswith("~") or Path(settings).is_absolute())
+    return Path(settings).name if is_path else settings
 
 
 def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -290,12 +294,12 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if missing:
         raise UserError(f"{folder} is not a model folder: it has no {missing[0]}; give another")
     try:
-        card = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        metadata = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         state = load_file(folder / WEIGHTS)
-    except Exception as fault:  # JSON and safetensors raise different types for a damaged file
-        raise UserError(f"the model in {folder} is damaged ({type(fault).__name__}); download it again") from None
-    if not isinstance(card, dict) or card.get("library_name") != "showattendtell":
+    except Exception as error:  # JSON and safetensors raise different types for a damaged file
+        raise UserError(f"the model in {folder} is damaged ({type(error).__name__}); download it again") from None
+    if not isinstance(metadata, dict) or metadata.get("library_name") != "showattendtell":
         raise UserError(
             f"the model in {folder} was not written by showattendtell; give a folder that save_pretrained wrote"
         )
-    return card, state
+    return metadata, state

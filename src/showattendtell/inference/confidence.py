@@ -17,9 +17,9 @@ from showattendtell.config.validation import raise_errors, validate
 from showattendtell.data.languages import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset
-from showattendtell.decoding.confidence import assess
+from showattendtell.decoding.confidence import calibrate_captions
 from showattendtell.errors import UserError
-from showattendtell.inference.evaluator import EvaluationRun, draw_into_own_cache
+from showattendtell.inference.evaluator import EvaluationRun, draw_into_user_cache
 from showattendtell.inference.loading import LoadedModel, reading_settings
 from showattendtell.inference.predictions import CAPTIONS_AT_A_TIME, Predictor, evenly_spaced, read_grids
 from showattendtell.metrics.calibration import Reliability, reliability, risk_coverage
@@ -61,12 +61,12 @@ def fit_on_data_set(model: LoadedModel, config: Config) -> tuple[Calibration, Ca
     settings = reading_settings(model.config, dataset=config.dataset, cache=config.cache)
     raise_errors(validate(settings))
     if config.dataset.root is None:
-        draw_into_own_cache(settings, config.cache)
+        draw_into_user_cache(settings, config.cache)
     dataset = tokenized(build(settings.dataset), model.module.vocabulary.tokenizer)
     predictors, examples = list[Predictor](), list[list[Example]]()
-    for split, most in (("train", TRAINING_IMAGES), ("val", None)):
+    for split, max_images in (("train", TRAINING_IMAGES), ("val", None)):
         source, dataset = find_source(settings, dataset, model.module.encoder, split)
-        examples.append(evenly_spaced(dataset.split(split), most))
+        examples.append(evenly_spaced(dataset.split(split), max_images))
         predictors.append(Predictor(model.module, source(examples[-1])))
     features = torch.cat([unit_mean(regions).cpu() for regions in read_regions(predictors[0], examples[0])])
     words = list(word_log_probs(predictors[1], examples[1], WORDS))
@@ -81,9 +81,9 @@ def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean (D,) of features (N, D) and their principal directions (D, K), rounded to float16 as they are
     stored."""
     mean = features.mean(dim=0)
-    number = min(DIRECTIONS, features.shape[1] // 2, len(features) - 1)
+    num_directions = min(DIRECTIONS, features.shape[1] // 2, len(features) - 1)
     _, _, rows = torch.linalg.svd(features - mean, full_matrices=False)
-    return mean, rows[:number].T.half().float()
+    return mean, rows[:num_directions].T.half().float()
 
 
 def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ def fit_temperature(log_probs: Tensor, targets: Tensor) -> Tensor:
 
     from scipy.optimize import minimize  # takes a while to import
 
-    found = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3, "fatol": 1e-6})
-    return torch.tensor(found.x, dtype=torch.float32)
+    result = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3, "fatol": 1e-6})
+    return torch.tensor(result.x, dtype=torch.float32)
 
 
 def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[Tensor]:
@@ -117,34 +117,37 @@ def read_regions(predictor: Predictor, examples: Sequence[Example]) -> Iterator[
 
 @torch.no_grad()
 def word_log_probs(
-    predictor: Predictor, examples: Sequence[Example], most: int | None = None
+    predictor: Predictor, examples: Sequence[Example], max_words: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield in batches log p of all words (N, V) at the words of the reference captions, and these words (N,).
 
     Args:
         most: read the captions of evenly spaced images, with about this many words, if there are more.
     """
-    module, words = predictor.module, sum(len(caption.words) + 1 for one in examples for caption in one.captions)
+    module, words = (
+        predictor.module,
+        sum(len(caption.words) + 1 for example in examples for caption in example.captions),
+    )
     captions = CaptionDataset(examples, module.vocabulary, predictor.images)
-    chosen = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (most or words) // words)))
-    numbers = [number for number, image in enumerate(captions.image_index) if image in chosen]
-    starts, console = range(0, len(numbers), CAPTIONS_AT_A_TIME), Console(stderr=True)
+    selected = set(evenly_spaced(range(len(examples)), max(1, len(examples) * (max_words or words) // words)))
+    indices = [i for i, image in enumerate(captions.image_index) if image in selected]
+    starts, console = range(0, len(indices), CAPTIONS_AT_A_TIME), Console(stderr=True)
     for start in track(starts, "reading captions", console=console, transient=True):
-        images, image_index, tokens, *_ = captions[numbers[start : start + CAPTIONS_AT_A_TIME]]
-        trace = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
-        targets = tokens.flatten()[trace.places.cpu()]
-        yield trace.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
+        images, image_index, tokens, *_ = captions[indices[start : start + CAPTIONS_AT_A_TIME]]
+        outputs = module.trace(*(part.to(module.device) for part in (images, image_index, tokens)))
+        targets = tokens.flatten()[outputs.indices.cpu()]
+        yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
 def score_calibration(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> CalibrationScores:
     """Return the reliability of batches of log p (N, V) at the words (N,)."""
     parts: list[list[Tensor]] = [[], []]  # before and after: p of the predicted word, whether it is right, log p
     for log_probs, targets in batches:
-        for own, scored in zip(parts, (log_probs, calibration.cpu().calibrate(log_probs)), strict=True):
+        for rows, scored in zip(parts, (log_probs, calibration.cpu().calibrate(log_probs)), strict=True):
             best, words = scored.max(dim=1)
             log_p = scored.gather(1, targets.unsqueeze(1)).squeeze(1)
-            own.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
-    before, after = (torch.cat(own, dim=1).double().numpy() for own in parts)
+            rows.append(torch.stack([best.exp(), (words == targets).to(best), log_p]))
+    before, after = (torch.cat(rows, dim=1).double().numpy() for rows in parts)
     return CalibrationScores(
         reliability(*before[:2]), reliability(*after[:2]), float(-before[2].mean()), float(-after[2].mean())
     )
@@ -162,7 +165,7 @@ def check_calibrated(run: EvaluationRun) -> Calibration:
     return calibration
 
 
-def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, Any]:
+def evaluate_confidence(run: EvaluationRun, captions_by_image: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, Any]:
     """Print and return how well probabilities and confidence are calibrated, by their names in result files.
 
     Args:
@@ -173,25 +176,32 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
     """
     from showattendtell.metrics import CIDErD  # torchmetrics takes seconds to import
 
-    calibration, [predictor] = check_calibrated(run), run.writers
+    calibration, [predictor] = check_calibrated(run), run.predictors
     scores = score_calibration(word_log_probs(predictor, run.examples), calibration)
     print_calibration(scores.before, scores.after, "probabilities at the words of the reference captions")
-    nothing, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
+    empty, outputs = torch.empty(0), list[CaptionOutput[Tensor]]()
     batches = read_regions(predictor, run.examples)
-    captions = [predictor.module.vocabulary.encode(said[0], run.language) for said in written.values()]
+    captions = [
+        predictor.module.vocabulary.encode(image_captions[0], run.language)
+        for image_captions in captions_by_image.values()
+    ]
     for regions in batches:
-        own = [
-            [CaptionOutput(tokens, nothing, nothing, nothing)] for tokens in captions[len(outputs) :][: len(regions)]
+        own = [[CaptionOutput(tokens, empty, empty, empty)] for tokens in captions[len(outputs) :][: len(regions)]]
+        outputs += [
+            one
+            for [one] in calibrate_captions(predictor.module.captioner, calibration.to(regions.device), regions, own)
         ]
-        outputs += [one for [one] in assess(predictor.module.captioner, calibration.to(regions.device), regions, own)]
     cider = CIDErD()
-    cider.update([said[0] for said in written.values()], [[own.words for own in one.captions] for one in run.examples])
+    cider.update(
+        [image_captions[0] for image_captions in captions_by_image.values()],
+        [[own.words for own in one.captions] for one in run.examples],
+    )
     confidence = [one.confidence for one in outputs]
-    coverage, kept = risk_coverage(confidence, cider.statistics().by_image)
-    half = kept[max(len(kept) // 2, 1) - 1]
+    coverage, mean_scores = risk_coverage(confidence, cider.statistics().by_image)
+    confident_half = mean_scores[max(len(mean_scores) // 2, 1) - 1]
     unsure = 100 * float(np.mean([one.unsure for one in outputs]))
-    print_confidence(float(half), float(kept[-1]), unsure)
-    steps = [max(len(kept) * part // 10, 1) - 1 for part in range(1, 11)]
+    print_confidence(float(confident_half), float(mean_scores[-1]), unsure)
+    steps = [max(len(mean_scores) * tenth // 10, 1) - 1 for tenth in range(1, 11)]
     return {
         "ece": 100 * scores.after.error,
         "ece_uncalibrated": 100 * scores.before.error,
@@ -199,9 +209,9 @@ def evaluate_confidence(run: EvaluationRun, written: Mapping[str, Sequence[Seque
         "nll_uncalibrated": scores.nll_before,
         "reliability": [row._asdict() for row in (_plain(scores.before), _plain(scores.after))],
         "unsure": unsure,
-        "cider_confident_half": float(half),
-        "risk_coverage": [{"coverage": float(coverage[at]), "cider": float(kept[at])} for at in steps],
-        "confidence": dict(zip(written, confidence, strict=True)),
+        "cider_confident_half": float(confident_half),
+        "risk_coverage": [{"coverage": float(coverage[i]), "cider": float(mean_scores[i])} for i in steps],
+        "confidence": dict(zip(captions_by_image, confidence, strict=True)),
     }
 
 

@@ -26,7 +26,7 @@ from showattendtell.inference.loading import (
 )
 from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import Predictor, measure_attention, measure_maps, measure_relations
-from showattendtell.metrics.bootstrap import corpus_figures, image_scores
+from showattendtell.metrics.bootstrap import corpus_scores, image_scores
 from showattendtell.metrics.clip_score import Clip
 from showattendtell.metrics.tokenizers import scoring_name
 from showattendtell.runtime.files import sha256
@@ -59,7 +59,7 @@ class EvaluationRun(NamedTuple):
     checkpoints: Sequence[str]
     hashes: Sequence[str]
     models: Sequence[LoadedModel]
-    writers: Sequence[Predictor]
+    predictors: Sequence[Predictor]
     mirrors: Sequence[Predictor]
     dataset: Dataset
     split: str
@@ -68,18 +68,18 @@ class EvaluationRun(NamedTuple):
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that all models share."""
-        return self.writers[0].module.vocabulary
+        return self.predictors[0].module.vocabulary
 
     @property
     def language(self) -> str:
         """The language of the captions; empty if the data set does not say it."""
         return language_of(self.examples)
 
-    def scoring_tokenizer(self, chosen: Config | None) -> str:
+    def scoring_tokenizer(self, tokenizer: Config | None) -> str:
         """Return the name of the tokenizer that captions are scored with; by default `plain`, or `words` for a model
         with another tokenizer than the plain one."""
-        if chosen is not None:
-            return scoring_name(chosen)
+        if tokenizer is not None:
+            return scoring_name(tokenizer)
         return "plain" if isinstance(self.vocabulary.tokenizer, PlainTokenizer) else "words"
 
     def sentence(self, words: Sequence[str]) -> str:
@@ -93,8 +93,8 @@ class EvaluationRun(NamedTuple):
 
     def title(self) -> str:
         """Return the name of the data set and the split, with the number of images."""
-        written = f", captions in {self.language}" if self.language else ""
-        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}{written}"
+        language = f", captions in {self.language}" if self.language else ""
+        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}{language}"
 
     def origin(self) -> dict[str, Any]:
         """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
@@ -118,16 +118,16 @@ class EvaluationRun(NamedTuple):
     def result_file(self, kind: str) -> Path:
         """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, for an ensemble
         `KIND-SPLIT-ensemble.json`, and for a model of several languages `KIND-SPLIT-LANGUAGE.json`."""
-        written = f"-{self.language}" if self.vocabulary.languages else ""
-        together = "" if len(self.checkpoints) == 1 else "-ensemble"
-        return next_to(self.checkpoints[0], f"{kind}-{self.split}{written}{together}.json")
+        language = f"-{self.language}" if self.vocabulary.languages else ""
+        ensemble = "" if len(self.checkpoints) == 1 else "-ensemble"
+        return next_to(self.checkpoints[0], f"{kind}-{self.split}{language}{ensemble}.json")
 
 
-def draw_into_own_cache(settings: Config, cache: str | None) -> None:
+def draw_into_user_cache(settings: Config, cache: str | None) -> None:
     """Have scenes of `dataset=shapes` that are not drawn yet drawn into the user's own cache. The checkpoint may come
     from a stranger and name any folder."""
-    place = settings.dataset.get("root")
-    if settings.dataset[TARGET] == SHAPES and not any(Path(place).expanduser().glob("shapes-*")):
+    root = settings.dataset.get("root")
+    if settings.dataset[TARGET] == SHAPES and not any(Path(root).expanduser().glob("shapes-*")):
         settings.dataset.root = f"{cache or CACHE}/shapes"
 
 
@@ -145,13 +145,13 @@ def open_evaluation(config: Config, decoding: Decoding) -> EvaluationRun:
     models = load_models(checkpoints, config.device, decoding, config.attention)
     hashes = [sha256(weights_file(find_model(path))) for path in checkpoints]
     changes = {"dataset": config.dataset, "cache": config.cache}
-    first, *others = [reading_settings(model.config, **changes) for model in models]
+    first, *other_settings = [reading_settings(model.config, **changes) for model in models]
     raise_errors(validate(first))
     if config.dataset.root is None:
-        draw_into_own_cache(first, config.cache)
+        draw_into_user_cache(first, config.cache)
     dataset = build(first.dataset)
     sources = []
-    for model, settings in zip(models, [first, *others], strict=True):
+    for model, settings in zip(models, [first, *other_settings], strict=True):
         source, dataset = find_source(settings, dataset, model.module.encoder, config.split)
         sources.append(source)
     module = models[0].module
@@ -176,7 +176,7 @@ class Scores(NamedTuple):
 
 def score(
     run: EvaluationRun,
-    written: Mapping[str, Sequence[Sequence[str]]],
+    captions_by_image: Mapping[str, Sequence[Sequence[str]]],
     references: Mapping[str, list[str]],
     config: Config,
     clip: Clip | None = None,
@@ -199,26 +199,26 @@ def score(
         measure,
     )
 
-    said = [captions[0] for captions in written.values()]
-    learned = [caption.words for example in run.dataset.split("train") for caption in example.captions]
+    said = [captions[0] for captions in captions_by_image.values()]
+    training_captions = [caption.words for example in run.dataset.split("train") for caption in example.captions]
     sentences = list(map(run.sentence, said))
-    matched = MatchedCaptions(list(written), list(references.values()), {Path(run.checkpoints[0]): sentences})
+    matched = MatchedCaptions(list(captions_by_image), list(references.values()), {Path(run.checkpoints[0]): sentences})
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
     [hypotheses] = corpus.hypotheses.values()
-    named = list(filter(is_caption_metric, config.metrics))
-    panel = measure(hypotheses, corpus.references, named, run.language or ENGLISH)
+    names = list(filter(is_caption_metric, config.metrics))
+    result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
-        panel.missing[ATTENTION] = reason
-    figures = corpus_figures(panel.measured.values()) | diversity(said, learned)
+        result.missing[ATTENTION] = reason
+    figures = corpus_scores(result.measured.values()) | diversity(said, training_captions)
     if clip:
-        clip_score = CLIPScore(clip).to(run.writers[0].module.device)
+        clip_score = CLIPScore(clip).to(run.predictors[0].module.device)
         try:
             clip_score.update(sentences, [example.path for example in run.examples])
             figures["clip_score"] = clip_score.compute().item()
-        except UserError as fault:
-            panel.missing["clip_score"] = str(fault)
-    return Scores(figures, panel.missing, image_scores(list(written), panel.measured.values()))
+        except UserError as error:
+            result.missing["clip_score"] = str(error)
+    return Scores(figures, result.missing, image_scores(list(captions_by_image), result.measured.values()))
 
 
 def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str, Any]:
@@ -227,15 +227,15 @@ def evaluate_attention(run: EvaluationRun, with_kinds: bool = False) -> dict[str
     Args:
         with_kinds: also print the scores by kind of object.
     """
-    if len(run.writers) > 1:
+    if len(run.predictors) > 1:
         return {}
-    watched = measure_maps(*run.writers[0], run.examples)
-    maps = {f"attention_{name}": float(figure.mean) for name, figure in watched.items()}
+    statistics = measure_maps(*run.predictors[0], run.examples)
+    maps = {f"attention_{name}": float(mean.mean) for name, mean in statistics.items()}
     print_maps(maps)
-    relations = measure_relations(*run.writers[0], run.examples)
+    relations = measure_relations(*run.predictors[0], run.examples)
     print_relations(relations)
     figures = {**maps, **relation_figures(relations)}
-    if attention_scores := measure_attention(*run.writers[0], run.examples):
+    if attention_scores := measure_attention(*run.predictors[0], run.examples):
         print_attention_scores(attention_scores, "attention at the ground-truth boxes", with_kinds)
         figures |= attention_score_figures(attention_scores)
     return figures
@@ -249,7 +249,7 @@ def score_attention(run: EvaluationRun) -> dict[str, Any]:
     """
     if reason := _lacks_attention(run):
         raise UserError(reason)
-    attention_scores = measure_attention(*run.writers[0], run.examples)
+    attention_scores = measure_attention(*run.predictors[0], run.examples)
     assert attention_scores
     print_attention_scores(attention_scores, run.title(), with_kinds=True)
     print_notes(run.dataset.notes)
@@ -258,7 +258,7 @@ def score_attention(run: EvaluationRun) -> dict[str, Any]:
 
 def _lacks_attention(run: EvaluationRun) -> str:
     """Return why attention cannot be scored; an empty text if it can."""
-    if len(run.writers) > 1:
+    if len(run.predictors) > 1:
         return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
     if any(caption.phrases for example in run.examples for caption in example.captions):
         return ""

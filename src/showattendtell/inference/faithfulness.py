@@ -44,7 +44,7 @@ INTEGRATION_STEPS = 8
 
 
 def evaluate_faithfulness(
-    run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]], seed: int
+    run: EvaluationRun, captions_by_image: Mapping[str, Sequence[Sequence[str]]], seed: int
 ) -> dict[str, Any]:
     """Print and return the faithfulness of the attention maps of captions, by their names in result files.
 
@@ -55,8 +55,8 @@ def evaluate_faithfulness(
         UserError: as `check_faithfulness`.
     """
     check_faithfulness(run)
-    captions = {image: said[0] for image, said in written.items()}
-    scores = measure_faithfulness(run.writers[0], run.examples, captions, seed)
+    captions = {image: image_captions[0] for image, image_captions in captions_by_image.items()}
+    scores = measure_faithfulness(run.predictors[0], run.examples, captions, seed)
     print_faithfulness(scores, "faithfulness of the maps at the generated words")
     return faithfulness_figures(scores)
 
@@ -128,60 +128,60 @@ def faithfulness_of(
     captioner, num_regions = module.captioner, len(regions)
     tokens = torch.tensor(module.vocabulary.encode(words), device=regions.device)
     with torch.no_grad():
-        trace = captioner(regions.unsqueeze(0), torch.zeros(1, dtype=torch.long), tokens.unsqueeze(0))
-    alpha = trace.weights[0].double().cpu().numpy()  # (T, L)
+        outputs = captioner(regions.unsqueeze(0), torch.zeros(1, dtype=torch.long), tokens.unsqueeze(0))
+    alpha = outputs.weights[0].double().cpu().numpy()  # (T, L)
     log_p, effects = leave_one_out(captioner, regions, tokens)
     centre = centre_prior(*module.encoder.grid).flatten() if boxes is None else centre_prior_of(boxes)
     grounded = box_maps(module, words, example, boxes)
     candidates = list(grounded) or [n for n, word in enumerate(words) if word_class(word) == "content"] or [0]
     with_curve = int(generator.choice(candidates))
-    for number in range(len(words)):
-        maps = {ATTENTION: alpha[number], RANDOM: generator.random(num_regions), CENTRE: centre}
-        if number == with_curve:
-            maps |= {EFFECT: effects[number], **gradient_maps(captioner, regions, tokens, number)}
-            maps |= {BOX: grounded[number]} if number in grounded else {}
-        agreement = {name: rank_agreement(weights, effects[number]) for name, weights in maps.items()}
-        if number == with_curve:
-            curves = areas(captioner, regions, tokens, number, maps, float(np.exp(log_p[number])), generator)
+    for i in range(len(words)):
+        maps = {ATTENTION: alpha[i], RANDOM: generator.random(num_regions), CENTRE: centre}
+        if i == with_curve:
+            maps |= {EFFECT: effects[i], **gradient_maps(captioner, regions, tokens, i)}
+            maps |= {BOX: grounded[i]} if i in grounded else {}
+        agreement = {name: rank_agreement(weights, effects[i]) for name, weights in maps.items()}
+        if i == with_curve:
+            curves = areas(captioner, regions, tokens, i, maps, float(np.exp(log_p[i])), generator)
             for name, (deletion, insertion) in curves.items():
                 agreement[name] = agreement[name]._replace(deletion=deletion, insertion=insertion)
-        yield WordFaithfulness(agreement, float(effects[number].max()), example.image)
+        yield WordFaithfulness(agreement, float(effects[i].max()), example.image)
 
 
 @torch.no_grad()
 def log_probs_with(
-    captioner: Captioner, regions: Tensor, tokens: Tensor, kept: Tensor, word: int | None = None
+    captioner: Captioner, regions: Tensor, tokens: Tensor, parts: Tensor, word: int | None = None
 ) -> Tensor:
     """Return log p of the words of a caption `tokens` (T,) for an image of which only some regions are kept.
 
     Args:
         regions: (L, D).
-        kept: (R, K) indices of the regions in each set.
+        parts: (R, K) indices of the regions in each set.
         word: index of the only word whose log p is needed.
 
     Returns:
         (R, T), or (R, 1) if only one word is needed.
     """
-    read = tokens if word is None else tokens[: word + 1]
-    captions = read.expand(len(kept), -1)
-    initial = captioner.init_state_of_parts(regions, kept)
-    rows = torch.arange(len(kept), device=regions.device)
+    prefix = tokens if word is None else tokens[: word + 1]
+    captions = prefix.expand(len(parts), -1)
+    initial = captioner.init_state_of_parts(regions, parts)
+    rows = torch.arange(len(parts), device=regions.device)
     output = captioner(initial[0].regions, rows, captions, initial=initial)
-    features, places = output.output_features, output.places
+    features, indices = output.output_features, output.indices
     if word is not None:
-        last = places % len(read) == word
-        features, places = features.select(last), places[last]
-    log_p = -words_cross_entropy(features, captions.flatten()[places]).nll
-    by_place = log_p.new_zeros(captions.numel()).index_copy(0, places, log_p).view_as(captions)
-    return by_place if word is None else by_place[:, word:]
+        last = indices % len(prefix) == word
+        features, indices = features.select(last), indices[last]
+    log_p = -words_cross_entropy(features, captions.flatten()[indices]).nll
+    by_step = log_p.new_zeros(captions.numel()).index_copy(0, indices, log_p).view_as(captions)
+    return by_step if word is None else by_step[:, word:]
 
 
 def leave_one_out(captioner: Captioner, regions: Tensor, tokens: Tensor) -> tuple[Array, Array]:
     """Return log p of the words (T,), and the effect of each region on each word (T, L)."""
-    places = torch.arange(len(regions), device=regions.device)
-    others = places.expand(len(regions), -1)[~torch.eye(len(regions), dtype=torch.bool, device=regions.device)]
+    indices = torch.arange(len(regions), device=regions.device)
+    others = indices.expand(len(regions), -1)[~torch.eye(len(regions), dtype=torch.bool, device=regions.device)]
     without = log_probs_with(captioner, regions, tokens, others.view(len(regions), -1)).double().cpu().numpy()  # (L, T)
-    [log_p] = log_probs_with(captioner, regions, tokens, places.unsqueeze(0)).double().cpu().numpy()
+    [log_p] = log_probs_with(captioner, regions, tokens, indices.unsqueeze(0)).double().cpu().numpy()
     return log_p, log_p[:, np.newaxis] - without.T
 
 
@@ -191,7 +191,7 @@ def areas(
     tokens: Tensor,
     word: int,
     maps: Mapping[str, Array],
-    whole: float,
+    p_all: float,
     generator: np.random.Generator,
 ) -> dict[str, tuple[float, float]]:
     """Return the areas of the deletion and the insertion curve of a word for each map (L,).
@@ -204,21 +204,21 @@ def areas(
     num_regions = len(regions)
     ties = generator.random(num_regions)
     orders = torch.from_numpy(np.stack([np.lexsort((ties, -weights)) for weights in maps.values()]))
-    deleted, kept = [np.array(whole)], list[Array]()
+    deleted, inserted = [np.array(p_all)], list[Array]()
     removed = num_deleted(num_regions)
-    for number in removed:
-        sets = torch.cat([orders[:, number:], orders[:, : num_regions - number]])  # without, and with only, the first
+    for n in removed:
+        sets = torch.cat([orders[:, n:], orders[:, : num_regions - n]])  # without, and with only, the first
         p = log_probs_with(captioner, regions, tokens, sets.to(regions.device), word).exp().double().cpu().numpy()
-        without, only = p[:, 0].reshape(2, -1)
+        without, inserted_p = p[:, 0].reshape(2, -1)
         deleted.append(without)
-        kept.append(only)
-    fractions = [number / num_regions for number in (0, *removed)]
-    curves = zip(*(np.broadcast_to(p, len(maps)) for p in deleted), strict=True)
-    grown = zip(*(np.broadcast_to(p, len(maps)) for p in (*reversed(kept), deleted[0])), strict=True)
-    rising = [1 - fraction for fraction in reversed(fractions)]
+        inserted.append(inserted_p)
+    fractions = [n / num_regions for n in (0, *removed)]
+    deletion_curves = zip(*(np.broadcast_to(p, len(maps)) for p in deleted), strict=True)
+    insertion_curves = zip(*(np.broadcast_to(p, len(maps)) for p in (*reversed(inserted), deleted[0])), strict=True)
+    insertion_fractions = [1 - fraction for fraction in reversed(fractions)]
     return {
-        name: (area(fractions, falling), area(rising, growing))
-        for name, falling, growing in zip(maps, curves, grown, strict=True)
+        name: (area(fractions, deletion), area(insertion_fractions, insertion))
+        for name, deletion, insertion in zip(maps, deletion_curves, insertion_curves, strict=True)
     }
 
 
@@ -229,16 +229,16 @@ def gradient_maps(captioner: Captioner, regions: Tensor, tokens: Tensor, word: i
     integrated_gradients  the same with the mean gradient on the way from regions of zeros to the regions (Sundararajan
                           et al. 2017), by the midpoint rule; its sum is log p less that of an image of zeros
     """
-    ways = [*((step + 0.5) / INTEGRATION_STEPS for step in range(INTEGRATION_STEPS)), 1.0]
-    points = regions * torch.tensor(ways, device=regions.device).view(-1, 1, 1)  # (S + 1, L, D)
+    fractions = [*((step + 0.5) / INTEGRATION_STEPS for step in range(INTEGRATION_STEPS)), 1.0]
+    points = regions * torch.tensor(fractions, device=regions.device).view(-1, 1, 1)  # (S + 1, L, D)
     points.requires_grad_()
-    captions = tokens[: word + 1].expand(len(ways), -1)
+    captions = tokens[: word + 1].expand(len(fractions), -1)
     with torch.enable_grad():
-        output = captioner(points, torch.arange(len(ways), device=regions.device), captions)
-        last = output.places % (word + 1) == word
+        output = captioner(points, torch.arange(len(fractions), device=regions.device), captions)
+        last = output.indices % (word + 1) == word
         features = output.output_features.select(last)
-        learned = words_cross_entropy(features, captions.flatten()[output.places[last]]).learned
-        [gradients] = torch.autograd.grad(-learned.sum(), points)
+        loss = words_cross_entropy(features, captions.flatten()[output.indices[last]]).loss
+        [gradients] = torch.autograd.grad(-loss.sum(), points)
     mean = gradients[:-1].mean(dim=0)
     maps = ((gradient * regions).sum(dim=1).double().cpu().numpy() for gradient in (gradients[-1], mean))
     return dict(zip((GRADIENT, INTEGRATED), maps, strict=True))
@@ -257,9 +257,9 @@ def box_maps(
     maps = {}
     if set(by_noun) & set(words):
         seen = boxes or module.encoder.preprocessing.frame(example.path).seen
-        nothing = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
-        for number, word in enumerate(words):
+        no_weights = np.zeros(module.encoder.grid if boxes is None else len(boxes.boxes))
+        for i, word in enumerate(words):
             if word in by_noun:
-                grounded = GroundedWord(nothing, seen, by_noun[word])  # type: ignore[arg-type]
-                maps[number] = coverage(grounded).flatten()
-    return {number: covered for number, covered in maps.items() if covered.any()}
+                grounded = GroundedWord(no_weights, seen, by_noun[word])  # type: ignore[arg-type]
+                maps[i] = coverage(grounded).flatten()
+    return {i: covered for i, covered in maps.items() if covered.any()}

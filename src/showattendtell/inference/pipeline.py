@@ -24,7 +24,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import CaptionerEnsemble, ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.loading import SHIPPED, LoadedModel, load_models, reading_settings, save_model_folder
+from showattendtell.inference.loading import BUNDLED, LoadedModel, load_models, reading_settings, save_model_folder
 from showattendtell.models.calibration import Calibration
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.models.pretrained import state_hash
@@ -75,8 +75,8 @@ class CaptioningPipeline(ModelHubMixin):
     def is_deterministic(self) -> bool:
         """Whether captions do not depend on random draws."""
         attentions = [model.module.captioner.attention for model in self.models]
-        draws = any(one.stochastic and one.inference_mode == "sample" for one in attentions)
-        return isinstance(self._first.decoding, BeamSearch) and not draws
+        samples = any(attention.stochastic and attention.inference_mode == "sample" for attention in attentions)
+        return isinstance(self._first.decoding, BeamSearch) and not samples
 
     @property
     def _first(self) -> ImageCaptioner:
@@ -94,9 +94,9 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read.
         """
-        several = photographs if isinstance(photographs, list | tuple) else _folder(photographs)
-        if several is not None:
-            return list(self.stream(several))
+        batch = photographs if isinstance(photographs, list | tuple) else _folder(photographs)
+        if batch is not None:
+            return list(self.stream(batch))
         return next(self.stream([photographs]))  # type: ignore[list-item]
 
     def stream(
@@ -110,16 +110,16 @@ class CaptioningPipeline(ModelHubMixin):
         Raises:
             UserError: a photograph cannot be read, and no `faults` are given.
         """
-        each = chain.from_iterable(_folder(one) or [one] for one in photographs)
-        while batch := list(islice(each, batch_size)):
+        images = chain.from_iterable(_folder(photograph) or [photograph] for photograph in photographs)
+        while batch := list(islice(images, batch_size)):
             pictures = []
-            for one in batch:
+            for photograph in batch:
                 try:
-                    pictures.append((name_of(one), as_image(one)))
-                except UserError as fault:
+                    pictures.append((name_of(photograph), as_image(photograph)))
+                except UserError as error:
                     if faults is None:
                         raise
-                    faults.append(str(fault))
+                    faults.append(str(error))
             if pictures:
                 yield from self._describe(pictures)
 
@@ -137,44 +137,44 @@ class CaptioningPipeline(ModelHubMixin):
             pictures: names and photographs.
             regions: (I, L, D) of the photographs, for each model.
         """
-        seen = [images.to(model.module.device) for model, images in zip(self.models, regions, strict=True)]
-        yield from self._describe(pictures, seen)
+        inputs = [images.to(model.module.device) for model, images in zip(self.models, regions, strict=True)]
+        yield from self._describe(pictures, inputs)
 
     def _describe(
-        self, pictures: Sequence[tuple[str, Image.Image]], seen: Sequence[Tensor] = ()
+        self, pictures: Sequence[tuple[str, Image.Image]], inputs: Sequence[Tensor] = ()
     ) -> Iterator[ImageCaptions]:
         """Yield the captions of photographs from the input of each model, by default their pixels."""
-        if not seen:
+        if not inputs:
             self.check_reads_pixels()
             modules = [model.module for model in self.models]
-            pixels = [torch.stack([own.encoder.preprocessing(image) for _, image in pictures]) for own in modules]
-            seen = [images.to(own.device) for images, own in zip(pixels, modules, strict=True)]
-        mirrors = [pixels.flip(-1) for pixels in seen] if self._first.decoding.mirrored else []
-        gpus = {pixels.device for pixels in seen if pixels.device.type == "cuda"}
+            pixels = [torch.stack([module.encoder.preprocessing(image) for _, image in pictures]) for module in modules]
+            inputs = [images.to(module.device) for images, module in zip(pixels, modules, strict=True)]
+        mirrors = [pixels.flip(-1) for pixels in inputs] if self._first.decoding.mirrored else []
+        gpus = {pixels.device for pixels in inputs if pixels.device.type == "cuda"}
         with torch.random.fork_rng(gpus, enabled=self.seed is not None), plain_torch():
             if self.seed is not None:
                 torch.manual_seed(self.seed)
-            written = self._ensemble.generate([*seen, *mirrors])
+            captions_of_images = self._ensemble.generate([*inputs, *mirrors])
         first, vocabulary = self._first.encoder, self._first.vocabulary
         is_plain = isinstance(vocabulary.tokenizer, PlainTokenizer)
-        for (name, image), captions, regions in zip(pictures, written, seen[0], strict=True):
-            part = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
+        for (name, image), captions, regions in zip(pictures, captions_of_images, inputs[0], strict=True):
+            box = first.preprocessing.crop_box(*image.size).scaled(1 / image.width, 1 / image.height)
             decoded = []
             for caption in captions:
                 words = tuple(vocabulary.decode(caption.tokens))
                 parts = () if is_plain else vocabulary.tokenizer.parts(words)
-                shown = CaptionOutput(
+                output = CaptionOutput(
                     caption.tokens,
                     caption.log_probs.numpy(),
-                    first.arrange(caption.attention.numpy(), regions, part)[0],
+                    first.arrange(caption.attention.numpy(), regions, box)[0],
                     caption.gates.numpy(),
-                    tuple(each.strip() or BLANK for each in parts) or words,
+                    tuple(part.strip() or BLANK for part in parts) or words,
                     None if caption.calibrated_log_probs is None else caption.calibrated_log_probs.numpy(),
                     caption.unsure,
                     parts,
                 )
-                decoded.append(shown)
-            yield ImageCaptions(name, image, first.boxes_of(regions) or part, tuple(decoded))
+                decoded.append(output)
+            yield ImageCaptions(name, image, first.boxes_of(regions) or box, tuple(decoded))
 
     def __repr__(self) -> str:
         return f"CaptioningPipeline({self.name!r})"
@@ -182,14 +182,14 @@ class CaptioningPipeline(ModelHubMixin):
     def _save_pretrained(self, save_directory: Path) -> None:
         if len(self.models) > 1:
             raise UserError(f"{self.name} are {len(self.models)} models; save each of them on its own")
-        if not self.models[0].card:
+        if not self.models[0].metadata:
             raise UserError(f"{self.name} is a model in memory; save a checkpoint with trainer.save_checkpoint")
         save_model_folder(self.models[0], save_directory)
 
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
         """Return the model card. The arguments are those of `rendering.model_card`; `save_pretrained` takes them as
         `model_card_kwargs`."""
-        return ModelCard(model_card(self.models[0].card, **about))
+        return ModelCard(model_card(self.models[0].metadata, **about))
 
     @classmethod
     def from_module(cls, module: ImageCaptioner, name: str = "model", seed: int | None = 1) -> "CaptioningPipeline":
@@ -210,7 +210,7 @@ class CaptioningPipeline(ModelHubMixin):
 
 
 def load(
-    checkpoint: str | Path | Sequence[str | Path] = SHIPPED,
+    checkpoint: str | Path | Sequence[str | Path] = BUNDLED,
     *,
     device: str = "auto",
     decoding: Decoding | None = None,
@@ -251,8 +251,8 @@ def load(
         raise UserError(f"{', '.join(search)} belong to the decoding that is given; set them there")
     try:
         chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
-    except (TypeError, ValueError) as fault:
-        raise UserError(f"invalid decoding options: {fault}") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"invalid decoding options: {error}") from None
     attention = {"inference_mode": attention_mode} if attention_mode else None
     with paused_collection():
         models = load_models(paths, device, chosen, attention)
@@ -262,7 +262,7 @@ def load(
 def _folder(photograph: Any) -> list[Photograph] | None:
     """Return the image files of a folder; None if it is not a folder."""
     is_folder = isinstance(photograph, str | Path) and Path(photograph).is_dir()
-    return [*find_images([str(photograph)]).places] if is_folder else None
+    return [*find_images([str(photograph)]).sources] if is_folder else None
 
 
 def checkpoint_groups(config: Config) -> list[list[str]]:
@@ -325,7 +325,11 @@ def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) 
     models = [model for captioner in captioners for model in captioner.models]
     states = [state_hash(model.module.state_dict()) for model in models]
     states += [state_hash(model.calibration.state_dict()) for model in models if model.calibration]
-    states += [state_hash(each.captioner.state_dict()) for model in models for each in model.language_models]
+    states += [
+        state_hash(language_model.captioner.state_dict())
+        for model in models
+        for language_model in model.language_models
+    ]
     settings = [to_plain(config[name]) for name in ("decoding", "attention")] + [config.seed]
     sizes = [len(captioner.models) for captioner in captioners]
     return hashlib.sha256(json.dumps([sizes, states, settings]).encode()).hexdigest()[:16]
@@ -333,27 +337,27 @@ def settings_checksum(captioners: Sequence[CaptioningPipeline], config: Config) 
 
 def caption_all(
     captioners: Sequence[CaptioningPipeline],
-    places: Sequence[str],
-    faults: list[str],
+    sources: Sequence[str],
+    errors: list[str],
     stored: Sequence[StoredRegions | None] | None = None,
 ) -> Iterator[tuple[int, list[ImageCaptions]]]:
     """Caption files and URLs with each pipeline. Yield the position of a place, and its captions by every pipeline.
 
     Photographs are captioned in batches, or one by one if the captions depend on random draws, so that a caption does
-    not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `faults`.
+    not depend on the other photographs. Those that cannot be read are skipped; their errors are added to `errors`.
 
     Args:
         stored: for each pipeline the regions of these photographs, if it does not read photographs.
     """
     console = Console(stderr=True)
-    silent = not console.is_terminal or len(places) < 2
+    is_hidden = not console.is_terminal or len(sources) < 2
     columns = [*Progress.get_default_columns(), MofNCompleteColumn(), RateColumn()]
-    most = TOGETHER if all(captioner.is_deterministic for captioner in captioners) else 1
+    batch_size = TOGETHER if all(captioner.is_deterministic for captioner in captioners) else 1
     with Progress(
-        *columns, console=console, transient=True, disable=silent, redirect_stdout=sys.stdout.isatty()
+        *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
-        task = progress.add_task("captioning", total=len(places))
-        for batch in _open_batches(places, most, faults):
+        task = progress.add_task("captioning", total=len(sources))
+        for batch in _open_batches(sources, batch_size, errors):
             photographs = list(batch.values())
             written = []
             for captioner, regions in zip(captioners, stored or [None] * len(captioners), strict=True):
@@ -392,16 +396,16 @@ def stored_regions(
     return lambda positions: [source(positions) for source in sources]
 
 
-def _open_batches(places: Sequence[str], most: int, faults: list[str]) -> Iterator[dict[int, Image.Image]]:
-    """Yield photographs by their position, at most `most` together."""
+def _open_batches(sources: Sequence[str], batch_size: int, errors: list[str]) -> Iterator[dict[int, Image.Image]]:
+    """Yield photographs by their position, at most `batch_size` together."""
     batch = dict[int, Image.Image]()
-    for number, place in enumerate(places):
+    for i, place in enumerate(sources):
         try:
-            batch[number] = _fetch_image(place) if is_url(place) else open_image(place)
-        except UserError as fault:
-            faults.append(str(fault))
+            batch[i] = _fetch_image(place) if is_url(place) else open_image(place)
+        except UserError as error:
+            errors.append(str(error))
         pixels = sum(one.width * one.height for one in batch.values())
-        if batch and (len(batch) == most or pixels > PIXELS_TOGETHER or number == len(places) - 1):
+        if batch and (len(batch) == batch_size or pixels > PIXELS_TOGETHER or i == len(sources) - 1):
             yield batch
             batch = {}
 

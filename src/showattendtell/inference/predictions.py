@@ -18,7 +18,7 @@ from showattendtell.metrics.attention import (
     GroundedWord,
     Relations,
     RunningMean,
-    attention_figures,
+    attention_statistics,
 )
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices
 from showattendtell.types import Box, Caption, CaptionerOutput, Example, RegionBoxes
@@ -156,7 +156,7 @@ def measure_maps(module: ImageCaptioner, images: ImageSource, examples: Sequence
 
     captions, means = CaptionDataset(examples, module.vocabulary, images), Means()
     for together, trace, _ in _trace(module, captions, shard(list(range(len(captions)))), "watching"):
-        means.update(attention_figures(trace, captions.tokens.pad(together).to(module.device)))
+        means.update(attention_statistics(trace, captions.tokens.pad(together).to(module.device)))
     return {name: RunningMean(mean, int(items)) for name, (mean, items) in means.merged_means().items()}
 
 

@@ -50,18 +50,18 @@ class CaptionWorker:
 
         return pyarrow.Table.from_pylist(list(self._rows(list(map(json.loads, batch["file"])))), schema())
 
-    def _rows(self, places: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def _rows(self, sources: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield a row for each caption, with a column `error`. A photograph that cannot be read has one row with that
         error and no caption."""
-        faults = list[str]()
-        unread = dict.fromkeys(range(len(places)))
-        for number, outputs in caption_all(self._captioners, places, faults):
-            del unread[number]
+        errors = list[str]()
+        unread = dict.fromkeys(range(len(sources)))
+        for i, outputs in caption_all(self._captioners, sources, errors):
+            del unread[i]
             for name, output in zip(self._names, outputs, strict=True):
                 for caption in output.captions:
-                    yield CaptionRow.of(as_utf8(places[number]), caption, name, self._checksum)._asdict()
-        for number, fault in zip(unread, faults, strict=True):
-            yield {"file": as_utf8(places[number]), "settings": self._checksum, "error": fault}
+                    yield CaptionRow.of(as_utf8(sources[i]), caption, name, self._checksum)._asdict()
+        for i, error in zip(unread, errors, strict=True):
+            yield {"file": as_utf8(sources[i]), "settings": self._checksum, "error": error}
 
 
 def schema() -> Any:
@@ -78,7 +78,7 @@ def as_utf8(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-def caption_with_ray(config: Config, places: Sequence[str], checksum: str, output: Path) -> None:
+def caption_with_ray(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
     """Caption photographs with `config.workers` actors of Ray, and write the rows as a folder of Parquet files.
 
     Paths have to be valid on every machine of the cluster; see `actor_options`. The work of a process that is killed is
@@ -99,20 +99,20 @@ def caption_with_ray(config: Config, places: Sequence[str], checksum: str, outpu
             shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(exist_ok=True)
         finished = _finished(unfinished, checksum)
-        rest = [place for place in places if as_utf8(place) not in finished]
-        if rest:
-            _caption(config, rest, checksum, unfinished)
+        remaining = [source for source in sources if as_utf8(source) not in finished]
+        if remaining:
+            _caption(config, remaining, checksum, unfinished)
         if output.exists():
             shutil.rmtree(output)
         unfinished.rename(output)
 
 
-def _caption(config: Config, places: Sequence[str], checksum: str, output: Path) -> None:
+def _caption(config: Config, sources: Sequence[str], checksum: str, output: Path) -> None:
     """Add Parquet files with the rows of photographs to a folder."""
     ray, workers = require_ray(), config.workers
     options = actor_options(ray, workers, on_gpu=config.device != "cpu")
-    photographs = [{"file": json.dumps(place)} for place in places]  # a name may have bytes that are not UTF-8
-    blocks = min(len(places), max(4 * workers, ceil(len(places) / BLOCK)))
+    photographs = [{"file": json.dumps(source)} for source in sources]  # a name may have bytes that are not UTF-8
+    blocks = min(len(sources), max(4 * workers, ceil(len(sources) / BLOCK)))
     rows = ray.data.from_items(photographs, override_num_blocks=blocks).map_batches(
         CaptionWorker,
         fn_constructor_args=({**to_plain(config), "images": None}, checksum, os.getcwd()),

@@ -10,7 +10,7 @@ from torch import Tensor
 from showattendtell.config.compose import model_differences, trained_with
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.loading import LoadedModel, find_model, load_model, weights_file
 from showattendtell.runtime.files import sha256
 
@@ -39,7 +39,7 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
     for path, model, own in zip(paths, models, shapes, strict=True):
         if model.module.vocabulary.words != first.module.vocabulary.words:
             raise UserError(f"{path} cannot be averaged with {paths[0]}: their vocabularies differ; give others")
-        differences = model_differences(first.config, model.card["config"])
+        differences = model_differences(first.config, model.metadata["config"])
         if differences or own != shapes[0] or _regions(model) != _regions(first):
             raise UserError(
                 f"{path} cannot be averaged with {paths[0]}: "
@@ -52,12 +52,12 @@ def average(paths: Sequence[str]) -> tuple[dict[str, Any], float]:
     first.module.load_state_dict(mean)
     first.module.encoder.tuned = any(model.module.encoder.tuned for model in models)
     card = {
-        **first.card,
+        **first.metadata,
         "choices": {**first.choices, "average_of": str(len(models))},
         "encoder": first.module.encoder.describe(),
         "averaged": [sha256(weights_file(find_model(path))) for path in paths],
     }
-    return {CARD: card, "state_dict": mean}, cosine
+    return {METADATA_KEY: card, "state_dict": mean}, cosine
 
 
 def _regions(model: LoadedModel) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.models.kernels.mixture import words_cross_entropy
 from showattendtell.settings import Fraction, NonNegativeFloat, Probability
-from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, at_places
+from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, scatter_words
 
 
 class LossOutput(NamedTuple):
@@ -24,14 +24,14 @@ class LossOutput(NamedTuple):
 
     nll      -log p(y) of the reference captions, the mean over captions; None if it was not computed
     terms    weighted loss terms by name, each a mean over captions; their sum is minimised
-    figures  other values for logging, by name
-    trace    the captioner's output from which the loss was computed
+    metrics  other values for logging, by name
+    outputs  the captioner's output from which the loss was computed
     """
 
     nll: Tensor | None
     terms: dict[str, Tensor]
-    figures: dict[str, Tensor]
-    trace: CaptionerOutput | None = None
+    metrics: dict[str, Tensor]
+    outputs: CaptionerOutput | None = None
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:
@@ -85,7 +85,7 @@ class SoftLoss(nn.Module):
         regions: Tensor,
         image_index: Tensor,
         tokens: Tensor,
-        share: BatchShard | None = None,
+        shard: BatchShard | None = None,
         targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch, or of one process's shard of it.
@@ -96,22 +96,22 @@ class SoftLoss(nn.Module):
             regions: (I, L, D), each image once.
             image_index: (B,) the image of each caption.
             tokens: (B, T) the target words, with `<pad>` after `<eos>`, which is ignored.
-            share: the shard; by default the whole batch.
+            shard: the shard; by default the whole batch.
             targets: attention maps of the words that have boxes, which `supervision_weight` needs.
 
         Raises:
             UserError: `supervision_weight` without targets.
         """
-        share = share or BatchShard(1.0, len(tokens))
-        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
-        trace = captioner(regions, image_index, tokens, read)
+        shard = shard or BatchShard(1.0, len(tokens))
+        input_tokens = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        outputs = captioner(regions, image_index, tokens, input_tokens)
         maps = self.target_maps(targets, tokens)
-        learned, nll = cost_of_captions(trace, tokens, self.label_smoothing)
-        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD, trace.present)
-        penalty = self.over_batch(penalties, trace.num_regions, share.whole)
-        terms = {"likelihood": learned.mean(), "attention": self.attention_weight * penalty}
-        output = LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, trace)
-        return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
+        loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
+        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
+        penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
+        terms = {"likelihood": loss.mean(), "attention": self.attention_weight * penalty}
+        output = LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, outputs)
+        return output if maps is None else self.supervised(output, attention_cross_entropy(outputs.weights, maps))
 
     def target_maps(self, targets: AttentionTargets | None, tokens: Tensor) -> Tensor | None:
         """Return the attention maps (B, T, L) that the boxes ask for, 0 at words without boxes; None if
@@ -127,14 +127,14 @@ class SoftLoss(nn.Module):
                 "loss.supervision_weight needs batches with attention targets; train with one of this package's data "
                 "modules, and with a data set that has boxes"
             )
-        return at_places(targets.masses, targets.places, (tokens.shape[0], tokens.shape[1]))
+        return scatter_words(targets.masses, targets.indices, (tokens.shape[0], tokens.shape[1]))
 
     def supervised(self, output: LossOutput, cross_entropies: Tensor) -> LossOutput:
         """Return a loss with the term of supervision from the cross-entropies (B,) of the captions' attention."""
         mean = cross_entropies.mean()
         weight = self.supervision_weight * (1 - self.progress if self.supervision_schedule == "linear" else 1)
-        terms, figures = {**output.terms, "supervision": weight * mean}, {"attention_supervision": mean.detach()}
-        return output._replace(terms=terms, figures={**output.figures, **figures})
+        terms, metrics = {**output.terms, "supervision": weight * mean}, {"attention_supervision": mean.detach()}
+        return output._replace(terms=terms, metrics={**output.metrics, **metrics})
 
     @property
     def sampling_prob(self) -> float:
@@ -151,16 +151,16 @@ class SoftLoss(nn.Module):
         return penalties.mean() * (num_captions / num_regions)
 
 
-def negative_log_likelihood(trace: CaptionerOutput, tokens: Tensor) -> Tensor:
+def negative_log_likelihood(outputs: CaptionerOutput, tokens: Tensor) -> Tensor:
     """Return -log p(y) of each caption (B,), summed over its words; `tokens` (B, T) are the targets."""
-    return cost_of_captions(trace, tokens).learned
+    return caption_cross_entropy(outputs, tokens).loss
 
 
-def cost_of_captions(trace: CaptionerOutput, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
+def caption_cross_entropy(outputs: CaptionerOutput, tokens: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
     """Return the cross-entropy of each caption (B,), summed over its words; `tokens` (B, T) are the targets."""
-    targets = tokens.flatten()[trace.places]
-    words = words_cross_entropy(trace.output_features, targets, label_smoothing)
-    return CrossEntropy(*(trace.at_steps(part.masked_fill(targets == PAD, 0.0)).sum(dim=1) for part in words))
+    targets = tokens.flatten()[outputs.indices]
+    words = words_cross_entropy(outputs.output_features, targets, label_smoothing)
+    return CrossEntropy(*(outputs.at_steps(values.masked_fill(targets == PAD, 0.0)).sum(dim=1) for values in words))
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor, present: Tensor | None = None) -> Tensor:

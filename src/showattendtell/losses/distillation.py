@@ -102,32 +102,32 @@ class DistillationLoss:
 
     def __call__(self, output: LossOutput, batch: Batch) -> LossOutput:
         """Return the loss of a batch with the divergence, from its loss on the captions."""
-        trace, words = output.trace, batch.tokens.flatten()
-        assert trace is not None
-        places = trace.places % len(words)  # hard attention has the whole batch once per sample
-        log_q = _soften(self._log_probs(batch)[places], self.temperature)
-        log_p = _soften(trace.logits, self.temperature)
-        of_words = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)
-        divergence = trace.at_steps(of_words.masked_fill(words[places] == PAD, 0.0)).sum(dim=1).mean()
+        outputs, words = output.outputs, batch.tokens.flatten()
+        assert outputs is not None
+        steps = outputs.indices % len(words)  # hard attention has the whole batch once per sample
+        log_q = _soften(self._log_probs(batch)[steps], self.temperature)
+        log_p = _soften(outputs.logits, self.temperature)
+        word_divergence = F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(dim=1)
+        divergence = outputs.at_steps(word_divergence.masked_fill(words[steps] == PAD, 0.0)).sum(dim=1).mean()
         terms = {
             **output.terms,
             "likelihood": (1 - self.weight) * output.terms["likelihood"],
             "distillation": self.weight * self.temperature**2 * divergence,
         }
-        return output._replace(terms=terms, figures={**output.figures, "distillation": divergence.detach()})
+        return output._replace(terms=terms, metrics={**output.metrics, "distillation": divergence.detach()})
 
     @torch.no_grad()
     def _log_probs(self, batch: Batch) -> Tensor:
         """Return log sum_k q_k of the words at all steps, (B * T, V): log q up to a constant."""
-        traces = (teacher.trace(batch.images, batch.image_index, batch.tokens) for teacher in self.teachers)
-        each = (trace.at_steps(_soften(trace.logits)).flatten(0, 1) for trace in traces)
-        return reduce(torch.logaddexp, each)
+        outputs = (teacher.trace(batch.images, batch.image_index, batch.tokens) for teacher in self.teachers)
+        log_probs = (output.at_steps(_soften(output.logits)).flatten(0, 1) for output in outputs)
+        return reduce(torch.logaddexp, log_probs)
 
 
 def _soften(scores: Tensor, temperature: float = 1.0) -> Tensor:
     """Return log softmax(s / T) of scores (N, V), in float32 at least."""
-    full = torch.promote_types(scores.dtype, torch.float32)
-    return (scores.to(full) / temperature).log_softmax(dim=1)
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    return (scores.to(dtype) / temperature).log_softmax(dim=1)
 
 
 def _identity(vocabulary: Vocabulary) -> tuple[object, ...]:
@@ -137,6 +137,6 @@ def _identity(vocabulary: Vocabulary) -> tuple[object, ...]:
 def _differences(teacher: Encoder, student: Encoder) -> list[str]:
     """Return the names of what differs in the regions of two encoders. Of a student that trains its encoder, the
     teacher gets pixels, and encodes them itself."""
-    theirs, ours = teacher.describe(), student.describe()
-    names = ("pixels", "preprocessing") if student.trainable else {**theirs, **ours}
-    return [name for name in names if theirs.get(name) != ours.get(name)]
+    teacher_settings, student_settings = teacher.describe(), student.describe()
+    names = ("pixels", "preprocessing") if student.trainable else {**teacher_settings, **student_settings}
+    return [name for name in names if teacher_settings.get(name) != student_settings.get(name)]

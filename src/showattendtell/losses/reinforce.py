@@ -13,7 +13,7 @@ from showattendtell.losses.caption import (
     LossOutput,
     SoftLoss,
     attention_cross_entropy,
-    cost_of_captions,
+    caption_cross_entropy,
     doubly_stochastic_penalty,
 )
 from showattendtell.losses.scheduled_sampling import mix_words
@@ -37,10 +37,10 @@ class BaselineLoss(SoftLoss):
         self.decay = decay
         self.register_buffer("baseline", torch.tensor(0.0))
 
-    def update_baseline(self, mean_reward: Tensor, share: BatchShard) -> None:
+    def update_baseline(self, mean_reward: Tensor, shard: BatchShard) -> None:
         """Update the baseline in training with the mean reward of a shard of the batch."""
         if self.training:
-            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(share.weight * mean_reward))
+            self.baseline.mul_(self.decay).add_((1 - self.decay) * mean_over_processes(shard.weight * mean_reward))
 
 
 class HardLoss(BaselineLoss):
@@ -105,7 +105,7 @@ class HardLoss(BaselineLoss):
         regions: Tensor,
         image_index: Tensor,
         tokens: Tensor,
-        share: BatchShard | None = None,
+        shard: BatchShard | None = None,
         targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss from N samples per caption; the arguments are those of `SoftLoss.forward`.
@@ -116,40 +116,40 @@ class HardLoss(BaselineLoss):
         attention: Any = captioner.attention
         if not attention.stochastic:
             raise ValueError(f"the loss of hard attention needs attention=hard, got {type(attention).__name__}")
-        share = share or BatchShard(1.0, len(tokens))
-        num_samples = attention.samples * share.whole
+        shard = shard or BatchShard(1.0, len(tokens))
+        num_samples = attention.samples * shard.num_captions
         maps = self.target_maps(targets, tokens)
         maps = None if maps is None else maps.repeat(attention.samples, 1, 1)
         # N * B captions: the whole batch once per sample
         image_index, tokens = image_index.repeat(attention.samples), tokens.repeat(attention.samples, 1)
         if attention.estimator == "exact":
-            return self._try_all_regions(captioner, regions, image_index, tokens, num_samples, maps)
-        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
-        trace = captioner(regions, image_index, tokens, read)
-        cost = cost_of_captions(trace, tokens, self.label_smoothing)
+            return self._evaluate_all_regions(captioner, regions, image_index, tokens, num_samples, maps)
+        input_tokens = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        outputs = captioner(regions, image_index, tokens, input_tokens)
+        cross_entropy = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         mask = tokens != PAD
-        path, entropy = _of_captions(trace, mask)
-        supervision = None if maps is None else attention_cross_entropy(trace.weights, maps)
-        penalties = doubly_stochastic_penalty(trace.weights, mask, trace.present)
-        penalty = self.over_batch(penalties, trace.num_regions, num_samples)
+        path, entropy = _path_terms(outputs, mask)
+        supervision = None if maps is None else attention_cross_entropy(outputs.weights, maps)
+        penalties = doubly_stochastic_penalty(outputs.weights, mask, outputs.present)
+        penalty = self.over_batch(penalties, outputs.num_regions, num_samples)
         if attention.estimator == "gumbel_st":
-            return self._loss(trace, cost, penalty, entropy.mean(), supervision=supervision)
+            return self._loss(outputs, cross_entropy, penalty, entropy.mean(), supervision=supervision)
         released = attention.estimator == "reinforce_arctic"
-        reward = -cost.nll / mask.sum(dim=1) if released else -cost.nll  # without a gradient
+        reward = -cross_entropy.nll / mask.sum(dim=1) if released else -cross_entropy.nll  # without a gradient
         if attention.estimator == "rloo":
             by_sample = reward.view(attention.samples, -1)  # (N, B)
-            others = (by_sample.sum(dim=0) - by_sample) / (attention.samples - 1)
-            advantage = (by_sample - others).flatten()  # (N * B,)
+            baselines = (by_sample.sum(dim=0) - by_sample) / (attention.samples - 1)
+            advantage = (by_sample - baselines).flatten()  # (N * B,)
         else:
             advantage = (reward - self.baseline) / (10 if released else 1)
-        figures = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
-        figures["advantage_std"] = advantage.std(correction=0)
-        self.update_baseline(reward.mean(), share)
-        of = num_samples if released else 1  # turns means over samples into sums over the batch
-        reinforce = -of * (advantage * path).mean()
-        return self._loss(trace, cost, penalty, of * entropy.mean(), reinforce, figures, supervision)
+        metrics = {"baseline": self.baseline.clone(), "advantage": advantage.mean()}
+        metrics["advantage_std"] = advantage.std(correction=0)
+        self.update_baseline(reward.mean(), shard)
+        scale = num_samples if released else 1  # turns means over samples into sums over the batch
+        reinforce = -scale * (advantage * path).mean()
+        return self._loss(outputs, cross_entropy, penalty, scale * entropy.mean(), reinforce, metrics, supervision)
 
-    def _try_all_regions(
+    def _evaluate_all_regions(
         self,
         captioner: Captioner,
         regions: Tensor,
@@ -169,61 +169,63 @@ class HardLoss(BaselineLoss):
         supervision by target `maps` (B, T, L) become expectations under the same alpha_t.
         """
         initial = captioner.init_state(regions)
-        mask, read = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        mask, input_tokens = tokens != PAD, mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
         with torch.no_grad():
-            first = captioner(regions, image_index, tokens, read, initial=initial)
-        before = first.sample
-        assert before is not None
+            sampled = captioner(regions, image_index, tokens, input_tokens, initial=initial)
+        sample = sampled.sample
+        assert sample is not None
         num_regions = regions.shape[1]
         step = (torch.rand(mask.shape, device=mask.device) * mask).argmax(dim=1)  # (B,), never padding
         # B * L paths: path b * L + i tries region i for caption b
         rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(num_regions)  # (B * L,)
-        tried = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
+        region = torch.arange(num_regions, device=tokens.device).repeat(len(tokens))
         # locations (B * L, T, 1): unchanged before the step, the tried region at it, and -1 (to be sampled) after it
-        number, at = torch.arange(mask.shape[1], device=mask.device)[None, :, None], step[rows][:, None, None]
-        locations = torch.where(number == at, tried[:, None, None], -1)
-        locations = before.locations[rows].where(number < at, locations)
-        read = None if read is None else read[rows]
-        trace = captioner(regions, image_index[rows], tokens[rows], read, locations, initial)
+        steps, current = torch.arange(mask.shape[1], device=mask.device)[None, :, None], step[rows][:, None, None]
+        locations = torch.where(steps == current, region[:, None, None], -1)
+        locations = sample.locations[rows].where(steps < current, locations)
+        input_tokens = None if input_tokens is None else input_tokens[rows]
+        outputs = captioner(regions, image_index[rows], tokens[rows], input_tokens, locations, initial)
 
-        learned, nll = cost_of_captions(trace, tokens[rows], self.label_smoothing)
-        weights = trace.weights[torch.arange(len(rows)), step[rows], tried].view(-1, num_regions)  # alpha_ti, (B, L)
-        _, entropy = _of_captions(trace, mask[rows])
-        penalties = doubly_stochastic_penalty(trace.weights, mask[rows], trace.present)
+        loss, nll = caption_cross_entropy(outputs, tokens[rows], self.label_smoothing)
+        weights = outputs.weights[torch.arange(len(rows)), step[rows], region].view(-1, num_regions)  # alpha_ti, (B, L)
+        _, entropy = _path_terms(outputs, mask[rows])
+        penalties = doubly_stochastic_penalty(outputs.weights, mask[rows], outputs.present)
 
         def expected(values: Tensor) -> Tensor:
             return (weights.detach() * values.view_as(weights)).sum(dim=1)
 
         reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
-        penalty = self.over_batch(expected(penalties), first.num_regions, num_captions)
-        cost = CrossEntropy(expected(learned), expected(nll))
-        supervision = None if maps is None else expected(attention_cross_entropy(trace.weights, maps[rows]))
-        return self._loss(trace, cost, penalty, expected(entropy).mean(), reinforce.mean(), supervision=supervision)
+        penalty = self.over_batch(expected(penalties), sampled.num_regions, num_captions)
+        cross_entropy = CrossEntropy(expected(loss), expected(nll))
+        supervision = None if maps is None else expected(attention_cross_entropy(outputs.weights, maps[rows]))
+        return self._loss(
+            outputs, cross_entropy, penalty, expected(entropy).mean(), reinforce.mean(), supervision=supervision
+        )
 
     def _loss(
         self,
-        trace: CaptionerOutput,
-        cost: CrossEntropy,
+        outputs: CaptionerOutput,
+        cross_entropy: CrossEntropy,
         penalty: Tensor,
         entropy: Tensor,
         reinforce: Tensor | None = None,
-        figures: dict[str, Tensor] | None = None,
+        metrics: dict[str, Tensor] | None = None,
         supervision: Tensor | None = None,
     ) -> LossOutput:
         """Weight the terms of the loss, each a mean over captions."""
         terms = {
-            "likelihood": cost.learned.mean(),
+            "likelihood": cross_entropy.loss.mean(),
             "attention": self.attention_weight * (penalty if self.penalty_gradient else penalty.detach()),
             "entropy": -self.entropy_weight * entropy,
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
-        figures = {"attention_penalty": penalty.detach(), **(figures or {})}
-        output = LossOutput(cost.nll.mean(), terms, figures, trace)
+        metrics = {"attention_penalty": penalty.detach(), **(metrics or {})}
+        output = LossOutput(cross_entropy.nll.mean(), terms, metrics, outputs)
         return output if supervision is None else self.supervised(output, supervision)
 
 
-def _of_captions(trace: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:
+def _path_terms(outputs: CaptionerOutput, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p(s|a) and H[s] of each caption's path, (B,) each, summed over its words."""
-    assert trace.sample is not None
-    return (trace.sample.log_prob * mask).sum(dim=1), (trace.sample.entropy * mask).sum(dim=1)
+    assert outputs.sample is not None
+    return (outputs.sample.log_prob * mask).sum(dim=1), (outputs.sample.entropy * mask).sum(dim=1)

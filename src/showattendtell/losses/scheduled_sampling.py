@@ -5,7 +5,7 @@ from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD, START
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.sampling import draw
+from showattendtell.decoding.sampling import multinomial
 from showattendtell.models.captioner import Captioner, eval_mode
 
 
@@ -25,11 +25,14 @@ def mix_words(
         decoder = Ensemble([captioner]).start([regions])
         states = decoder.init_state().index_select(image_index[order])
         rows = torch.arange(len(image_index), device=image_index.device)
-        read, never = [torch.full_like(image_index, START)], torch.tensor([PAD, START], device=image_index.device)
+        inputs, suppressed = (
+            [torch.full_like(image_index, START)],
+            torch.tensor([PAD, START], device=image_index.device),
+        )
         for words in tokens[order].T[:-1]:
-            output, states = decoder.step(states, rows, read[-1])
-            scores = output.scores.index_fill(1, never, -torch.inf)
-            sampled = draw(scores.softmax(dim=1)).squeeze(1)
-            read.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))
-    mixed = torch.stack(read, dim=1)[order.argsort()]  # back in the order of the captions
+            output, states = decoder.step(states, rows, inputs[-1])
+            scores = output.scores.index_fill(1, suppressed, -torch.inf)
+            sampled = multinomial(scores.softmax(dim=1)).squeeze(1)
+            inputs.append(sampled.where(torch.rand_like(scores[:, 0]) < probability, words))
+    mixed = torch.stack(inputs, dim=1)[order.argsort()]  # back in the order of the captions
     return mixed.masked_fill(tokens == PAD, PAD)

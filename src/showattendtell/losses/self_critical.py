@@ -23,7 +23,7 @@ from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt
 from showattendtell.types import Batch
 
-NEVER = (PAD, START)
+SUPPRESSED = (PAD, START)
 """Tokens that no caption contains."""
 
 
@@ -86,32 +86,34 @@ class SelfCriticalLoss(nn.Module):
             )
         self.reward, self.vocabulary = reward, vocabulary
         self._references, self._end = references, (vocabulary.words[EOS],)
-        self.frequencies = DocumentFrequencies.of([(*words, *self._end) for words in said] for said in references)
+        self.frequencies = DocumentFrequencies.of(
+            [(*words, *self._end) for words in captions] for captions in references
+        )
         self._cider = CiderD(self.frequencies)
-        self._constraints = Constraints((), (), NEVER, min_length=0, max_length=reward.max_length, block_ngrams=0)
+        self._constraints = Constraints((), (), SUPPRESSED, min_length=0, max_length=reward.max_length, block_ngrams=0)
 
     def forward(self, captioner: Captioner, regions: Tensor, batch: Batch) -> LossOutput:
         """Compute the loss from the regions (I, L, D) of the batch's images."""
         with eval_mode(captioner):
             sampling = Sampling(num_captions=self.reward.samples, max_length=self.reward.max_length)
-            tokens, _, _, _, *locations = sampling.draw(Ensemble([captioner]), [regions], self._constraints)
+            tokens, _, _, _, *locations = sampling.sample(Ensemble([captioner]), [regions], self._constraints)
             ends = tokens == EOS
             tokens = tokens.masked_fill(ends.cumsum(dim=1) > ends.long(), PAD)  # all tokens after the first `<eos>`
             log_p = log_prob(captioner, regions, tokens, *locations).view(len(regions), -1)  # (I, N)
             captions = [[token for token in caption if token != PAD] for caption in tokens.tolist()]
-            values = self.judge(captions, batch.positions)
+            values = self.score_captions(captions, batch.positions)
             baseline = self._baseline(captioner, regions, batch.positions, values["reward"])
         advantage = (values["reward"] - baseline).to(log_p)  # (I, N)
-        shares = torch.bincount(batch.image_index, minlength=len(regions)) / len(batch.image_index)  # (I,)
-        loss = -(shares.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
-        figures = {f"sampled_{name}": part for name, part in self._figures(captions, values, shares).items()}
-        return LossOutput(None, {"reward": loss}, figures)
+        image_weights = torch.bincount(batch.image_index, minlength=len(regions)) / len(batch.image_index)  # (I,)
+        loss = -(image_weights.unsqueeze(1) * advantage * log_p).sum() / self.reward.samples
+        metrics = {f"sampled_{name}": value for name, value in self._metrics(captions, values, image_weights).items()}
+        return LossOutput(None, {"reward": loss}, metrics)
 
     def describe(self) -> dict[str, Any]:
         """Return the statistics on which rewards depend, as plain data."""
         return {"images": self.frequencies.images, "document_frequencies": self.frequencies.sha256}
 
-    def judge(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
+    def score_captions(self, captions: Sequence[Sequence[int]], positions: Tensor) -> dict[str, Tensor]:
         """Return the `reward` of captions and its unweighted terms, (I, N) each:
 
             reward = w_cider cider + w_bleu4 bleu4 - w_length length - w_repetition repetition
@@ -127,15 +129,15 @@ class SelfCriticalLoss(nn.Module):
         counts = {
             image: [count_ngrams((*words, *self._end)) for words in self._references[image]] for image in set(images)
         }
-        weighted = {image: list(map(self._cider.weigh, own)) for image, own in counts.items()}
+        weighted = {image: list(map(self._cider.weigh, ngrams)) for image, ngrams in counts.items()}
         lengths = {image: mean(map(len, self._references[image])) for image in counts}
         scores = []
         for tokens, image in zip(captions, images, strict=True):
-            own = count_ngrams([self.vocabulary.words[token] for token in tokens])
+            ngrams = count_ngrams([self.vocabulary.words[token] for token in tokens])
             scores.append(
                 (
-                    self._cider.score(self._cider.weigh(own), weighted[image]),
-                    bleu4(own, counts[image]),
+                    self._cider.score(self._cider.weigh(ngrams), weighted[image]),
+                    bleu4(ngrams, counts[image]),
                     abs(len(tokens) - tokens.count(EOS) - lengths[image]),
                     repeated_pairs(tokens),
                 )
@@ -144,10 +146,10 @@ class SelfCriticalLoss(nn.Module):
         reward = self.reward.cider * cider + self.reward.bleu4 * bleu
         reward = reward - self.reward.length * length - self.reward.repetition * repetition
         terms = {"cider": cider, "bleu4": bleu, "length": length, "repetition": repetition}
-        weighed = {
+        logged = {
             name: term for name, term in terms.items() if name in ("cider", "bleu4") or getattr(self.reward, name)
         }
-        return {"reward": reward, **weighed}
+        return {"reward": reward, **logged}
 
     def _baseline(self, captioner: Captioner, regions: Tensor, positions: Tensor, reward: Tensor) -> Tensor:
         """Return the baseline of each sample's reward, (I, N) or (I, 1)."""
@@ -156,16 +158,16 @@ class SelfCriticalLoss(nn.Module):
         search = BeamSearch(max_length=self.reward.max_length)
         with torch.no_grad():
             greedy = search.generate(Ensemble([captioner]), [regions], self.vocabulary)
-        return self.judge([caption.tokens for [caption] in greedy], positions)["reward"]
+        return self.score_captions([caption.tokens for [caption] in greedy], positions)["reward"]
 
-    def _figures(
-        self, captions: Sequence[Sequence[int]], values: dict[str, Tensor], shares: Tensor
+    def _metrics(
+        self, captions: Sequence[Sequence[int]], values: dict[str, Tensor], image_weights: Tensor
     ) -> dict[str, Tensor]:
         """Return means over the batch's samples: the reward and its terms, and statistics of how captions end."""
         endings = [judge_endings([self.vocabulary.decode(tokens)], [EOS in tokens]) for tokens in captions]
-        each = torch.tensor(endings).T.reshape(3, len(shares), -1)
-        parts = {**values, **dict(zip(EndingRates._fields, each, strict=True))}
-        return {name: shares.cpu() @ part.mean(dim=1) for name, part in parts.items()}
+        rates = torch.tensor(endings).T.reshape(3, len(image_weights), -1)
+        parts = {**values, **dict(zip(EndingRates._fields, rates, strict=True))}
+        return {name: image_weights.cpu() @ part.mean(dim=1) for name, part in parts.items()}
 
 
 def repeated_pairs(tokens: Sequence[int]) -> float:
@@ -178,9 +180,11 @@ def log_prob(captioner: Captioner, regions: Tensor, tokens: Tensor, locations: T
     """Return log p of the captions `tokens` (K, T), N consecutive ones per image with `<pad>` after `<eos>`, including
     the log p of the locations (K, T, H) that hard attention sampled for them."""
     image_index = torch.arange(len(regions), device=tokens.device).repeat_interleave(len(tokens) // len(regions))
-    trace = captioner(regions, image_index, tokens, locations=locations)
+    outputs = captioner(regions, image_index, tokens, locations=locations)
     # words that are never sampled get p = 0, so that p is normalised over those that are
-    log_p = -negative_log_likelihood(trace._replace(output_features=trace.output_features.without(NEVER)), tokens)
-    if trace.sample is None:
+    log_p = -negative_log_likelihood(
+        outputs._replace(output_features=outputs.output_features.without(SUPPRESSED)), tokens
+    )
+    if outputs.sample is None:
         return log_p
-    return log_p + (trace.sample.log_prob * (tokens != PAD)).sum(dim=1)
+    return log_p + (outputs.sample.log_prob * (tokens != PAD)).sum(dim=1)

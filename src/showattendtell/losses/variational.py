@@ -21,16 +21,16 @@ from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput
 
 
 class WordMeans(NamedTuple):
-    """Means of values of the words of a trace; `is_word` (N,) is false for padding."""
+    """Means of values of the captioner's outputs; `is_word` (N,) is false for padding."""
 
-    trace: CaptionerOutput
+    outputs: CaptionerOutput
     is_word: Tensor
 
-    def of_captions(self, values: Tensor) -> Tensor:
+    def over_captions(self, values: Tensor) -> Tensor:
         """Return the mean over captions of the sums of values (N,) of their words."""
-        return self.trace.at_steps(values.masked_fill(~self.is_word, 0.0)).sum(dim=1).mean()
+        return self.outputs.at_steps(values.masked_fill(~self.is_word, 0.0)).sum(dim=1).mean()
 
-    def of_words(self, values: Tensor) -> Tensor:
+    def over_words(self, values: Tensor) -> Tensor:
         """Return the mean of values (samples, N) over the words."""
         return (values * self.is_word).sum() / (len(values) * self.is_word.sum())
 
@@ -90,56 +90,56 @@ class VariationalLoss(BaselineLoss):
         regions: Tensor,
         image_index: Tensor,
         tokens: Tensor,
-        share: BatchShard | None = None,
+        shard: BatchShard | None = None,
         targets: AttentionTargets | None = None,
     ) -> LossOutput:
         """Compute the loss of a batch; the arguments are those of `SoftLoss.forward`. `nll` is minus the bound."""
         attention: Any = captioner.attention
         if not attention.variational:
             raise ValueError(f"the variational loss needs attention=variational, got {type(attention).__name__}")
-        share = share or BatchShard(1.0, len(tokens))
-        read = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
-        trace = captioner(regions, image_index, tokens, read)
-        features, log_q = trace.output_features, trace.log_q
-        maps, words = self.target_maps(targets, tokens), tokens.flatten()[trace.places]
-        means = WordMeans(trace, words != PAD)
+        shard = shard or BatchShard(1.0, len(tokens))
+        input_tokens = mix_words(captioner, regions, image_index, tokens, self.sampling_prob)
+        outputs = captioner(regions, image_index, tokens, input_tokens)
+        features, log_q = outputs.output_features, outputs.log_q
+        maps, words = self.target_maps(targets, tokens), tokens.flatten()[outputs.indices]
+        means = WordMeans(outputs, words != PAD)
 
         kl = (log_q.exp() * (log_q - features.log_weights)).sum(dim=1)
-        figures, reinforce = dict[str, Tensor](), None
+        metrics, reinforce = dict[str, Tensor](), None
         if attention.estimator == "exact":
-            learned, nll = self._all_regions(features, log_q, words)
+            loss, nll = self._all_regions(features, log_q, words)
         else:
-            drawn = self._draw(features, log_q, words, attention)
-            learned, nll, log_prob = (torch.stack(part) for part in zip(*drawn, strict=True))  # (samples, N)
+            samples = self._sample(features, log_q, words, attention)
+            loss, nll, log_prob = (torch.stack(part) for part in zip(*samples, strict=True))  # (samples, N)
             if attention.estimator != "gumbel":
-                reinforce, figures = self._reinforce(-nll, log_prob, means, share, attention.estimator == "rloo")
-            learned, nll = learned.mean(dim=0), nll.mean(dim=0)
-        penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD, trace.present)
-        penalty = self.over_batch(penalties, trace.num_regions, share.whole)
+                reinforce, metrics = self._reinforce(-nll, log_prob, means, shard, attention.estimator == "rloo")
+            loss, nll = loss.mean(dim=0), nll.mean(dim=0)
+        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD, outputs.present)
+        penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
         terms = {
-            "likelihood": means.of_captions(learned),
-            "kl": self.kl_weight * means.of_captions(kl),
+            "likelihood": means.over_captions(loss),
+            "kl": self.kl_weight * means.over_captions(kl),
             "attention": self.attention_weight * penalty,
         }
         if reinforce is not None:
             terms["reinforce"] = self.reward_weight * reinforce
-        bound = means.of_captions(nll + kl.detach())
-        figures |= {"attention_penalty": penalty.detach(), "kl": means.of_captions(kl.detach())}
-        output = LossOutput(bound, terms, figures, trace)
-        return output if maps is None else self.supervised(output, attention_cross_entropy(trace.weights, maps))
+        bound = means.over_captions(nll + kl.detach())
+        metrics |= {"attention_penalty": penalty.detach(), "kl": means.over_captions(kl.detach())}
+        output = LossOutput(bound, terms, metrics, outputs)
+        return output if maps is None else self.supervised(output, attention_cross_entropy(outputs.weights, maps))
 
     def _reinforce(
-        self, reward: Tensor, log_prob: Tensor, means: WordMeans, share: BatchShard, leave_one_out: bool
+        self, reward: Tensor, log_prob: Tensor, means: WordMeans, shard: BatchShard, leave_one_out: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss term of sampled regions and its figures, from reward and log q (samples, N); update the
+        """Return the loss term of sampled regions and its metrics, from reward and log q (samples, N); update the
         baseline."""
-        others = (reward.sum(dim=0) - reward) / (len(reward) - 1) if leave_one_out else self.baseline
-        advantage = reward - others
-        mean = means.of_words(advantage)
-        figures = {"baseline": self.baseline.clone(), "advantage": mean}
-        figures["advantage_std"] = means.of_words((advantage - mean).square()).sqrt()
-        self.update_baseline(means.of_words(reward), share)
-        return -means.of_captions((advantage * log_prob).mean(dim=0)), figures
+        baseline = (reward.sum(dim=0) - reward) / (len(reward) - 1) if leave_one_out else self.baseline
+        advantage = reward - baseline
+        mean = means.over_words(advantage)
+        metrics = {"baseline": self.baseline.clone(), "advantage": mean}
+        metrics["advantage_std"] = means.over_words((advantage - mean).square()).sqrt()
+        self.update_baseline(means.over_words(reward), shard)
+        return -means.over_captions((advantage * log_prob).mean(dim=0)), metrics
 
     def _all_regions(self, features: MixtureFeatures, log_q: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy, learned and for logging, of the words (N,), the mean of all regions under q. The
@@ -148,7 +148,7 @@ class VariationalLoss(BaselineLoss):
         nll = -(log_q.exp() * by_region.squeeze(2)).sum(dim=1)
         return torch.lerp(nll, -mean, self.label_smoothing) if self.label_smoothing else nll, nll.detach()
 
-    def _draw(
+    def _sample(
         self, features: MixtureFeatures, log_q: Tensor, targets: Tensor, attention: Any
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return for each sample the cross-entropy, learned and for logging, and log q of the sample, (N,) each."""
@@ -157,9 +157,9 @@ class VariationalLoss(BaselineLoss):
             if attention.estimator == "gumbel":
                 maps, log_prob = F.gumbel_softmax(log_q, tau=attention.gumbel_tau), torch.zeros_like(log_q[:, 0])
             else:
-                drawn = torch.multinomial(log_q.detach().exp(), 1)  # (N, 1)
-                maps = torch.zeros_like(log_q).scatter(1, drawn, 1.0)
-                log_prob = log_q.gather(1, drawn).squeeze(1)
-            cost = cross_entropy(features.at_maps(maps), targets, self.label_smoothing)
-            samples.append((cost.learned, cost.nll, log_prob))
+                regions = torch.multinomial(log_q.detach().exp(), 1)  # (N, 1)
+                maps = torch.zeros_like(log_q).scatter(1, regions, 1.0)
+                log_prob = log_q.gather(1, regions).squeeze(1)
+            output = cross_entropy(features.at_maps(maps), targets, self.label_smoothing)
+            samples.append((output.loss, output.nll, log_prob))
         return samples

@@ -186,8 +186,8 @@ def _cut(starts: np.ndarray, ends: np.ndarray, cells: int) -> tuple[np.ndarray, 
         Whether each interval lies between the sides of each box (N, X, M), as 0 or 1, and the length of each interval
         in the cell that it is part of, 0 in the others (N, X, cells).
     """
-    whole = np.broadcast_to(np.arange(cells + 1.0), (len(starts), cells + 1))
-    edges = np.sort(np.concatenate([starts, ends, whole], axis=1).clip(0, cells), axis=1)
+    grid_lines = np.broadcast_to(np.arange(cells + 1.0), (len(starts), cells + 1))
+    edges = np.sort(np.concatenate([starts, ends, grid_lines], axis=1).clip(0, cells), axis=1)
     lengths = np.diff(edges)
     middles = edges[:, :-1] + lengths / 2
     inside = (starts[:, np.newaxis] < middles[..., np.newaxis]) & (middles[..., np.newaxis] < ends[:, np.newaxis])
@@ -232,23 +232,23 @@ class Relations(NamedTuple):
 def score_relations(choices: Iterable[tuple[str, str]]) -> Relations:
     """Score pairs of a reference word and the predicted word, both from `RELATIONS`."""
     pairs = list(choices)
-    commonest = max(Counter(said for said, _ in pairs).values(), default=0)
-    right, number = sum(said == chosen for said, chosen in pairs), max(len(pairs), 1)
-    return Relations(right / number, commonest / number, len(pairs))
+    commonest = max(Counter(reference for reference, _ in pairs).values(), default=0)
+    num_correct, num_words = sum(reference == predicted for reference, predicted in pairs), max(len(pairs), 1)
+    return Relations(num_correct / num_words, commonest / num_words, len(pairs))
 
 
 STILL = 0.01
-"""Movement (see `attention_figures`) below which maps are reported as constant."""
+"""Movement (see `attention_statistics`) below which maps are reported as constant."""
 
 
 class RunningMean(NamedTuple):
     """A mean, and the number of its items."""
 
     mean: Tensor
-    of: int
+    num_items: int
 
 
-def attention_figures(trace: CaptionerOutput, tokens: Tensor) -> dict[str, RunningMean]:
+def attention_statistics(outputs: CaptionerOutput, tokens: Tensor) -> dict[str, RunningMean]:
     """Compute three statistics of alpha (B, T, L), over the steps at which `tokens` (B, T) has a word.
 
     entropy   -sum_i alpha_i log alpha_i, mean over words, in nats: 0 for one region, log L for uniform weights
@@ -259,22 +259,22 @@ def attention_figures(trace: CaptionerOutput, tokens: Tensor) -> dict[str, Runni
     """
     mask = tokens != PAD
     words, captions = int(mask.sum()), len(tokens)
-    entropy = (entropies(trace) * mask).sum() / words
-    steps = (trace.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
-    looked = (trace.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
-    most = mask.sum(dim=1).clamp(max=trace.num_regions)
+    entropy = (entropies(outputs) * mask).sum() / words
+    movement = (outputs.weights.diff(dim=1).abs().sum(dim=2) / 2 * mask[:, 1:]).sum()
+    covered = (outputs.weights * mask.unsqueeze(2)).sum(dim=1).clamp(max=1).sum(dim=1)
+    largest = mask.sum(dim=1).clamp(max=outputs.num_regions)
     return {
         "entropy": RunningMean(entropy, words),
-        "movement": RunningMean(steps / max(1, words - captions), words - captions),
-        "coverage": RunningMean((looked / most).mean(), captions),
+        "movement": RunningMean(movement / max(1, words - captions), words - captions),
+        "coverage": RunningMean((covered / largest).mean(), captions),
     }
 
 
-def entropies(trace: CaptionerOutput) -> Tensor:
+def entropies(outputs: CaptionerOutput) -> Tensor:
     """Return -sum_i alpha_i log alpha_i of each map (B, T), in nats."""
     import torch  # here, so that tables of scores do not wait for it
 
-    return torch.special.entr(trace.weights).sum(dim=2)
+    return torch.special.entr(outputs.weights).sum(dim=2)
 
 
 class WordClasses:
@@ -287,12 +287,12 @@ class WordClasses:
         self.names = [name for name in WORD_CLASSES if name in names]
         self._class_of = torch.tensor([self.names.index(name) for name in names])
 
-    def betas(self, trace: CaptionerOutput, tokens: Tensor) -> dict[str, RunningMean]:
+    def betas(self, outputs: CaptionerOutput, tokens: Tensor) -> dict[str, RunningMean]:
         """Return the mean of beta (B, T) over the words of each class in `tokens` (B, T)."""
         classes = self._class_of.to(tokens.device)[tokens].masked_fill(tokens == PAD, -1)
-        figures = {}
-        for number, name in enumerate(self.names):
-            chosen = classes == number
-            count = int(chosen.sum())
-            figures[name] = RunningMean((trace.gates * chosen).sum() / max(1, count), count)
-        return figures
+        means = {}
+        for i, name in enumerate(self.names):
+            mask = classes == i
+            count = int(mask.sum())
+            means[name] = RunningMean((outputs.gates * mask).sum() / max(1, count), count)
+        return means

@@ -21,9 +21,9 @@ class WeightedReferences:
     """
 
     def __init__(self, references: Sequence[Sequence[Caption]]):
-        self.captions = [split_captions(said, "the references of an image") for said in references]
+        self.captions = [split_captions(captions, "the references of an image") for captions in references]
         self._cider = CiderD(DocumentFrequencies.of(self.captions))
-        self._weighted = [[self._cider.weigh(count_ngrams(words)) for words in said] for said in self.captions]
+        self._weighted = [[self._cider.weigh(count_ngrams(words)) for words in captions] for captions in self.captions]
 
     def best_constant(self) -> Words:
         """Return the caption with the highest mean CIDEr-D over all images, among the captions of all images.
@@ -33,29 +33,29 @@ class WeightedReferences:
         `SHORTLIST` are compared exactly.
         """
         means: list[dict[Ngram, float]] = [defaultdict(float) for _ in range(4)]
-        for said in self._weighted:
-            for caption in said:
+        for weighted_captions in self._weighted:
+            for caption in weighted_captions:
                 for mean, vector, norm in zip(means, caption.vectors, caption.norms, strict=True):
                     for ngram, weight in vector.items() if norm else ():
-                        mean[ngram] += weight / norm / len(said)
+                        mean[ngram] += weight / norm / len(weighted_captions)
         candidates = {
             tuple(words): weighted
-            for said, captions in zip(self._weighted, self.captions, strict=True)
-            for weighted, words in zip(said, captions, strict=True)
+            for weighted_captions, captions in zip(self._weighted, self.captions, strict=True)
+            for weighted, words in zip(weighted_captions, captions, strict=True)
         }
         ranked = sorted(candidates, key=lambda words: -_product(candidates[words], means))[:SHORTLIST]
         return max(ranked, key=lambda words: self._mean_score(candidates[words]))
 
     def consensus(self, image: int) -> Words:
         """Return the caption of an image with the highest CIDEr-D against the image's other captions."""
-        said = self._weighted[image]
-        if len(said) == 1:
+        captions = self._weighted[image]
+        if len(captions) == 1:
             return self.captions[image][0]
-        scores = [self._cider.score(caption, said[:n] + said[n + 1 :]) for n, caption in enumerate(said)]
+        scores = [self._cider.score(caption, captions[:n] + captions[n + 1 :]) for n, caption in enumerate(captions)]
         return self.captions[image][scores.index(max(scores))]
 
     def _mean_score(self, caption: Weighted) -> float:
-        return math.fsum(self._cider.score(caption, said) for said in self._weighted) / len(self._weighted)
+        return math.fsum(self._cider.score(caption, references) for references in self._weighted) / len(self._weighted)
 
 
 def _product(caption: Weighted, means: Sequence[dict[Ngram, float]]) -> float:
@@ -77,10 +77,10 @@ class Round(NamedTuple):
 def leave_one_out(references: Sequence[Sequence[Words]]) -> Iterator[Round]:
     """Yield a round for each position of a reference that all images with several references have; none without such
     images."""
-    several = [number for number, said in enumerate(references) if len(said) > 1]
-    for left_out in range(min((len(references[number]) for number in several), default=0)):
+    images = [i for i, captions in enumerate(references) if len(captions) > 1]
+    for left_out in range(min((len(references[i]) for i in images), default=0)):
         yield Round(
-            several,
-            [references[number][left_out] for number in several],
-            [[*references[number][:left_out], *references[number][left_out + 1 :]] for number in several],
+            images,
+            [references[i][left_out] for i in images],
+            [[*references[i][:left_out], *references[i][left_out + 1 :]] for i in images],
         )

@@ -27,13 +27,13 @@ class BleuCounts(SufficientStatistics):
 
     by_image: Array
 
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         """Return BLEU-1 to BLEU-4 in percent, with and without brevity penalty, the penalty, and the lengths.
 
         Xu et al. report scores without brevity penalty, most later papers with it.
         """
         corpora = [_score(counts) for counts in copies @ self.by_image]
-        return {name: np.array([figures[name] for figures in corpora]) for name in corpora[0]}
+        return {name: np.array([corpus[name] for corpus in corpora]) for name in corpora[0]}
 
     def per_image(self) -> dict[str, Array]:
         """Return sentence BLEU-1 to BLEU-4 in percent, with brevity penalty.
@@ -46,7 +46,7 @@ class BleuCounts(SufficientStatistics):
             for image in self.by_image.tolist()
         ]
         _, scores = scorer.compute_score(option="closest")
-        return {f"bleu{n}": 100 * np.array(each) for n, each in enumerate(scores, start=1)}
+        return {f"bleu{n}": 100 * np.array(values) for n, values in enumerate(scores, start=1)}
 
 
 def measure_bleu(pairs: Sequence[CaptionPair]) -> BleuCounts:

@@ -28,7 +28,7 @@ class SufficientStatistics(ABC):
     by_image: Array
 
     @abstractmethod
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         """Return the metric's scores (R,) of R corpora, without reading the captions again; rates in percent.
 
         Args:
@@ -37,7 +37,7 @@ class SufficientStatistics(ABC):
 
     def per_image(self) -> dict[str, Array]:
         """Return the scores (N,) of each caption alone, by name: those of a corpus of its image; rates in percent."""
-        return self.figures(np.eye(len(self.by_image)))
+        return self.scores(np.eye(len(self.by_image)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,19 +51,19 @@ class ImageMeans(SufficientStatistics):
     name: str
     by_image: Array
 
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         return {self.name: copies @ self.by_image / copies.sum(axis=1)}
 
     def per_image(self) -> dict[str, Array]:
         return {self.name: self.by_image}
 
 
-def corpus_figures(measured: Iterable[SufficientStatistics]) -> dict[str, float]:
+def corpus_scores(measured: Iterable[SufficientStatistics]) -> dict[str, float]:
     """Return the scores of the original corpus, in which every image counts once."""
     return {
-        name: float(figure)
+        name: float(score)
         for metric in measured
-        for name, [figure] in metric.figures(np.ones((1, len(metric.by_image)))).items()
+        for name, [score] in metric.scores(np.ones((1, len(metric.by_image)))).items()
     }
 
 
@@ -120,16 +120,16 @@ class Comparison(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """Return the content for results files."""
-        figures = {name: difference._asdict() for name, difference in self.differences.items()}
-        return {"differences": figures, "missing": self.missing}
+        differences = {name: difference._asdict() for name, difference in self.differences.items()}
+        return {"differences": differences, "missing": self.missing}
 
 
 def draw_copies(num_images: int, num_resamples: int, seed: int) -> Array:
     """Return random counts (R, N) of each image in each resample."""
     generator = np.random.default_rng(seed)
     # N draws with replacement from N images: their counts have a multinomial distribution
-    drawn = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
-    return drawn.astype(np.float64)
+    counts = generator.multinomial(num_images, np.full(num_images, 1 / num_images), size=num_resamples)
+    return counts.astype(np.float64)
 
 
 def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Resampled:
@@ -138,12 +138,12 @@ def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Res
     Pass the same counts for every system that is compared: the test is paired.
     """
     resampled = Resampled({}, {}, {})
-    for metric, seen in measured.items():
+    for metric, statistics in measured.items():
         try:
-            resampled.resamples.update(seen.figures(copies))
-            resampled.corpus.update(corpus_figures([seen]))
-        except MetricError as fault:
-            resampled.missing[metric] = str(fault)
+            resampled.resamples.update(statistics.scores(copies))
+            resampled.corpus.update(corpus_scores([statistics]))
+        except MetricError as error:
+            resampled.missing[metric] = str(error)
     return resampled
 
 

@@ -40,20 +40,20 @@ def reliability(probabilities: ArrayLike, correct: ArrayLike, bins: int = BINS) 
     Raises:
         ValueError: the lengths differ.
     """
-    p, hits = np.asarray(probabilities, dtype=np.float64), np.asarray(correct, dtype=np.float64)
-    if p.shape != hits.shape:
-        raise ValueError(f"{len(p)} probabilities of {len(hits)} predictions")
-    places = np.clip(np.ceil(p * bins).astype(int) - 1, 0, bins - 1)  # a bin includes its upper edge
-    counts, sums, right = (
-        np.bincount(places, weights, bins).astype(np.float64) for weights in (np.ones_like(p), p, hits)
+    p, is_correct = np.asarray(probabilities, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+    if p.shape != is_correct.shape:
+        raise ValueError(f"{len(p)} probabilities of {len(is_correct)} predictions")
+    bin_index = np.clip(np.ceil(p * bins).astype(int) - 1, 0, bins - 1)  # a bin includes its upper edge
+    counts, sums, num_correct = (
+        np.bincount(bin_index, weights, bins).astype(np.float64) for weights in (np.ones_like(p), p, is_correct)
     )
     with np.errstate(invalid="ignore"):
-        return Reliability(counts, sums / counts, right / counts)
+        return Reliability(counts, sums / counts, num_correct / counts)
 
 
 def risk_coverage(confidence: ArrayLike, scores: ArrayLike) -> tuple[Array, Array]:
     """Return the coverage (N,), the fraction of captions that are kept, and the mean score (N,) of those, if the
     captions with the highest confidence are kept."""
     ordered = np.asarray(scores, dtype=np.float64)[np.argsort(-np.asarray(confidence), kind="stable")]
-    number = np.arange(1, len(ordered) + 1)
-    return number / max(len(ordered), 1), np.cumsum(ordered) / number
+    num_kept = np.arange(1, len(ordered) + 1)
+    return num_kept / max(len(ordered), 1), np.cumsum(ordered) / num_kept

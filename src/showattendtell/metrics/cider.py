@@ -49,20 +49,23 @@ class DocumentFrequencies(NamedTuple):
         Raises:
             ValueError: an image has a string instead of a list of captions.
         """
-        captions = [split_captions(said, "the references of an image") for said in references]
+        captions = [split_captions(image_references, "the references of an image") for image_references in references]
         recurrent: dict[Ngram, int] = {}
         for order in range(ORDERS):
-            by_image = ({run for words in said for run in count_ngrams(words)[order]} for said in captions)
-            counts = Counter(run for runs in by_image for run in runs)
-            recurrent |= {run: count for run, count in counts.items() if count > 1}
+            by_image = (
+                {ngram for words in image_references for ngram in count_ngrams(words)[order]}
+                for image_references in captions
+            )
+            counts = Counter(ngram for ngrams in by_image for ngram in ngrams)
+            recurrent |= {ngram: count for ngram, count in counts.items() if count > 1}
         return cls(len(captions), recurrent)
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the frequencies; runs with the same hash have the same reward."""
         digest = hashlib.sha256(f"{self.images}\n".encode())
-        for run in sorted(self.recurrent):
-            digest.update(f"{' '.join(run)}\t{self.recurrent[run]}\n".encode())
+        for ngram in sorted(self.recurrent):
+            digest.update(f"{' '.join(ngram)}\t{self.recurrent[ngram]}\n".encode())
         return digest.hexdigest()
 
 
@@ -83,19 +86,19 @@ class CiderD:
     """CIDEr-D of single captions, 0 to 10."""
 
     def __init__(self, frequencies: DocumentFrequencies):
-        self._rarest = math.log(max(1, frequencies.images))
-        self._rarity = {run: self._rarest - math.log(count) for run, count in frequencies.recurrent.items()}
+        self._max_idf = math.log(max(1, frequencies.images))
+        self._idf = {ngram: self._max_idf - math.log(count) for ngram, count in frequencies.recurrent.items()}
 
     def weigh(self, counts: Counts[str]) -> Weighted:
         """Return the weights of a caption, given its n-grams."""
-        rarity, rarest = self._rarity.get, self._rarest
-        vectors = [{run: count * rarity(run, rarest) for run, count in each.items()} for each in counts]
+        idf, max_idf = self._idf.get, self._max_idf
+        vectors = [{ngram: count * idf(ngram, max_idf) for ngram, count in ngrams.items()} for ngrams in counts]
         norms = [math.sqrt(sum(weight * weight for weight in vector.values())) for vector in vectors]
         return Weighted(vectors, norms, counts[1].total())
 
     def score(self, caption: Weighted, references: Sequence[Weighted]) -> float:
         """Return the mean over references and n-gram lengths, times 10."""
-        return 10 * sum(_similarity(caption, said) for said in references) / len(references)
+        return 10 * sum(_similarity(caption, reference) for reference in references) / len(references)
 
 
 def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, Sequence[Caption]], float]:
@@ -107,30 +110,37 @@ def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, S
     cider = CiderD(DocumentFrequencies.of(references))
 
     def score(caption: Caption, said: Sequence[Caption]) -> float:
-        [own], others = split_captions([caption]), split_captions(said)
-        return 100 * cider.score(cider.weigh(count_ngrams(own)), [cider.weigh(count_ngrams(one)) for one in others])
+        [hypothesis], split_references = split_captions([caption]), split_captions(said)
+        return 100 * cider.score(
+            cider.weigh(count_ngrams(hypothesis)), [cider.weigh(count_ngrams(words)) for words in split_references]
+        )
 
     return score
 
 
-def _similarity(caption: Weighted, said: Weighted) -> float:
+def _similarity(caption: Weighted, reference: Weighted) -> float:
     """Return the mean over n-gram lengths of the clipped cosine, times the length penalty."""
     total = 0.0
-    for own, other, norm, other_norm in zip(caption.vectors, said.vectors, caption.norms, said.norms, strict=True):
+    for weights, reference_weights, norm, other_norm in zip(
+        caption.vectors, reference.vectors, caption.norms, reference.norms, strict=True
+    ):
         if norm and other_norm:
-            common = sum(min(own[run], other[run]) * other[run] for run in own.keys() & other.keys())
+            common = sum(
+                min(weights[ngram], reference_weights[ngram]) * reference_weights[ngram]
+                for ngram in weights.keys() & reference_weights.keys()
+            )
             total += common / (norm * other_norm)
-    return total / ORDERS * math.exp(-((caption.pairs - said.pairs) ** 2) / (2 * SIGMA**2))
+    return total / ORDERS * math.exp(-((caption.pairs - reference.pairs) ** 2) / (2 * SIGMA**2))
 
 
 def bleu4(caption: Counts[str], references: Sequence[Counts[str]]) -> float:
     """Return BLEU-4 of one caption, with brevity penalty by the closest reference, 0 to 1."""
     score = 1.0  # 1e-15 and 1e-9 are pycocoevalcap's, which avoid log 0 and division by 0
-    for own, *others in zip(caption, *references, strict=True):
-        matched = sum(min(count, max(other[run] for other in others)) for run, count in own.items())
-        score *= (matched + 1e-15) / (own.total() + 1e-9)
+    for ngrams, *reference_ngrams in zip(caption, *references, strict=True):
+        matched = sum(min(count, max(counts[ngram] for counts in reference_ngrams)) for ngram, count in ngrams.items())
+        score *= (matched + 1e-15) / (ngrams.total() + 1e-9)
     length = caption[0].total()
-    closest = min((abs(said[0].total() - length), said[0].total()) for said in references)[1]
+    closest = min((abs(reference[0].total() - length), reference[0].total()) for reference in references)[1]
     ratio = (length + 1e-15) / (closest + 1e-9)
     return score ** (1 / ORDERS) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1.0)
 

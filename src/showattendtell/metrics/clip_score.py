@@ -63,7 +63,8 @@ def measure_clip_score(
     sentences = [" ".join(words) for words in split_captions(captions)]
     pairs = track(list(zip(sentences, paths, strict=True)), "comparing", console=Console(stderr=True), transient=True)
     scores = [
-        clip_score(transforms.pil_to_tensor(open_image(path)).to(device), said, lambda: model) for said, path in pairs
+        clip_score(transforms.pil_to_tensor(open_image(path)).to(device), sentence, lambda: model)
+        for sentence, path in pairs
     ]
     return np.array([score.item() for score in scores])
 
@@ -81,15 +82,15 @@ def load_clip(name: str) -> Clip:
             "CLIPScore needs the package transformers; install it with pip install 'showattendtell[clip]'"
         ) from None
     try:
-        kind = transformers.AutoConfig.from_pretrained(name).model_type
-        if kind != "clip":
-            raise ValueError(f"it is of the kind {kind}")
-        clip, found = transformers.CLIPModel.from_pretrained(name, output_loading_info=True)
-        if found["missing_keys"]:
-            raise ValueError(f"it lacks {sorted(found['missing_keys'])[0]}")
+        model_type = transformers.AutoConfig.from_pretrained(name).model_type
+        if model_type != "clip":
+            raise ValueError(f"it is of the kind {model_type}")
+        clip, info = transformers.CLIPModel.from_pretrained(name, output_loading_info=True)
+        if info["missing_keys"]:
+            raise ValueError(f"it lacks {sorted(info['missing_keys'])[0]}")
         processor = transformers.CLIPProcessor.from_pretrained(name)
-    except Exception as fault:  # transformers has no common error for loading failures
-        reason = first_line(fault).removesuffix(".")
+    except Exception as error:  # transformers has no common error for loading failures
+        reason = first_line(error).removesuffix(".")
         raise UserError(
             f"the CLIP model {name} cannot be loaded ({reason}); give the folder of one, or its name on the hub"
         ) from None

@@ -25,20 +25,20 @@ def diversity(hypotheses: Sequence[Caption], training: Sequence[Caption] | None 
     """
     captions = [tuple(words) for words in split_captions(hypotheses)]
     words = [word for caption in captions for word in caption]
-    figures = {
+    scores = {
         "distinct_captions": float(len(set(captions))),
         "vocabulary_used": float(len(set(words))),
-        "distinct1": _share_distinct(words),
-        "distinct2": _share_distinct(list(chain.from_iterable(pairwise(caption) for caption in captions))),
+        "distinct1": _percent_distinct(words),
+        "distinct2": _percent_distinct(list(chain.from_iterable(pairwise(caption) for caption in captions))),
         "words_a_caption": len(words) / max(len(captions), 1),
     }
     if training is not None:
-        known = {tuple(words) for words in split_captions(training)}
-        figures["novel"] = 100 * sum(caption not in known for caption in captions) / max(len(captions), 1)
-    return figures
+        training_captions = {tuple(words) for words in split_captions(training)}
+        scores["novel"] = 100 * sum(caption not in training_captions for caption in captions) / max(len(captions), 1)
+    return scores
 
 
-def _share_distinct(ngrams: Sequence[object]) -> float:
+def _percent_distinct(ngrams: Sequence[object]) -> float:
     return 100 * len(set(ngrams)) / max(len(ngrams), 1)
 
 
@@ -83,5 +83,5 @@ def count_endings(captions: Sequence[Caption], ended: Sequence[bool]) -> tuple[i
 
 def ending_rates(captions: int, unended: int, dangling: int, words: int) -> EndingRates:
     """Return the rates, given the sums that `count_endings` returned."""
-    number = max(1, captions)
-    return EndingRates(100 * unended / number, 100 * dangling / number, words / number)
+    num_captions = max(1, captions)
+    return EndingRates(100 * unended / num_captions, 100 * dangling / num_captions, words / num_captions)

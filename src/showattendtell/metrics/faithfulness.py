@@ -99,11 +99,11 @@ def _hits_top_tenth(weights: Array, effects: Array) -> float:
     return float(top[weights == weights.max()].mean())
 
 
-def _rank_correlation(values: Array, others: Array) -> float:
+def _rank_correlation(values: Array, other_values: Array) -> float:
     """Return Spearman's rank correlation, 0 if one of them is constant."""
     from scipy.stats import rankdata  # here, because tables of scores do not wait for it
 
-    ranks, other_ranks = (rankdata(each) - (len(each) + 1) / 2 for each in (values, others))
+    ranks, other_ranks = (rankdata(x) - (len(x) + 1) / 2 for x in (values, other_values))
     norm = np.sqrt((ranks**2).sum() * (other_ranks**2).sum())
     return float((ranks * other_ranks).sum() / norm) if norm else 0.0
 
@@ -114,9 +114,9 @@ def num_deleted(regions: int) -> list[int]:
     return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
 
 
-def area(places: Sequence[float], values: Sequence[float]) -> float:
+def area(x: Sequence[float], values: Sequence[float]) -> float:
     """Return the mean of a curve: its area by the trapezoidal rule, divided by its width."""
-    return float(np.trapezoid(values, places) / (places[-1] - places[0]))
+    return float(np.trapezoid(values, x) / (x[-1] - x[0]))
 
 
 def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000, seed: int = 0) -> FaithfulnessScores:
@@ -133,19 +133,19 @@ def score_faithfulness(words: Sequence[WordFaithfulness], resamples: int = 1000,
         name: _intervals([word for word in words if name in word.maps], name, images, copies) for name in names
     }
     for name in names:
-        own = [word.maps[name] for word in words if name in word.maps]
-        measured = {field: _present(own, field) for field in MapFaithfulness._fields}
+        word_maps = [word.maps[name] for word in words if name in word.maps]
+        measured = {field: _present(word_maps, field) for field in MapFaithfulness._fields}
         means = {field: float(np.mean(values)) for field, values in measured.items() if len(values)}
         maps[name] = MapFaithfulness(**means)
     curves = [word.maps for word in words if _has_curves(word.maps, RANDOM)]
     against = {
-        other: {
-            name: _compare([word for word in curves if _has_curves(word, name)], other, name, resamples, seed)
+        baseline: {
+            name: _compare([word for word in curves if _has_curves(word, name)], baseline, name, resamples, seed)
             for name in names
-            if name != other and any(_has_curves(word, name) for word in curves)
+            if name != baseline and any(_has_curves(word, name) for word in curves)
         }
-        for other in (RANDOM, ATTENTION)
-        if other in names
+        for baseline in (RANDOM, ATTENTION)
+        if baseline in names
     }
     effect = float(np.median([word.largest_effect for word in words])) if words else float("nan")
     return FaithfulnessScores(maps, intervals, against, effect, len(words), len(curves))
@@ -156,19 +156,19 @@ def _intervals(
 ) -> dict[str, Interval]:
     """Return 95 % intervals of the mean over words of each field of a map, from the count of each image in each
     bootstrap sample (R, I)."""
-    numbers, found = {image: number for number, image in enumerate(images)}, {}
+    index, intervals = {image: i for i, image in enumerate(images)}, {}
     for field in MapFaithfulness._fields:
         # the mean of a sample is the sum over its images, divided by their number of words
         sums, counts = np.zeros(len(images)), np.zeros(len(images))
         for word in words:
             if (value := getattr(word.maps[name], field)) is not None:
-                sums[numbers[word.image]] += value
-                counts[numbers[word.image]] += 1
-        drawn = copies @ counts
-        if drawn.any():
-            low, high = np.percentile((copies @ sums)[drawn > 0] / drawn[drawn > 0], (2.5, 97.5))
-            found[field] = (float(low), float(high))
-    return found
+                sums[index[word.image]] += value
+                counts[index[word.image]] += 1
+        num_words = copies @ counts
+        if num_words.any():
+            low, high = np.percentile((copies @ sums)[num_words > 0] / num_words[num_words > 0], (2.5, 97.5))
+            intervals[field] = (float(low), float(high))
+    return intervals
 
 
 def _has_curves(maps: Mapping[str, MapFaithfulness], name: str) -> bool:
@@ -180,12 +180,12 @@ def _compare(
 ) -> dict[str, Difference]:
     """Return the differences of a map's deletion and insertion to those of another map at the same words."""
     copies, sampled = draw_copies(len(words), resamples, seed), []
-    for each in (other, name):
-        maps = [word[each] for word in words]
+    for map_name in (other, name):
+        maps = [word[map_name] for word in words]
         measured = {field: ImageMeans(field, _present(maps, field)) for field in ("deletion", "insertion")}
         sampled.append(resample(measured, copies))
     return compare(*sampled).differences
 
 
 def _present(maps: Sequence[MapFaithfulness], field: str) -> Array:
-    return np.array([value for one in maps if (value := getattr(one, field)) is not None], dtype=np.float64)
+    return np.array([value for word_map in maps if (value := getattr(word_map, field)) is not None], dtype=np.float64)

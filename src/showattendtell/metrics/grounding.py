@@ -63,29 +63,38 @@ def score_grounding(
         iou: intersection over union above which a box is correct.
     """
     classes = set[str]()
-    precise, recalled = defaultdict[str, list[bool]](list), defaultdict[str, list[bool]](list)  # by class
-    wrong, missed = defaultdict[str, int](int), defaultdict[str, int](int)  # objects of classes that are not matched
+    correct_generated, found_references = (
+        defaultdict[str, list[bool]](list),
+        defaultdict[str, list[bool]](list),
+    )  # by class
+    num_wrong, num_missed = (
+        defaultdict[str, int](int),
+        defaultdict[str, int](int),
+    )  # objects of classes that are not matched
     for generated, references in images:
         for reference in references:
-            classes.update(thing.name for thing in reference.objects)
-            first = {thing.name: thing for thing in reversed(reference.objects)}
-            for thing in generated:
-                if thing.name in first:
-                    precise[thing.name].append(overlaps(thing, first[thing.name], iou))
-                elif thing.name not in reference.others:
-                    wrong[thing.name] += 1
-            named = {thing.name: thing for thing in reversed(generated)}
-            for thing in reference.objects:
-                if thing.name in named:
-                    recalled[thing.name].append(overlaps(named[thing.name], thing, iou))
+            classes.update(item.name for item in reference.objects)
+            reference_objects = {item.name: item for item in reversed(reference.objects)}
+            for item in generated:
+                if item.name in reference_objects:
+                    correct_generated[item.name].append(overlaps(item, reference_objects[item.name], iou))
+                elif item.name not in reference.others:
+                    num_wrong[item.name] += 1
+            generated_objects = {item.name: item for item in reversed(generated)}
+            for item in reference.objects:
+                if item.name in generated_objects:
+                    found_references[item.name].append(overlaps(generated_objects[item.name], item, iou))
                 else:
-                    missed[thing.name] += 1
+                    num_missed[item.name] += 1
 
     def mean(correct: dict[str, list[bool]], others: dict[str, int]) -> float:
         rates = [sum(hits) / (len(hits) + others.get(name, 0)) for name, hits in correct.items()]
         return sum(rates) / max(len(classes), 1)  # a class without an object in a caption counts 0
 
-    both = [(mean(precise, wrong), mean(recalled, missed)), (mean(precise, {}), mean(recalled, {}))]
+    both = [
+        (mean(correct_generated, num_wrong), mean(found_references, num_missed)),
+        (mean(correct_generated, {}), mean(found_references, {})),
+    ]
     (p_all, r_all), (p_loc, r_loc) = both
     f1_all, f1_loc = (2 * p * r / (p + r) if p + r else 0.0 for p, r in both)
     return GroundingScores(f1_all, p_all, r_all, f1_loc, p_loc, r_loc, len(classes))
@@ -93,8 +102,8 @@ def score_grounding(
 
 def overlaps(generated: GroundedObject, reference: GroundedObject, iou: float = IOU) -> bool:
     """Return whether the generated object's box has an intersection over union above `iou` with a reference box."""
-    [own] = generated.boxes
-    return any(intersection_over_union(own, box) > iou for box in reference.boxes)
+    [generated_box] = generated.boxes
+    return any(intersection_over_union(generated_box, box) > iou for box in reference.boxes)
 
 
 def intersection_over_union(a: Box, b: Box) -> float:

@@ -88,12 +88,12 @@ def coco_names() -> dict[Name, str]:
         names |= {name: category for synonym in synonyms.split() for name in _forms(synonym.replace("-", " "))}
     names |= {name: animal for animal in ANIMALS for age in ("baby", "adult") for name in _forms(f"{age} {animal}")}
     no_objects = (*NO_OBJECTS, "baby animal", "adult animal", "baby cub", "adult cub")
-    return names | {name: "" for written in no_objects for name in _forms(written)}
+    return names | {name: "" for phrase in no_objects for name in _forms(phrase)}
 
 
-def _forms(written: str) -> tuple[Name, Name]:
+def _forms(name: str) -> tuple[Name, Name]:
     """Return the singular and the plural of a name."""
-    *first, last = tokenize(written)
+    *first, last = tokenize(name)
     return (*first, last), (*first, plural(last))
 
 
@@ -101,15 +101,19 @@ class Mention(NamedTuple):
     """A name in a caption: the index of its last word, and its object."""
 
     word: int
-    thing: str
+    category: str
 
 
 def find_mentions(words: Sequence[str], names: Names) -> list[Mention]:
     """Return the objects that a caption mentions, in order; of overlapping names the longest counts."""
-    found = [Mention(word, thing) for word, thing in find_names(words, names) if thing]
-    if any(thing == "toilet" for _, thing in found):  # "the seat of the toilet" is no chair
-        return [one for one in found if one.thing != "chair" or words[one.word] not in ("seat", "seats")]
-    return found
+    mentions = [Mention(word, category) for word, category in find_names(words, names) if category]
+    if any(category == "toilet" for _, category in mentions):  # "the seat of the toilet" is no chair
+        return [
+            mention
+            for mention in mentions
+            if mention.category != "chair" or words[mention.word] not in ("seat", "seats")
+        ]
+    return mentions
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +125,7 @@ class HallucinationCounts(SufficientStatistics):
 
     by_image: Array
 
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         """Return `chair_i` and `chair_s` in percent, and `chair_mentions`, the number of mentions."""
         mentions, hallucinated, sentences = (copies @ self.by_image).T
         return {
@@ -146,9 +150,9 @@ def find_hallucinations(
         annotated: objects that are annotated in the image.
         names: names of objects.
     """
-    present = {*annotated, *(one.thing for said in references for one in find_mentions(said, names))}
+    present = {*annotated, *(mention.category for words in references for mention in find_mentions(words, names))}
     mentions = find_mentions(caption, names)
-    return mentions, [one for one in mentions if one.thing not in present]
+    return mentions, [mention for mention in mentions if mention.category not in present]
 
 
 def measure_hallucination(
@@ -156,13 +160,13 @@ def measure_hallucination(
 ) -> HallucinationCounts:
     """Count the mentions and the hallucinated mentions of every image's caption; see `find_hallucinations`."""
     rows = []
-    for caption, said, things in zip(captions, references, annotated, strict=True):
-        mentions, hallucinated = find_hallucinations(caption, said, things, names)
+    for caption, image_references, objects in zip(captions, references, annotated, strict=True):
+        mentions, hallucinated = find_hallucinations(caption, image_references, objects, names)
         rows.append([len(mentions), len(hallucinated), bool(hallucinated)])
     return HallucinationCounts(np.array(rows, dtype=np.float64).reshape(-1, 3))
 
 
-LEAST = 10
+MIN_PHRASES = 10
 """Minimum number of annotated phrases of a noun."""
 
 NOUN_RATE = 0.5
@@ -193,7 +197,7 @@ SYNONYMOUS = (
 """Nouns that name the same thing in captions of Flickr8k and Flickr30k, next to the synonyms of COCO's categories."""
 
 
-def find_nouns(captions: Iterable[Caption], least: int = LEAST) -> dict[Name, str]:
+def find_nouns(captions: Iterable[Caption], least: int = MIN_PHRASES) -> dict[Name, str]:
     """Return the nouns that captions with annotated phrases name things by, singular and plural, with their singular.
 
     Args:
@@ -205,39 +209,46 @@ def find_nouns(captions: Iterable[Caption], least: int = LEAST) -> dict[Name, st
         words.update(caption.words)
         heads.update(caption.words[noun] for noun in {phrase.noun for phrase in caption.phrases})
     singulars = {word: singular(word, heads) for word in heads if word_class(word) == CONTENT}
-    number, of = Counter[str](), Counter[str]()
+    num_annotated, num_occurrences = Counter[str](), Counter[str]()
     for word, lemma in singulars.items():
-        number[lemma] += heads[word]
-        of[lemma] += words[word]
-    kept = {lemma for lemma, count in number.items() if count >= least and count >= NOUN_RATE * of[lemma]}
+        num_annotated[lemma] += heads[word]
+        num_occurrences[lemma] += words[word]
+    frequent = {
+        lemma
+        for lemma, count in num_annotated.items()
+        if count >= least and count >= NOUN_RATE * num_occurrences[lemma]
+    }
     return {
-        (form,): lemma for word, lemma in singulars.items() if lemma in kept for form in (word, lemma, plural(lemma))
+        (form,): lemma
+        for word, lemma in singulars.items()
+        if lemma in frequent
+        for form in (word, lemma, plural(lemma))
     }
 
 
-def singular(noun: str, known: Collection[str]) -> str:
+def singular(noun: str, nouns: Collection[str]) -> str:
     """Return the singular of a noun if it is among the known nouns or irregular, else the noun.
 
     >>> [singular(noun, {"dog", "puppy", "bus"}) for noun in ("dogs", "puppies", "buses", "women", "pants")]
     ['dog', 'puppy', 'bus', 'woman', 'pants']
     """
-    irregular = {many: one for one, many in PLURALS.items()}
+    irregular = {plural_form: base_form for base_form, plural_form in PLURALS.items()}
     if noun in irregular:
         return irregular[noun]
     if noun.endswith("men"):
         return f"{noun.removesuffix('men')}man"
     for ending, replacement in (("ies", "y"), ("es", ""), ("s", "")):
         candidate = f"{noun.removesuffix(ending)}{replacement}"
-        if noun.endswith(ending) and candidate in known and plural(candidate) == noun:
+        if noun.endswith(ending) and candidate in nouns and plural(candidate) == noun:
             return candidate
     return noun
 
 
 def merge_synonyms(nouns: Mapping[Name, str]) -> dict[Name, str]:
     """Return the names of nouns with one object for synonyms: the category of COCO, or the first of `SYNONYMOUS`."""
-    things = {word: words.split()[0] for words in SYNONYMOUS for word in words.split()}
+    synonyms = {word: words.split()[0] for words in SYNONYMOUS for word in words.split()}
     categories = coco_names()
     return {
-        name: things.get(noun) or things.get(categories.get((noun,), "")) or categories.get((noun,)) or noun
+        name: synonyms.get(noun) or synonyms.get(categories.get((noun,), "")) or categories.get((noun,)) or noun
         for name, noun in nouns.items()
     }

@@ -32,8 +32,8 @@ def rank_correlation(scores: Sequence[float] | Array, ratings: Sequence[Sequence
     """
     from scipy.stats import kendalltau  # here, so that tables of scores do not wait for it
 
-    repeated = np.repeat(np.asarray(scores, dtype=np.float64), [len(each) for each in ratings])
-    flat = np.array([rating for each in ratings for rating in each], dtype=np.float64)
+    repeated = np.repeat(np.asarray(scores, dtype=np.float64), [len(image_ratings) for image_ratings in ratings])
+    flat = np.array([rating for image_ratings in ratings for rating in image_ratings], dtype=np.float64)
     b, c = (float(kendalltau(repeated, flat, variant=variant).statistic) for variant in ("b", "c"))
     return RankCorrelation(100 * b, 100 * c)
 

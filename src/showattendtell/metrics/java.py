@@ -47,17 +47,19 @@ def run_java(name: str, arguments: Sequence[str], time_limit: float, text: str =
     """
     command = java_command(*arguments)
     try:
-        done = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True, timeout=time_limit)
+        process = subprocess.run(command, input=text.encode(errors="replace"), capture_output=True, timeout=time_limit)
     except subprocess.TimeoutExpired:
         raise MetricError(f"{name} took more than {time_limit:g} seconds") from None
-    except OSError as fault:
-        raise MetricError(f"{name} cannot be started: {fault}") from None
-    if done.returncode:
-        raise MetricError(f"{name} ended with status {done.returncode}: {complaint(done.stderr.splitlines())}")
-    return done.stdout.decode(errors="replace")
+    except OSError as error:
+        raise MetricError(f"{name} cannot be started: {error}") from None
+    if process.returncode:
+        raise MetricError(
+            f"{name} ended with status {process.returncode}: {find_error_line(process.stderr.splitlines())}"
+        )
+    return process.stdout.decode(errors="replace")
 
 
-def complaint(printed: Iterable[bytes]) -> str:
+def find_error_line(printed: Iterable[bytes]) -> str:
     """Return the most informative line of an error output: the first exception, else the last line."""
     lines = [line.decode(errors="replace").strip() for line in printed if line.strip()]
     exceptions = [line for line in lines if re.search(r"\.\w*(Exception|Error)\b", line)]
@@ -125,8 +127,8 @@ class _Program:
         self._name, self._errors = name, TemporaryFile()  # noqa: SIM115 (`kill` closes it)
         try:
             self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._errors)
-        except OSError as fault:
-            raise MetricError(f"{name} cannot be started: {fault}") from None
+        except OSError as error:
+            raise MetricError(f"{name} cannot be started: {error}") from None
         self._answers: SimpleQueue[bytes] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
@@ -158,7 +160,7 @@ class _Program:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(time_limit)
             self._errors.seek(0)
-            reason = complaint(self._errors)
+            reason = find_error_line(self._errors)
             self.kill()
             raise MetricError(f"{self._name} ended with status {self._process.returncode}: {reason}")
         return line.decode(errors="replace").rstrip("\r\n")

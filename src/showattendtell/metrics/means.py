@@ -25,12 +25,12 @@ class Means(Metric):
         self.names: list[str] = []
         self.add_state("sums", torch.zeros(0, 2), dist_reduce_fx="sum")
 
-    def update(self, figures: Mapping[str, tuple[Tensor, Tensor | int]]) -> None:
+    def update(self, values: Mapping[str, tuple[Tensor, Tensor | int]]) -> None:
         """Add values by name: pairs of the mean of some items, and their number."""
-        self._arrange(list(dict.fromkeys([*self.names, *figures])))
+        self._arrange(list(dict.fromkeys([*self.names, *values])))
         if self.sums.is_inference():  # reset by `Trainer.validate`: cannot be updated in place elsewhere
             self.sums = self.sums.clone()
-        for name, (mean, items) in figures.items():
+        for name, (mean, items) in values.items():
             self._add(self.sums[self.names.index(name)], mean.detach(), items)
 
     def compute(self) -> dict[str, Tensor]:
@@ -105,8 +105,8 @@ class RunningMeans(Means):
 
     def _add(self, row: Tensor, mean: Tensor, items: Tensor | int) -> None:
         row[1] += items
-        before = row[0].float()
-        row[0] = before + (mean.float() - before) * (items / row[1].clamp(min=1)).float()
+        previous = row[0].float()
+        row[0] = previous + (mean.float() - previous) * (items / row[1].clamp(min=1)).float()
 
     def _means(self) -> Tensor:
         return super()._means() if self._is_synced else self.sums[:, 0]

@@ -23,7 +23,7 @@ JAR = Path(package.__file__).with_name(package.METEOR_JAR)
 TIME_LIMIT = 120.0
 """Seconds between two answers; before the first one the jar reads its paraphrase tables, which takes about 10."""
 
-AT_A_TIME, SHOWN_FROM = 500, 5
+BATCH_SIZE, MIN_BATCHES_SHOWN = 500, 5
 """Captions per request, and the number of requests from which on a progress bar is shown."""
 
 NUM_STATISTICS = 23
@@ -51,7 +51,7 @@ class MeteorCounts(SufficientStatistics):
 
     by_image: Array
 
-    def figures(self, copies: Array) -> dict[str, Array]:
+    def scores(self, copies: Array) -> dict[str, Array]:
         """Return METEOR in percent, which the jar computes from the sums of the statistics.
 
         Raises:
@@ -81,9 +81,11 @@ def measure_meteor(pairs: Sequence[CaptionPair]) -> MeteorCounts:
         # a separator or a line break in a caption would shift all later answers
         sentences = [" ".join(text.replace("|||", "").split()) for text in (*pair.references, pair.hypothesis)]
         requests.append(" ||| ".join(["SCORE", *sentences]))
-    parts = [requests[first : first + AT_A_TIME] for first in range(0, len(requests), AT_A_TIME)]
+    parts = [requests[first : first + BATCH_SIZE] for first in range(0, len(requests), BATCH_SIZE)]
     statistics = []
-    for part in track(parts, "METEOR", console=Console(stderr=True), transient=True, disable=len(parts) < SHOWN_FROM):
+    for part in track(
+        parts, "METEOR", console=Console(stderr=True), transient=True, disable=len(parts) < MIN_BATCHES_SHOWN
+    ):
         for answer in SERVER.ask(part, len(part)):
             try:
                 statistics.append(np.array(answer.split(), dtype=np.float64).reshape(NUM_STATISTICS))

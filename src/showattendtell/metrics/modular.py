@@ -29,7 +29,7 @@ from showattendtell.metrics.attention import (
     score_relations,
 )
 from showattendtell.metrics.bleu import measure_bleu
-from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_figures
+from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.cider import measure_cider
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.diversity import count_endings, diversity, ending_rates
@@ -74,14 +74,14 @@ class _Gathered(Metric):
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Gather the lines of all processes."""
         if not len(self.lines):  # torchmetrics would send an empty tensor of floats, and the others bytes
-            self._keep([])
+            self._append([])
         super().sync(*args, **kwargs)
 
-    def _keep(self, items: Iterable[Any]) -> None:
+    def _append(self, items: Iterable[Any]) -> None:
         text = "".join(json.dumps(item) + "\n" for item in items).encode()
         self.lines.append(torch.tensor(list(text), dtype=torch.uint8, device=self.device))
 
-    def _kept(self) -> list[Any]:
+    def _items(self) -> list[Any]:
         text = bytes(dim_zero_cat(self.lines).cpu().numpy()) if len(self.lines) else b""
         return [json.loads(line) for line in text.splitlines()]
 
@@ -103,11 +103,11 @@ class CaptionScore(_Gathered):
         Raises:
             ValueError: the numbers of images differ, an image has no reference, or a caption is a string, not a list.
         """
-        self._keep(pair_up(hypotheses, references))
+        self._append(pair_up(hypotheses, references))
 
     def statistics(self) -> SufficientStatistics:
         """Return the statistics of all captions so far, for `bootstrap.resample`."""
-        return self.measure([CaptionPair(*pair) for pair in self._kept()])
+        return self.measure([CaptionPair(*pair) for pair in self._items()])
 
     def per_caption(self) -> dict[str, Tensor]:
         """Return the scores (N,) of each caption so far, by name and in the order of `update`; empty without captions.
@@ -115,12 +115,12 @@ class CaptionScore(_Gathered):
         In distributed training these are the captions of all processes.
         """
         with self.sync_context():
-            scores = self.statistics().per_image() if self._kept() else {}
+            scores = self.statistics().per_image() if self._items() else {}
         return {name: torch.from_numpy(values) for name, values in scores.items()}
 
     def compute(self) -> Any:
         """Return the score of all captions so far; nan without captions."""
-        return _only(corpus_figures([self.statistics()])) if self._kept() else torch.tensor(torch.nan)
+        return _single_score(corpus_scores([self.statistics()])) if self._items() else torch.tensor(torch.nan)
 
 
 class CorpusBLEU(CaptionScore):
@@ -134,7 +134,7 @@ class CorpusBLEU(CaptionScore):
     measure = staticmethod(measure_bleu)
 
     def compute(self) -> dict[str, Tensor]:
-        return _scalars(corpus_figures([self.statistics()]))
+        return _scalars(corpus_scores([self.statistics()]))
 
 
 class METEOR(CaptionScore):
@@ -217,22 +217,22 @@ def measure(
     """
     classes = {name: _find_metric(name) for name in metrics}
     pair_up(hypotheses, references)
-    panel = CaptionMetrics({}, {})
-    for name, kind in classes.items():
+    result = CaptionMetrics({}, {})
+    for name, cls in classes.items():
         if language != ENGLISH and name in ENGLISH_ONLY:
-            panel.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
+            result.missing[name] = f"{ENGLISH_ONLY[name]}; these captions are in '{language}'"
             continue
         try:
-            metric = kind()
+            metric = cls()
             metric.update(hypotheses, references)
-            measured = metric.statistics()
-            corpus_figures([measured])  # may fail, too
-            panel.measured[name] = measured
-        except MetricError as fault:
-            panel.missing[name] = str(fault)
-        except Exception as fault:  # a failing scorer must not affect the others
-            panel.missing[name] = f"{type(fault).__name__}: {fault}"
-    return panel
+            statistics = metric.statistics()
+            corpus_scores([statistics])  # may fail, too
+            result.measured[name] = statistics
+        except MetricError as error:
+            result.missing[name] = str(error)
+        except Exception as error:  # a failing scorer must not affect the others
+            result.missing[name] = f"{type(error).__name__}: {error}"
+    return result
 
 
 def is_caption_metric(name: str) -> bool:
@@ -248,12 +248,12 @@ def _find_metric(name: str) -> type[CaptionScore]:
     if not module:
         raise UserError(f"there is no metric '{name}'{did_you_mean(name, METRICS)}")
     try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as fault:
-        raise UserError(f"the metric {name} cannot be imported ({fault}); give the import path of its class") from None
-    if not (isinstance(found, type) and issubclass(found, CaptionScore)):
+        metric = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"the metric {name} cannot be imported ({error}); give the import path of its class") from None
+    if not (isinstance(metric, type) and issubclass(metric, CaptionScore)):
         raise UserError(f"{name} is not a metric; derive its class from showattendtell.metrics.CaptionScore")
-    return found
+    return metric
 
 
 class CLIPScore(_Gathered):
@@ -272,13 +272,13 @@ class CLIPScore(_Gathered):
 
     def update(self, captions: Sequence[Caption], paths: Sequence[str]) -> None:
         """Add the captions of a batch and the files of their images."""
-        self._keep(measure_clip_score(captions, paths, self._clip, self.device).tolist())
+        self._append(measure_clip_score(captions, paths, self._clip, self.device).tolist())
 
     def compute(self) -> Tensor:
         """Return the mean over all images so far; nan without images."""
-        if not (scores := self._kept()):
+        if not (scores := self._items()):
             return torch.tensor(torch.nan)
-        return _only(corpus_figures([ImageMeans("clip_score", np.array(scores))]))
+        return _single_score(corpus_scores([ImageMeans("clip_score", np.array(scores))]))
 
 
 class Diversity(_Gathered):
@@ -299,11 +299,11 @@ class Diversity(_Gathered):
 
     def update(self, hypotheses: Sequence[Caption]) -> None:
         """Add the captions of a batch."""
-        self._keep(map(list, split_captions(hypotheses)))
+        self._append(map(list, split_captions(hypotheses)))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the scores of all captions so far."""
-        return _scalars(diversity(self._kept(), self._training))
+        return _scalars(diversity(self._items(), self._training))
 
 
 class CHAIR(_Gathered):
@@ -339,18 +339,20 @@ class CHAIR(_Gathered):
             ValueError: the numbers of images differ, or a caption is a string instead of a list.
         """
         captions = [list(words) for words in split_captions(hypotheses, "the hypotheses")]
-        said = [[list(words) for words in split_captions(each, "the references of an image")] for each in references]
+        reference_captions = [
+            [list(words) for words in split_captions(each, "the references of an image")] for each in references
+        ]
         annotated = [list(each) for each in objects] if objects is not None else [[] for _ in captions]
-        self._keep(zip(captions, said, annotated, strict=True))
+        self._append(zip(captions, reference_captions, annotated, strict=True))
 
     def statistics(self) -> HallucinationCounts:
         """Return the counts of all captions so far, for `bootstrap.resample`."""
-        captions, references, objects = zip(*self._kept(), strict=True) if self._kept() else ((), (), ())
+        captions, references, objects = zip(*self._items(), strict=True) if self._items() else ((), (), ())
         return measure_hallucination(captions, references, objects, self._names)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without captions."""
-        return _scalars(corpus_figures([self.statistics()]))
+        return _scalars(corpus_scores([self.statistics()]))
 
 
 class Grounding(_Gathered):
@@ -379,8 +381,10 @@ class Grounding(_Gathered):
         Raises:
             ValueError: the numbers of images differ.
         """
-        said = [[(caption.objects, sorted(caption.others)) for caption in captions] for captions in references]
-        self._keep(zip([list(things) for things in generated], said, strict=True))
+        reference_captions = [
+            [(caption.objects, sorted(caption.others)) for caption in captions] for captions in references
+        ]
+        self._append(zip([list(objects) for objects in generated], reference_captions, strict=True))
 
     def scores(self) -> GroundingScores:
         """Return the scores of all images so far as fractions."""
@@ -396,15 +400,15 @@ class Grounding(_Gathered):
     def _score(self) -> GroundingScores:
         images = [
             (
-                _things(generated),
-                [GroundedCaption(tuple(_things(things)), frozenset(others)) for things, others in references],
+                _objects(generated),
+                [GroundedCaption(tuple(_objects(objects)), frozenset(others)) for objects, others in references],
             )
-            for generated, references in self._kept()
+            for generated, references in self._items()
         ]
         return score_grounding(images, self._iou)
 
 
-def _things(items: Iterable[Any]) -> list[GroundedObject]:
+def _objects(items: Iterable[Any]) -> list[GroundedObject]:
     return [GroundedObject(name, tuple(Box(*box) for box in boxes)) for name, boxes in items]
 
 
@@ -444,7 +448,7 @@ class _AttentionScore(_Gathered):
 
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add attention maps at words, with the boxes of the words' objects."""
-        self._keep(map(compare_maps, words))
+        self._append(map(compare_maps, words))
 
     def scores(self) -> AttentionScores:
         """Return the means over all words so far, also by kind of object, as fractions."""
@@ -458,7 +462,7 @@ class _AttentionScore(_Gathered):
         return _scalars({name: 100 * getattr(getattr(scores, name), self._rate) for name in baselines})
 
     def _score(self) -> AttentionScores:
-        return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self._kept()])
+        return score_attention([WordHits(kind, *(AttentionHit(*hit) for hit in hits)) for kind, *hits in self._items()])
 
 
 class PointingGame(_AttentionScore):
@@ -484,16 +488,16 @@ class RelationAccuracy(_Gathered):
 
     def update(self, choices: Iterable[tuple[str, str]]) -> None:
         """Add pairs of a reference's word and the predicted word, both from `RELATIONS`."""
-        self._keep(choices)
+        self._append(choices)
 
     def scores(self) -> Relations:
         """Return the scores so far as fractions, and the number of words."""
         with self.sync_context():
-            return score_relations(self._kept())
+            return score_relations(self._items())
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without words."""
-        relations = score_relations(self._kept())
+        relations = score_relations(self._items())
         return _scalars({"accuracy": 100 * relations.accuracy, "commonest": 100 * relations.commonest})
 
 
@@ -506,7 +510,7 @@ class Faithfulness(_Gathered):
 
     def update(self, words: Iterable[WordFaithfulness]) -> None:
         """Add words."""
-        self._keep((dict(word.maps), *word[1:]) for word in words)
+        self._append((dict(word.maps), *word[1:]) for word in words)
 
     def scores(self) -> FaithfulnessScores:
         """Return the means over all words so far, and the differences to random maps."""
@@ -517,7 +521,9 @@ class Faithfulness(_Gathered):
         """Return the means over all words so far; nan without words."""
         scores = score_faithfulness(self._words(), resamples=1)
         fields = {
-            f"{name}_{field}": value for name, one in scores.maps.items() for field, value in one._asdict().items()
+            f"{name}_{field}": value
+            for name, map_scores in scores.maps.items()
+            for field, value in map_scores._asdict().items()
         }
         present = {name: value for name, value in fields.items() if value is not None}
         return _scalars({**present, "largest_effect": scores.largest_effect})
@@ -525,14 +531,14 @@ class Faithfulness(_Gathered):
     def _words(self) -> list[WordFaithfulness]:
         return [
             WordFaithfulness({name: MapFaithfulness(*fields) for name, fields in maps.items()}, *others)
-            for maps, *others in self._kept()
+            for maps, *others in self._items()
         ]
 
 
-def _scalars(figures: Mapping[str, float]) -> dict[str, Tensor]:
-    return {name: torch.tensor(figure, dtype=torch.float64) for name, figure in figures.items()}
+def _scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
-def _only(figures: Mapping[str, float]) -> Tensor:
-    [figure] = _scalars(figures).values()
-    return figure
+def _single_score(values: Mapping[str, float]) -> Tensor:
+    [score] = _scalars(values).values()
+    return score

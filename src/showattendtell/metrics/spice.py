@@ -45,8 +45,8 @@ def measure_spice(pairs: Sequence[CaptionPair]) -> ImageMeans:
     class_path = os.pathsep.join([str(PACKAGE / "spice-1.0.jar"), *(str(folder / "*") for folder in folders)])
     with tempfile.TemporaryDirectory() as work:
         captions, scores = Path(work, "captions.json"), Path(work, "scores.json")
-        asked = [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
-        captions.write_text(json.dumps(asked), encoding="utf-8")
+        requests = [{"image_id": n, "test": pair.hypothesis, "refs": pair.references} for n, pair in enumerate(pairs)]
+        captions.write_text(json.dumps(requests), encoding="utf-8")
         scorer = ["-Xmx8G", "-cp", class_path, "edu.anu.spice.SpiceScorer"]
         run_java("SPICE", [*scorer, str(captions), "-out", str(scores), "-silent"], TIME_LIMIT)
         answers = json.loads(scores.read_text(encoding="utf-8"))

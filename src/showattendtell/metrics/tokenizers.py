@@ -74,7 +74,7 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
         return [list(WordTokenizer().tokenize(sentence)) for sentence in sentences]
     if tokenizer == "characters":
         split = CharacterTokenizer(lowercase=True).tokenize
-        return [[one for one in split(sentence) if one[0].isalnum()] for sentence in sentences]
+        return [[token for token in split(sentence) if token[0].isalnum()] for sentence in sentences]
     if tokenizer == "whitespace":
         return [sentence.split() for sentence in sentences]
     # ptb: one run of the program for all sentences, one per line
@@ -118,7 +118,7 @@ def pair_up(hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption
     captions = split_captions(hypotheses, "the hypotheses")
     if isinstance(references, str):
         raise ValueError(f"the references are the string {references[:60]!r}; give a list of captions for each image")
-    split = [split_captions(said, f"the references of image {number}") for number, said in enumerate(references)]
+    split = [split_captions(said, f"the references of image {i}") for i, said in enumerate(references)]
     if len(captions) != len(split) or not captions:
         raise ValueError(f"as many captions as images are needed, got {len(captions)} for {len(split)}")
     if [] in split:

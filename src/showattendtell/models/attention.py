@@ -36,7 +36,9 @@ class AttentionCache(NamedTuple):
     present: Tensor | None = None
 
     def select(self, rows: Tensor) -> "AttentionCache":
-        use_expectation, present = (None if one is None else one[rows] for one in (self.use_expectation, self.present))
+        use_expectation, present = (
+            None if value is None else value[rows] for value in (self.use_expectation, self.present)
+        )
         return AttentionCache(self.regions[rows], self.keys[rows], use_expectation, present)
 
 
@@ -70,14 +72,14 @@ class CaptionGrid(NamedTuple):
     """Captions that are decoded together, as a grid with a row per image: images have different numbers of them, so the
     last one of an image fills the rest of its row.
 
-        images 0 0 0 2 of three images  ->  rows [[0 1 2], [0 0 0], [3 3 3]],  places [0 1 2 6]
+        images 0 0 0 2 of three images  ->  rows [[0 1 2], [0 0 0], [3 3 3]],  positions [0 1 2 6]
 
-    rows    (R * K,) the caption at each place of the grid
-    places  (B,) the place of each caption in the flattened grid
+    rows       (R * K,) the caption at each position of the grid
+    positions  (B,) the position of each caption in the flattened grid
     """
 
     rows: Tensor
-    places: Tensor
+    positions: Tensor
 
 
 class Attention(nn.Module):
@@ -162,11 +164,11 @@ class ScoredAttention(StepAttention):
 
     def read(self, memory: AttentionCache, maps: Tensor) -> Tensor:
         """Return the context vectors (B, D), before the gate, of the attention maps (R, K, H, L)."""
-        sums = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
+        contexts = (maps.flatten(1, 2) @ memory.regions).unflatten(1, maps.shape[1:3]).flatten(0, 1)  # (B, H, D)
         if self.values is None:
-            return sums.squeeze(1)
+            return contexts.squeeze(1)
         # H * ceil(D / H) channels, of which the last are cut off if H does not divide D
-        return torch.einsum("bhd,hdv->bhv", sums, self.values).flatten(1)[:, : sums.shape[2]]
+        return torch.einsum("bhd,hdv->bhv", contexts, self.values).flatten(1)[:, : contexts.shape[2]]
 
     def gated(self, context: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return beta times the context (B, D), and beta (B,), its mean over channels if it has several."""
@@ -244,11 +246,11 @@ class MeanAttention(StepAttention):
         return AttentionCache(regions, regions.mean(dim=1))
 
     def forward(self, memory: AttentionCache, state: DecoderState) -> AttentionOutput:
-        each = len(state.hidden) // len(memory.keys)
+        captions_per_image = len(state.hidden) // len(memory.keys)
         context, num_regions = memory.keys, memory.regions.shape[1]
         weights = context.new_full((len(context), num_regions), 1 / num_regions)
         if memory.present is not None:  # rows of padding are zeros, which the mean has counted
-            number = memory.present.sum(dim=1, keepdim=True).to(weights.dtype)
-            weights, context = memory.present.to(weights.dtype) / number, context * (num_regions / number)
-        context, weights = (one.repeat_interleave(each, dim=0) for one in (context, weights))
+            num_present = memory.present.sum(dim=1, keepdim=True).to(weights.dtype)
+            weights, context = memory.present.to(weights.dtype) / num_present, context * (num_regions / num_present)
+        context, weights = (values.repeat_interleave(captions_per_image, dim=0) for values in (context, weights))
         return AttentionOutput(context, weights, context.new_ones(len(context)))

@@ -61,16 +61,16 @@ class Captioner(nn.Module):
     @property
     def _reader(self) -> TransformerDecoder | StepAttention:
         """The module that attends to the regions."""
-        own = self.decoder if isinstance(self.decoder, TransformerDecoder) else self.attention
-        assert isinstance(own, TransformerDecoder | StepAttention)
-        return own
+        reader = self.decoder if isinstance(self.decoder, TransformerDecoder) else self.attention
+        assert isinstance(reader, TransformerDecoder | StepAttention)
+        return reader
 
     def forward(
         self,
         regions: Tensor,
         image_index: Tensor,
         tokens: Tensor,
-        read: Tensor | None = None,
+        input_tokens: Tensor | None = None,
         locations: Tensor | None = None,
         initial: tuple[AttentionCache, DecoderState] | None = None,
     ) -> CaptionerOutput:
@@ -79,39 +79,39 @@ class Captioner(nn.Module):
         Args:
             regions: (I, L, D), each image appears once.
             image_index: (B,) the image of each caption.
-            read: (B, T) input tokens, one before each target; by default `<start>` and the caption's own words.
+            input_tokens: (B, T), one before each target; by default `<start>` and the caption's own words.
             locations: (B, T, H) region indices for hard attention; negative entries are sampled, as are all by default.
             initial: the result of `init_state(regions)`, for calls that share its dropout and its random choices.
         """
         memory, state = initial or self.init_state(regions)
         packing, attention, decoder = Packing.of(tokens), self.attention, self.decoder
-        read, sample = shift_right(tokens) if read is None else read, None
+        input_tokens, sample = shift_right(tokens) if input_tokens is None else input_tokens, None
         present = None if memory.present is None else memory.present[image_index]
         if isinstance(decoder, TransformerDecoder):
             assert isinstance(attention, CrossAttention)
-            keys, first = memory.keys[image_index], state.select(image_index)
-            output = decoder(read, keys, first, attention.map, present=present)
+            keys, initial_state = memory.keys[image_index], state.select(image_index)
+            output = decoder(input_tokens, keys, initial_state, attention.map, present=present)
             values, weights = decoder.output_features(packing.pack(output.hidden)), output.weights
             weights = packing.pad(packing.pack(weights))
             gates = packing.pad(weights.new_ones(len(values)))
         else:
             assert isinstance(attention, StepAttention)
             assert isinstance(decoder, RecurrentDecoder)
-            embedded, word_gates = decoder.embed_words(packing.pack(read))
+            embedded, word_gates = decoder.embed_words(packing.pack(input_tokens))
             unroll_steps = unroll_fused if is_fused_supported(attention, decoder) else unroll
             steps = unroll_steps(attention, decoder, packing, memory, state, word_gates, image_index, locations)
             weights, gates = packing.pad(steps.weights), packing.pad(steps.gates)
             if isinstance(attention, MarginalAttention):
-                of_words = image_index[packing.places // tokens.shape[1]]
-                whole = len(tokens) if len(packing.places) == tokens.numel() else None
-                inputs = (memory, of_words, embedded, word_gates, steps.before, steps.hidden, steps.context)
-                mixture = attention.mixture(decoder, *inputs, steps.weights, whole)
-                log_q = self._log_q(steps.hidden, tokens.flatten()[packing.places], memory.regions, mixture)
-                return CaptionerOutput(mixture, packing.places, weights, gates, log_q=log_q, present=present)
+                word_images = image_index[packing.indices // tokens.shape[1]]
+                num_captions = len(tokens) if len(packing.indices) == tokens.numel() else None
+                inputs = (memory, word_images, embedded, word_gates, steps.previous, steps.hidden, steps.context)
+                mixture = attention.mixture(decoder, *inputs, steps.weights, num_captions)
+                log_q = self._log_q(steps.hidden, tokens.flatten()[packing.indices], memory.regions, mixture)
+                return CaptionerOutput(mixture, packing.indices, weights, gates, log_q=log_q, present=present)
             values = decoder.output_features(embedded, steps.hidden, steps.context)
             sample = None if steps.sample is None else SampledLocations(*map(packing.pad, steps.sample))
         features = OutputFeatures(values, decoder.word_scores.weight, decoder.word_scores.bias)
-        return CaptionerOutput(features, packing.places, weights, gates, sample, present=present)
+        return CaptionerOutput(features, packing.indices, weights, gates, sample, present=present)
 
     def _log_q(self, hidden: Tensor, words: Tensor, regions: Tensor, mixture: MixtureFeatures) -> Tensor | None:
         """Return log q (N, L) of the inference network, if there is one, for the words (N,) after the states (N, n)."""
@@ -125,12 +125,12 @@ class Captioner(nn.Module):
 
 def _check_fit(attention: Attention, decoder: Decoder) -> None:
     """Raise a `ValueError` as `Captioner` does."""
-    ours, theirs = type(attention).__name__, type(decoder).__name__
+    attention_name, decoder_name = type(attention).__name__, type(decoder).__name__
     if isinstance(decoder, TransformerDecoder):
         if not isinstance(attention, CrossAttention):
             raise ValueError(
-                f"{theirs} attends to the image in its own layers and has no use for {ours}; leave attention= out, or "
-                "use attention=cross with it"
+                f"{decoder_name} attends to the image in its own layers and has no use for {attention_name}; leave "
+                "attention= out, or use attention=cross with it"
             )
         if not isinstance(attention.map, str) and attention.map > len(decoder.layers):
             raise ValueError(
@@ -139,10 +139,13 @@ def _check_fit(attention: Attention, decoder: Decoder) -> None:
             )
     elif isinstance(attention, CrossAttention):
         raise ValueError(
-            f"{ours} is part of the transformer decoder, and {theirs} is another one; use decoder=transformer"
+            f"{attention_name} is part of the transformer decoder, and {decoder_name} is another one; use "
+            "decoder=transformer"
         )
     elif attention.selective and isinstance(decoder, RecurrentDecoder) and not decoder.reads_context:
-        raise ValueError(f"{theirs} sees the image once and has no use for {ours}; use attention=none with it")
+        raise ValueError(
+            f"{decoder_name} sees the image once and has no use for {attention_name}; use attention=none with it"
+        )
     elif isinstance(attention, MarginalAttention) and isinstance(decoder, RecurrentDecoder):
         attention.check_fit(decoder)
 

@@ -39,8 +39,8 @@ class ConcatenatedEncoder(Encoder):
         positions: NonNegativeFloat = 0.0,
     ):
         nn.Module.__init__(self)
-        makers = {"first": first, "second": second} | ({"third": third} if third else {})
-        parts = {name: make(weights="random") if weights == "random" else make() for name, make in makers.items()}
+        factories = {"first": first, "second": second} | ({"third": third} if third else {})
+        parts = {name: make(weights="random") if weights == "random" else make() for name, make in factories.items()}
         for name, part in parts.items():
             for setting in ("trainable", "positions"):
                 if getattr(part, setting):
@@ -56,7 +56,9 @@ class ConcatenatedEncoder(Encoder):
         self.stride, self.weights = "last", weights
         self.positions, self.pool = positions, 1
         self.trainable, self.learning_rate, self.tuned = False, 0.0, False
-        self.preprocessing = max((part.preprocessing for part in parts.values()), key=lambda one: one.crop)
+        self.preprocessing = max(
+            (part.preprocessing for part in parts.values()), key=lambda preprocessing: preprocessing.crop
+        )
         self.grid = max((part.grid for part in parts.values()), key=lambda grid: grid[0] * grid[1])
         self.dim = self.feature_dim = sum(part.dim for part in parts.values())
         self.requires_grad_(False)

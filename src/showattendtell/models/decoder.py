@@ -118,8 +118,8 @@ class LearnedStart(nn.Module):
 
 def _relu_layers(inputs: int, width: int, count: int, dropout: float) -> list[nn.Module]:
     layers: list[nn.Module] = []
-    for number in range(count):
-        linear = start_small(Linear(inputs, width)) if number == 0 else Linear(width, width)
+    for i in range(count):
+        linear = start_small(Linear(inputs, width)) if i == 0 else Linear(width, width)
         layers += [linear, nn.ReLU(), nn.Dropout(dropout)]
     return layers
 
@@ -299,10 +299,10 @@ class LSTMDecoder(RecurrentDecoder):
         dropped = self.training and self.word_dropout.p > 0
         if dropped or tokens.device.type != "cpu":  # `unique` would synchronise a GPU
             return super().embed_words(tokens)
-        words, which = tokens.unique(return_inverse=True)
+        words, inverse = tokens.unique(return_inverse=True)
         embedded, gates = super().embed_words(words)
         # an embedding is a gather whose backward pass adds up the gradients of equal words
-        return F.embedding(which, embedded), F.embedding(which, gates)
+        return F.embedding(inverse, embedded), F.embedding(inverse, gates)
 
     def word_gates(self, embedded: Tensor) -> Tensor:
         """Return W_y E y + b, the word's part of the gates' pre-activations, (..., 4n)."""

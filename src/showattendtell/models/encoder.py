@@ -79,9 +79,9 @@ class Encoder(nn.Module):
         recompute: bool = False,
     ):
         super().__init__()
-        known = timm.list_models(pretrained=True) if "." in network else timm.list_models()
-        if network not in known:
-            hint = did_you_mean(network, known)
+        names = timm.list_models(pretrained=True) if "." in network else timm.list_models()
+        if network not in names:
+            hint = did_you_mean(network, names)
             listing = "; python -c 'import timm; print(timm.list_models())' lists them"
             raise UserError(
                 f"encoder.network={network} is not a network of timm{hint if hint.startswith('; did') else listing}"
@@ -96,21 +96,21 @@ class Encoder(nn.Module):
         self.trainable, self.learning_rate, self.tuned = trainable, learning_rate, False
         try:
             self.network = load_network(network, weights, size)
-        except (AssertionError, RuntimeError, TypeError, ValueError) as fault:
-            raise _unsuited(size, network, fault) from None
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+            raise _size_error(size, network, error) from None
         replace_linear_layers(self.network)
         if resize is not None and resize < size:
             raise UserError(
                 f"encoder.resize={resize} is shorter than the square of encoder.size={size} that is cut out of it; "
                 f"give encoder.resize={size} or more"
             )
-        published = self.network.pretrained_cfg
+        defaults = self.network.pretrained_cfg
         self.preprocessing = Preprocessing(
             resize or round(size * 8 / 7),
             size,
-            tuple(mean or published["mean"]),
-            tuple(std or published["std"]),
-            published["interpolation"],
+            tuple(mean or defaults["mean"]),
+            tuple(std or defaults["std"]),
+            defaults["interpolation"],
             crop_mode,
         )
         self._index = None if stride == "last" else self._level(stride, "stride")
@@ -128,8 +128,8 @@ class Encoder(nn.Module):
         """Return the index of the network's deepest grid of that stride; raise `UserError` if there is none."""
         strides = [level["reduction"] for level in self.network.feature_info]
         if stride not in strides:
-            known = ", ".join(map(str, sorted(set(strides)))) + " and last" * (setting == "stride")
-            raise UserError(f"encoder.{setting}={stride} is not a grid of {self.network_name}; it has {known}")
+            available = ", ".join(map(str, sorted(set(strides)))) + " and last" * (setting == "stride")
+            raise UserError(f"encoder.{setting}={stride} is not a grid of {self.network_name}; it has {available}")
         return len(strides) - 1 - strides[::-1].index(stride)
 
     def _freeze(self, stride: int) -> None:
@@ -138,7 +138,7 @@ class Encoder(nn.Module):
         last = self.network.feature_info[self._level(stride, "frozen_stride")]["module"]
         modules = dict(self.network.named_modules())
         # timm lists modules in the order of the computation: freeze up to the last one inside the grid's module
-        inside = [number for number, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
+        inside = [i for i, name in enumerate(modules) if f"{name}.".startswith(f"{last}.")]
         for module in list(modules.values())[: max(inside, default=-1) + 1]:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
@@ -172,8 +172,8 @@ class Encoder(nn.Module):
         try:
             with torch.no_grad():
                 features = self._feature_map(pixels)
-        except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as fault:
-            raise _unsuited(size, self.network_name, fault) from None
+        except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+            raise _size_error(size, self.network_name, error) from None
         if not isinstance(features, Tensor) or features.ndim != 4:
             raise UserError(
                 f"{self.network_name} has no grid at encoder.stride={self.stride}; set it to a number of pixels"
@@ -189,7 +189,7 @@ class Encoder(nn.Module):
         """Return the feature map (I, D, rows, columns); anything else if the network has no grid at `stride`."""
         if self._by_stages:
             layers = self.network.features  # VGG: a stage ends after each pooling layer
-            ends = [number for number, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
+            ends = [i for i, layer in enumerate(layers, start=1) if isinstance(layer, nn.MaxPool2d)]
             stages = [layers[first:last] for first, last in pairwise([0, *ends, len(layers)]) if first < last]
             return checkpoint_seq(stages, pixels)
         if self._index is not None:
@@ -222,8 +222,8 @@ class Encoder(nn.Module):
             return regions
         rows, columns = (torch.linspace(-1, 1, size, device=regions.device) for size in self.grid)
         # (y, x) of each region, row by row, flipped to (x, y)
-        places = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
-        return torch.cat([regions, places.expand(len(regions), -1, -1)], dim=2)
+        coordinates = self.positions * torch.cartesian_prod(rows, columns).flip(1).to(regions.dtype)  # (L, 2)
+        return torch.cat([regions, coordinates.expand(len(regions), -1, -1)], dim=2)
 
     def check_reads_pixels(self) -> None:
         """Raise `UserError` if the regions of a new photograph cannot be computed."""
@@ -250,11 +250,11 @@ class Encoder(nn.Module):
         """Stay in evaluation mode: normalisation layers keep their pretrained statistics, also when fine-tuned."""
         return super().train(False)
 
-    def adopt(self, weights: Mapping[str, Tensor]) -> None:
+    def load_tuned(self, weights: Mapping[str, Tensor]) -> None:
         """Load fine-tuned weights; set `tuned` if they differ from the current ones."""
-        before = state_hash(self.network.state_dict())
+        previous_hash = state_hash(self.network.state_dict())
         self.load_state_dict(weights)
-        self.tuned = state_hash(self.network.state_dict()) != before
+        self.tuned = state_hash(self.network.state_dict()) != previous_hash
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that rebuild this encoder, as plain data; its weights are not included."""
@@ -289,6 +289,6 @@ class Encoder(nn.Module):
         }
 
 
-def _unsuited(size: int, network: str, fault: Exception) -> UserError:
-    reason = first_line(fault).removesuffix(".")
+def _size_error(size: int, network: str, error: Exception) -> UserError:
+    reason = first_line(error).removesuffix(".")
     return UserError(f"encoder.size={size} or encoder.stride does not suit {network} ({reason}); choose another")

@@ -1,8 +1,8 @@
 """Incremental decoding: attention and decoder, one word at a time.
 
 Attention of recurrent decoders reads the state before the last word. Captions of an image that differ only in their
-last word, as beams often do, therefore share one *stem* and one attention step. B captions continue P stems. The other
-sizes are those of `showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
+last word, as beams often do, therefore share one *prefix* and one attention step. B captions continue P prefixes. The
+other sizes are those of `showattendtell.types`; G is the number of gates on the context: 0, 1 or D.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from showattendtell.models.transformer import CrossAttention, TransformerDecoder
 
 
 class StepOutput(NamedTuple):
-    """One step of incremental decoding: B captions that continue P stems.
+    """One step of incremental decoding: B captions that continue P prefixes.
 
     scores       (B, V) unnormalised log p of the next word: log p = scores - normalisers
     normalisers  (B,) the log-sum-exp of the scores
@@ -55,8 +55,8 @@ class IncrementalDecoder:
 
     def __init__(self, captioner: Captioner, words: Tensor, regions: Tensor):
         self.attention, self.decoder = captioner.attention, captioner.decoder
-        self.memory, first = captioner.init_state(regions)
-        self.first = DecoderState(*(part.to(regions.dtype) for part in first))
+        self.memory, initial_state = captioner.init_state(regions)
+        self.initial_state = DecoderState(*(part.to(regions.dtype) for part in initial_state))
         self._rows = CacheRows(regions)
         self._words = words
         self._mixture = None
@@ -66,44 +66,44 @@ class IncrementalDecoder:
             table = None if parts is None else RegionTable.of(parts, words)
             self._mixture = MixtureScorer(self.attention, self.decoder, self.memory, table)
 
-    def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
+    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         """Decode one word.
 
         Args:
-            state: the states of the stems, with P rows.
-            images: (P,) the image of each stem, ascending.
-            stems: (B,) the stem that each caption continues.
+            state: the states of the prefixes, with P rows.
+            images: (P,) the image of each prefix, ascending.
+            prefix_index: (B,) the prefix that each caption continues.
             tokens: (B,) the last word of each caption.
         """
         assert isinstance(self.attention, StepAttention)
         assert isinstance(self.decoder, RecurrentDecoder)
         grid = self.grid(images)  # attention takes equally many captions per row of its cache
-        attended = self.attention(self.memory, state.select(grid.rows))
-        places = grid.places[stems]
-        context = attended.context[places]  # (B, D)
+        output = self.attention(self.memory, state.select(grid.rows))
+        positions = grid.positions[prefix_index]
+        context = output.context[positions]  # (B, D)
         embedded, word_gates = self.decoder.embed_words(tokens)
-        before, weights = state.select(stems), attended.weights[places]
-        state = self.decoder.step(word_gates, context, before)
+        previous, weights = state.select(prefix_index), output.weights[positions]
+        state = self.decoder.step(word_gates, context, previous)
         if self._mixture is None:
             scores = self.score(self.decoder.output_features(embedded, state.hidden, context))
         elif self._mixture.table is None:
-            words = (embedded, word_gates, before, state.hidden, context, weights)
-            scores = _without_normalisers(self._mixture.score_every_region(images[stems], *words))
+            words = (embedded, word_gates, previous, state.hidden, context, weights)
+            scores = _without_normalisers(self._mixture.score_every_region(images[prefix_index], *words))
         else:
             features = self.decoder.features_without_region(embedded, state.hidden, context)
-            scores = self.score_mixture(features, weights, images[stems])
-        locations = None if attended.sample is None else attended.sample.locations[places]
-        return StepOutput(*scores, state, weights, attended.gate[places], locations)
+            scores = self.score_mixture(features, weights, images[prefix_index])
+        locations = None if output.sample is None else output.sample.locations[positions]
+        return StepOutput(*scores, state, weights, output.gate[positions], locations)
 
     def grid(self, images: Tensor) -> CaptionGrid:
-        """Lay out captions or stems as a grid with a row per image in the attention cache.
+        """Lay out captions or prefixes as a grid with a row per image in the attention cache.
 
         Args:
             images: the image of each, ascending.
         """
-        grid, kept = self._rows.grid(images)
-        if kept is not None:
-            self.memory = self.memory.select(kept)
+        grid, rows = self._rows.grid(images)
+        if rows is not None:
+            self.memory = self.memory.select(rows)
         return grid
 
     def score(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,17 +150,19 @@ class CacheRows:
             The grid, and the rows that the cache has to keep, None for all.
         """
         #     images 0 0 0 2  ->  counts 3 1,  starts 0 3
-        present, counts = images.unique_consecutive(return_counts=True)
-        kept = None
-        if 2 * len(present) <= len(self._images):  # copying the cache pays off once half of its images are finished
-            kept = torch.searchsorted(self._images, present)
-            self._images = present
-        cache_rows = torch.searchsorted(self._images, present)
+        unique_images, counts = images.unique_consecutive(return_counts=True)
+        kept_rows = None
+        if 2 * len(unique_images) <= len(
+            self._images
+        ):  # copying the cache pays off once half of its images are finished
+            kept_rows = torch.searchsorted(self._images, unique_images)
+            self._images = unique_images
+        cache_rows = torch.searchsorted(self._images, unique_images)
         columns, starts = torch.arange(int(counts.max()), device=images.device), counts.cumsum(0) - counts
         rows = torch.zeros(len(self._images), len(columns), dtype=torch.long, device=images.device)
         rows[cache_rows] = starts.unsqueeze(1) + torch.minimum(columns, counts.unsqueeze(1) - 1)
         column = torch.arange(len(images), device=images.device) - starts.repeat_interleave(counts)
-        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept
+        return CaptionGrid(rows.flatten(), cache_rows.repeat_interleave(counts) * len(columns) + column), kept_rows
 
 
 class MixtureScorer:
@@ -184,10 +186,10 @@ class MixtureScorer:
     def log_probs(self, scores: Tensor, weights: Tensor, images: Tensor) -> Tensor:
         """Return log p (B, V), from the scores without the regions (B, V), which are overwritten, alpha (B, L), and the
         image of each caption (B,), ascending."""
-        grid, kept = self._rows.grid(images)
+        grid, rows = self._rows.grid(images)
         assert self.table is not None
-        if kept is not None:
-            self.table = RegionTable(self.table.powers[kept])
+        if rows is not None:
+            self.table = RegionTable(self.table.exp_scores[rows])
         return self.table.log_probs(scores, log_of(weights), grid)
 
     def score_every_region(self, images: Tensor, *words: Any) -> Tensor:
@@ -216,8 +218,8 @@ class TransposedWeights(NamedTuple):
 
 
 class SoftIncrementalDecoder(IncrementalDecoder):
-    """Soft attention with the additive score, and the LSTM: one product of h and one of z per stem, and the compiled
-    loops, which take any number of stems per image."""
+    """Soft attention with the additive score, and the LSTM: one product of h and one of z per prefix, and the
+    compiled loops, which take any number of prefixes per image."""
 
     decoder: LSTMDecoder
 
@@ -225,12 +227,12 @@ class SoftIncrementalDecoder(IncrementalDecoder):
         super().__init__(captioner, words, regions)
         self._matrices = matrices
 
-    def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
+    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
         (regions, keys, _, present), matrices, decoder = self.memory, self._matrices, self.decoder
         present = None if present is None else present[images]
         groups, width = CaptionGroups(images, len(regions)), matrices.word.shape[1]
         with without_autocast(tokens.device):
-            # of the P stems: alpha, z, and the terms of h and z in the gates and in the deep output
+            # of the P prefixes: alpha, z, and the terms of h and z in the gates and in the deep output
             from_hidden = _product(state.hidden, matrices.state).add_(matrices.state_bias)
             gates, query, beta = from_hidden.tensor_split([width, width + len(matrices.score)], dim=1)
             weights = mask_padding(RegionPairs(groups, keys, matrices.score).scores(query), present).softmax(dim=1)
@@ -241,21 +243,21 @@ class SoftIncrementalDecoder(IncrementalDecoder):
             from_context = _product(context, matrices.context)
             gates.add_(from_context[:, :width])
             # of the B captions: the LSTM, with each distinct word multiplied once
-            words, which = tokens.unique(return_inverse=True)
+            words, inverse = tokens.unique(return_inverse=True)
             embedded = decoder.embed(words)
             word_gates = _product(embedded, matrices.word).add_(matrices.word_bias)
-            gates = gates.index_select(0, stems).add_(word_gates.index_select(0, which))
-            state = lstm_in_place(gates, state.cell.index_select(0, stems))
+            gates = gates.index_select(0, prefix_index).add_(word_gates.index_select(0, inverse))
+            state = lstm_in_place(gates, state.cell.index_select(0, prefix_index))
             # the terms of the deep output
-            parts = [embedded.index_select(0, which)] if decoder.word_output else []
+            parts = [embedded.index_select(0, inverse)] if decoder.word_output else []
             if decoder.context_output is not None and self._mixture is None:
-                parts.append(from_context[:, width:].index_select(0, stems))
+                parts.append(from_context[:, width:].index_select(0, prefix_index))
             if decoder.hidden_output is not None:
                 parts.append(decoder.hidden_output(decoder.hidden_dropout(state.hidden)))
             features = decoder.output_dropout(decoder.activation(sum(parts[1:], parts[0])))
-            weights, gate = weights.index_select(0, stems), gate.index_select(0, stems)
+            weights, gate = weights.index_select(0, prefix_index), gate.index_select(0, prefix_index)
             if self._mixture is not None:
-                return StepOutput(*self.score_mixture(features, weights, images[stems]), state, weights, gate)
+                return StepOutput(*self.score_mixture(features, weights, images[prefix_index]), state, weights, gate)
             return StepOutput(*self.score(features), state, weights, gate)
 
 
@@ -265,10 +267,10 @@ class TransformerIncrementalDecoder(IncrementalDecoder):
     attention: CrossAttention
     decoder: TransformerDecoder
 
-    def step(self, state: DecoderState, images: Tensor, stems: Tensor, tokens: Tensor) -> StepOutput:
-        # its attention reads the last word, so that captions of one stem share nothing
-        grid = self.grid(images[stems])
-        inputs = (tokens.unsqueeze(1), self.memory.keys, state.select(stems))
+    def step(self, state: DecoderState, images: Tensor, prefix_index: Tensor, tokens: Tensor) -> StepOutput:
+        # its attention reads the last word, so that captions of one prefix share nothing
+        grid = self.grid(images[prefix_index])
+        inputs = (tokens.unsqueeze(1), self.memory.keys, state.select(prefix_index))
         hidden, weights, state = self.decoder(*inputs, self.attention.map, grid, self.memory.present)
         weights = weights.squeeze(1)
         scores = self.score(self.decoder.output_features(hidden.squeeze(1)))
@@ -294,8 +296,8 @@ def incremental_decoder(captioner: Captioner) -> Callable[[Tensor], IncrementalD
     soft = isinstance(attention, SoftAttention) and is_fused_supported(attention, decoder)
     if isinstance(attention, MarginalAttention) and isinstance(decoder, LSTMDecoder):
         # the deep output must be a sum, of which something is left without the region
-        has_rest = decoder.word_output or decoder.hidden_output is not None
-        soft = soft and has_rest and isinstance(decoder.activation, nn.Identity)
+        has_other_terms = decoder.word_output or decoder.hidden_output is not None
+        soft = soft and has_other_terms and isinstance(decoder.activation, nn.Identity)
     if not soft or words.device.type != "cpu":
         return partial(IncrementalDecoder, captioner, words)
     assert isinstance(attention, SoftAttention)

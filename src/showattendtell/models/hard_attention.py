@@ -30,7 +30,7 @@ class HardAttention(ScoredAttention):
             locations of one step, the other steps sampled; gumbel_st: straight-through, lower variance but biased.
         samples: N, the number of sampled paths per caption of a batch.
         expectation_prob: the probability that training uses sum_i alpha_i a_i instead of samples for a caption.
-        expectation_scope: draw that choice per image or once per batch.
+        expectation_scope: make that choice per image or once per batch.
         inference_mode: the context outside training: a sample, the region with the largest weight, or the expectation.
         temperature: the factor that multiplies the scores (an inverse temperature).
         gumbel_tau: the softmax temperature of gumbel_st; smaller means less bias and more variance.
@@ -89,36 +89,36 @@ class HardAttention(ScoredAttention):
             # straight-through Gumbel softmax (Jang et al. 2017): argmax_i (log alpha_i + g_i), g_i ~ Gumbel(0, 1), is a
             # sample of alpha; the backward pass is that of softmax((log alpha + g) / tau) in its place
             maps = F.gumbel_softmax(log_weights, tau=self.gumbel_tau, hard=True)
-            drawn = maps.detach().argmax(dim=-1)
+            sampled = maps.detach().argmax(dim=-1)
         else:
-            drawn = self.draw(weights, locations)
-            maps = F.one_hot(drawn, weights.shape[-1]).to(weights.dtype)
+            sampled = self.sample(weights, locations)
+            maps = F.one_hot(sampled, weights.shape[-1]).to(weights.dtype)
         if use_expectation is not None:
             maps = torch.where(use_expectation[..., None, None], weights, maps)
         context, gate = self.gated(self.read(memory, maps), state.hidden)
-        sample = SampledLocations(*(part.flatten(0, 1) for part in path_of(log_weights, drawn, use_expectation)))
-        return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, sample)
+        path = SampledLocations(*(part.flatten(0, 1) for part in sampled_path(log_weights, sampled, use_expectation)))
+        return AttentionOutput(context, weights.mean(dim=2).flatten(0, 1), gate, path)
 
-    def draw(self, weights: Tensor, given: Tensor | None) -> Tensor:
+    def sample(self, weights: Tensor, given: Tensor | None) -> Tensor:
         """Sample locations (...) from alpha (..., L); entries of `given` that are not negative replace the samples.
 
         Outside training, use the argmax unless `inference_mode` is "sample".
         """
         if not self.training and self.inference_mode != "sample":
-            drawn = weights.argmax(dim=-1)
+            sampled = weights.argmax(dim=-1)
         else:
-            drawn = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
-        return drawn if given is None else torch.where(given.view_as(drawn) >= 0, given.view_as(drawn), drawn)
+            sampled = torch.multinomial(weights.detach().flatten(0, -2), 1).view(weights.shape[:-1])
+        return sampled if given is None else torch.where(given.view_as(sampled) >= 0, given.view_as(sampled), sampled)
 
 
-def path_of(log_weights: Tensor, drawn: Tensor, use_expectation: Tensor | None) -> SampledLocations:
-    """Return the locations `drawn` (..., H) with log p and entropy under log alpha (..., H, L).
+def sampled_path(log_weights: Tensor, locations: Tensor, use_expectation: Tensor | None) -> SampledLocations:
+    """Return the locations (..., H) with log p and entropy under log alpha (..., H, L).
 
     Heads are independent: log p(s) = sum_h log alpha_h(s_h), and H[s] = -sum_h sum_i alpha_hi log alpha_hi. log p is 0
     where `use_expectation` (...), so that these captions have no REINFORCE term.
     """
-    log_prob = log_weights.gather(-1, drawn.unsqueeze(-1)).sum(dim=(-2, -1))
+    log_prob = log_weights.gather(-1, locations.unsqueeze(-1)).sum(dim=(-2, -1))
     if use_expectation is not None:
         log_prob = log_prob.masked_fill(use_expectation, 0.0)
     entropy = -(log_weights.exp() * log_weights).sum(dim=(-2, -1))  # exp(log alpha) has a finite gradient
-    return SampledLocations(drawn, log_prob, entropy)
+    return SampledLocations(locations, log_prob, entropy)

@@ -79,38 +79,40 @@ class MarginalAttention(SoftAttention):
         image_index: Tensor,
         embedded: Tensor,
         word_gates: Tensor,
-        before: DecoderState | None,
+        previous: DecoderState | None,
         hidden: Tensor,
         context: Tensor,
         weights: Tensor,
-        captions: int | None = None,
+        num_captions: int | None = None,
     ) -> MixtureFeatures:
         """Return the inputs of the output layer for N words.
 
         Args:
             image_index: (N,) the row of `memory` of each word.
             embedded: E y of the words before, (N, m), and their `word_gates` (N, ...).
-            before: the states before the step, (N, ...); used by `latent="step"`.
+            previous: the states before the step, (N, ...); used by `latent="step"`.
             hidden: h after the step, (N, n).
             context: z, (N, D), and `weights`, alpha (N, L).
-            captions: see `MixtureFeatures`.
+            num_captions: see `MixtureFeatures`.
         """
-        layer, log_weights = (decoder.word_scores.weight, decoder.word_scores.bias), log_of(weights)
+        output_layer, log_weights = (decoder.word_scores.weight, decoder.word_scores.bias), log_of(weights)
         parts = decoder.region_features(memory.regions) if self.latent == "output" else None
         if parts is not None:
             values = decoder.features_without_region(embedded, hidden, context)
-            return MixtureFeatures(values, *layer, parts, image_index, log_weights, captions)
+            return MixtureFeatures(values, *output_layer, parts, image_index, log_weights, num_captions)
 
-        def read(words: Tensor, contexts: Tensor) -> Tensor:
+        def compute_inputs(words: Tensor, contexts: Tensor) -> Tensor:
             inputs = embedded[words].unsqueeze(1)
             if self.latent == "output":
                 return decoder.output_features(inputs, hidden[words].unsqueeze(1), contexts)
-            assert before is not None
-            state = DecoderState(*(part[words].unsqueeze(1) for part in before))
-            after = decoder.step(word_gates[words].unsqueeze(1), contexts, state)
-            return decoder.output_features(inputs, after.hidden, contexts)
+            assert previous is not None
+            state = DecoderState(*(part[words].unsqueeze(1) for part in previous))
+            next_state = decoder.step(word_gates[words].unsqueeze(1), contexts, state)
+            return decoder.output_features(inputs, next_state.hidden, contexts)
 
-        return MixtureFeatures(hidden, *layer, memory.regions, image_index, log_weights, captions, read)
+        return MixtureFeatures(
+            hidden, *output_layer, memory.regions, image_index, log_weights, num_captions, compute_inputs
+        )
 
 
 class VariationalAttention(MarginalAttention):

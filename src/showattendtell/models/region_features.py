@@ -138,8 +138,8 @@ class RegionFeatures(EncoderWithoutNetwork):
         return maps[:, : len(boxes.boxes)], boxes
 
     def settings(self) -> dict[str, Any]:
-        own = {"features": self.features, "boxes": self.boxes, "dim": self.feature_dim}
-        return {**own, "max_regions": self.max_regions, "positions": self.positions}
+        settings = {"features": self.features, "boxes": self.boxes, "dim": self.feature_dim}
+        return {**settings, "max_regions": self.max_regions, "positions": self.positions}
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "features": PurePath(self.features).name}

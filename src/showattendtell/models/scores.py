@@ -48,7 +48,7 @@ class ScoreFunction(nn.Module, ABC):
 Width = PositiveInt | Literal["state", "region"]
 
 
-def _in_numbers(width: Width, region_dim: int, hidden_dim: int) -> int:
+def _resolve_width(width: Width, region_dim: int, hidden_dim: int) -> int:
     if isinstance(width, int):
         return width
     return hidden_dim if width == "state" else region_dim
@@ -66,17 +66,17 @@ class AdditiveScore(ScoreFunction):
         self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", depth: PositiveInt = 1
     ):
         super().__init__()
-        width = _in_numbers(width, region_dim, hidden_dim)
+        width = _resolve_width(width, region_dim, hidden_dim)
         self.key = start_small(Linear(region_dim, width, bias=False))
         self.deeper = nn.ModuleList(Linear(width, width) for _ in range(depth - 1))
         self.query = Linear(hidden_dim, width)
         self.score = Linear(width, 1, bias=False)
 
     def precompute(self, regions: Tensor) -> AdditiveKeys:
-        sums = self.key(regions).to(regions.dtype)
+        keys = self.key(regions).to(regions.dtype)
         for layer in self.deeper:
-            sums = torch.tanh(layer(sums)).to(regions.dtype)
-        return AdditiveKeys(sums)
+            keys = torch.tanh(layer(keys)).to(regions.dtype)
+        return AdditiveKeys(keys)
 
     def precompute_parts(self, regions: Tensor, parts: Tensor) -> AdditiveKeys:
         return self.precompute(regions.unsqueeze(0))[0, parts]
@@ -104,7 +104,7 @@ class DotScore(ScoreFunction):
 
     def __init__(self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state"):
         super().__init__()
-        width = _in_numbers(width, region_dim, hidden_dim)
+        width = _resolve_width(width, region_dim, hidden_dim)
         self.key = start_small(Linear(region_dim, width, bias=False))
         self.query = Linear(hidden_dim, width)
 
@@ -177,7 +177,7 @@ class MultiheadScore(DotScore):
     def __init__(
         self, region_dim: PositiveInt, hidden_dim: PositiveInt, width: Width = "state", heads: PositiveInt = 8
     ):
-        width = _in_numbers(width, region_dim, hidden_dim)
+        width = _resolve_width(width, region_dim, hidden_dim)
         if width % heads:
             raise ValueError(f"heads must divide the width {width}, got heads={heads}")
         super().__init__(region_dim, hidden_dim, width)

@@ -145,14 +145,14 @@ class TransformerLayer(nn.Module):
         queries = self.cross_query(self.cross_norm(x))
         if grid is not None:  # (B, 1, n) to (R, K, n)
             queries = queries[grid.rows].view(len(regions), -1, queries.shape[2])
-        of_regions = None if present is None else present[:, None, None]
+        region_mask = None if present is None else present[:, None, None]
         attended, cross_weights = attend(
-            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], of_regions, with_weights[1]
+            self.split(queries).squeeze(1), regions[:, 0], regions[:, 1], region_mask, with_weights[1]
         )
         attended = _merge(attended)
         if grid is not None:
-            attended = attended.flatten(0, 1)[grid.places].unsqueeze(1)
-            cross_weights = None if cross_weights is None else cross_weights.flatten(0, 1)[grid.places].unsqueeze(1)
+            attended = attended.flatten(0, 1)[grid.positions].unsqueeze(1)
+            cross_weights = None if cross_weights is None else cross_weights.flatten(0, 1)[grid.positions].unsqueeze(1)
         x = x + self.dropout(self.cross_output(attended))
         x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
         return LayerOutput(x, past, self_weights, cross_weights)
@@ -281,17 +281,17 @@ class TransformerDecoder(Decoder):
             grid: the captions of each image; needs T = 1.
             present: false for padding among the regions, (R, L) with the rows of `regions`; None without.
         """
-        before, words = state.hidden.shape[-2], tokens.shape[1]
-        places = torch.arange(before, before + words, device=tokens.device)
-        self._check_length(before + words)
+        num_past, num_words = state.hidden.shape[-2], tokens.shape[1]
+        positions = torch.arange(num_past, num_past + num_words, device=tokens.device)
+        self._check_length(num_past + num_words)
         mask = None
-        if words > 1:  # word i reads the words up to itself
-            mask = torch.arange(before + words, device=tokens.device) <= places.unsqueeze(1)
+        if num_words > 1:  # word i reads the words up to itself
+            mask = torch.arange(num_past + num_words, device=tokens.device) <= positions.unsqueeze(1)
 
         def extend(number: int, new: Tensor) -> Tensor:
             return torch.cat([state.hidden[:, number], new], dim=-2)
 
-        return self._run(tokens, places.unsqueeze(0), mask, extend, regions, state.cell, map, grid, present)
+        return self._run(tokens, positions.unsqueeze(0), mask, extend, regions, state.cell, map, grid, present)
 
     def step_in_buffer(self, tokens: Tensor, regions: Tensor, state: DecoderState, map: Map) -> TransformerOutput:
         """Read one more word of each caption, in tensors of constant size, as exported graphs need them.
@@ -302,16 +302,16 @@ class TransformerDecoder(Decoder):
             state: from `start_buffer` or the previous step.
             map: see `CrossAttention`; not rollout.
         """
-        number = state.cell  # of the words before, (B,)
-        places = torch.arange(state.hidden.shape[-2], device=tokens.device) - number.unsqueeze(1)  # (B, T)
-        here, mask = (places == 0)[:, None, None, :, None], (places <= 0)[:, None, None, :]
+        length = state.cell  # of the words before, (B,)
+        offsets = torch.arange(state.hidden.shape[-2], device=tokens.device) - length.unsqueeze(1)  # (B, T)
+        is_current, mask = (offsets == 0)[:, None, None, :, None], (offsets <= 0)[:, None, None, :]
 
         def extend(layer: int, new: Tensor) -> Tensor:
-            return torch.where(here, new, state.hidden[:, layer])
+            return torch.where(is_current, new, state.hidden[:, layer])
 
         no_rollout = state.hidden.new_empty(len(tokens), 0, 0, 0)
-        output = self._run(tokens.unsqueeze(1), number.unsqueeze(1), mask, extend, regions, no_rollout, map, None)
-        return output._replace(state=DecoderState(output.state.hidden, number + 1))
+        output = self._run(tokens.unsqueeze(1), length.unsqueeze(1), mask, extend, regions, no_rollout, map, None)
+        return output._replace(state=DecoderState(output.state.hidden, length + 1))
 
     def start_buffer(self, regions: Tensor, max_length: int) -> DecoderState:
         """Return the state before the first word for `step_in_buffer`: keys and values (I, N, 2, H, max_length, d), and
@@ -321,11 +321,11 @@ class TransformerDecoder(Decoder):
         shape = (*hidden.shape[:4], max_length, hidden.shape[5])
         return DecoderState(hidden.new_zeros(shape), torch.zeros(len(regions), dtype=torch.long, device=hidden.device))
 
-    def _check_length(self, words: int) -> None:
-        if self.positions is not None and words > self.max_length:
+    def _check_length(self, num_words: int) -> None:
+        if self.positions is not None and num_words > self.max_length:
             raise UserError(
-                f"decoder.max_length={self.max_length} is too short for captions of {words} words; train with a larger "
-                "one, or with decoder.positions=rotary"
+                f"decoder.max_length={self.max_length} is too short for captions of {num_words} words; train with a "
+                "larger one, or with decoder.positions=rotary"
             )
 
     def _layers(self) -> list[TransformerLayer]:
@@ -334,16 +334,16 @@ class TransformerDecoder(Decoder):
     def _run(
         self,
         tokens: Tensor,
-        places: Tensor,
+        positions: Tensor,
         mask: Tensor | None,
         extend: Callable[[int, Tensor], Tensor],
         regions: Tensor,
-        rolled_before: Tensor,
+        past_rollout: Tensor,
         map: Map,
         grid: CaptionGrid | None,
         present: Tensor | None = None,
     ) -> TransformerOutput:
-        """Compute the layers for tokens (B, T) at `places` (B or 1, T) of their captions.
+        """Compute the layers for tokens (B, T) at `positions` (B or 1, T) of their captions.
 
         With rollout, R_l (t, L) is the share of each region in each word's vector after layer l, if a residual
         connection keeps half of a vector (Abnar and Zuidema 2020); a caption starts with R_0 = 0:
@@ -355,34 +355,34 @@ class TransformerDecoder(Decoder):
         if self.positions is None:
             half = self.hidden_dim // self.heads // 2
             frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-            angles = (places.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
+            angles = (positions.unsqueeze(-1) * frequencies).unsqueeze(1)  # (B or 1, 1, T, d / 2)
         else:
-            x = x + self.positions(places)
+            x = x + self.positions(positions)
         x = self.word_dropout(x)
-        is_rollout, shown = map == "rollout", len(self.layers) if isinstance(map, str) else map
+        is_rollout, map_layer = map == "rollout", len(self.layers) if isinstance(map, str) else map
         pasts: list[Tensor] = []
-        rolled: list[Tensor] = []
+        rollout: list[Tensor] = []
         alpha = x.new_empty(0)
-        for number, layer in enumerate(self._layers()):
-            with_weights = (is_rollout and number > 0, is_rollout or number + 1 == shown)
-            past_of_layer = partial(extend, number)
+        for i, layer in enumerate(self._layers()):
+            with_weights = (is_rollout and i > 0, is_rollout or i + 1 == map_layer)
+            past_of_layer = partial(extend, i)
             x, past, self_weights, cross_weights = layer(
-                x, past_of_layer, mask, angles, regions[:, number], grid, present, with_weights
+                x, past_of_layer, mask, angles, regions[:, i], grid, present, with_weights
             )
             pasts.append(past)
             if is_rollout:
                 assert cross_weights is not None
                 alpha = cross_weights / 2
                 if self_weights is not None:
-                    of_words = torch.cat([rolled_before[:, number - 1], rolled[-1]], dim=1)  # (B, t + T, L)
-                    alpha = alpha + (rolled[-1] + self_weights @ of_words) / 4
-                rolled.append(alpha)
+                    self_rollout = torch.cat([past_rollout[:, i - 1], rollout[-1]], dim=1)  # (B, t + T, L)
+                    alpha = alpha + (rollout[-1] + self_weights @ self_rollout) / 4
+                rollout.append(alpha)
             elif cross_weights is not None:
                 alpha = cross_weights
         if is_rollout:
             alpha = alpha / (1 - 2 ** -len(self.layers))
-            rolled_before = torch.cat([rolled_before, torch.stack(rolled, dim=1)[:, :-1]], dim=2)
-        return TransformerOutput(self.norm(x), alpha, DecoderState(torch.stack(pasts, dim=1), rolled_before))
+            past_rollout = torch.cat([past_rollout, torch.stack(rollout, dim=1)[:, :-1]], dim=2)
+        return TransformerOutput(self.norm(x), alpha, DecoderState(torch.stack(pasts, dim=1), past_rollout))
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the embeddings of tokens (...) as vectors of the layers (..., n), without positions.

@@ -11,7 +11,7 @@ from showattendtell.reproduction.runs import (
 )
 from showattendtell.reproduction.tables import PaperTableConfig, ScoringPlan, title_of
 from showattendtell.visualization.comparison import COLUMNS as PAPER
-from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_figures, paper_rows
+from showattendtell.visualization.comparison import DATASETS, ORIGIN, find_notes, mean_scores, paper_rows
 from showattendtell.visualization.result_files import Result, read_result
 from showattendtell.visualization.results_table import (
     DIGITS,
@@ -50,7 +50,7 @@ def make_table(
     blocks = [TableBlock(DATASETS.get(dataset, dataset), tuple(_next_to_paper(rows, in_paper, published)))]
     nodes = [model.config["encoder"] for result in results for model in result.models]
     encoders = dict.fromkeys(f"{node['network']} at {node.get('size', 224)} pixels" for node in nodes)
-    lacking = (
+    missing = (
         f"{result.path} has no {metric}: {reason}; delete it to have it made again"
         for result in results
         for metric, reason in result.missing.items()
@@ -59,14 +59,14 @@ def make_table(
         *([ORIGIN] if published else []),
         *find_notes(rows, COLUMNS),
         f"encoder: {' and '.join(encoders)}{'; the paper has VGG-19' if published else ''}",
-        *dict.fromkeys(lacking),
+        *dict.fromkeys(missing),
         *notes,
     ]
-    base = next((row for recipe, way, row in series if (recipe, way) == (table.base, table.decoding)), None)
-    alike = [row for recipe, way, row in series if way == table.decoding or recipe == table.base]
-    others = [row for row in alike if row is not base]
-    if base and others:
-        differences, reasons = _differences(base, others)
+    base = next((row for recipe, decoding, row in series if (recipe, decoding) == (table.base, table.decoding)), None)
+    comparable = [row for recipe, decoding, row in series if decoding == table.decoding or recipe == table.base]
+    other_rows = [row for row in comparable if row is not base]
+    if base and other_rows:
+        differences, reasons = _differences(base, other_rows)
         blocks.append(TableBlock(f"differences to {base.label}", tuple(differences)))
         remarks += [f"no differences in {metric}: {reason}" for metric, reason in reasons.items()]
         remarks.append(
@@ -81,26 +81,26 @@ def _series(
     table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Mapping[str, ScoringPlan]
 ) -> Iterator[tuple[str, int | str, TableRow]]:
     """Yield a row for each recipe, over its finished seeds, and each finished ensemble, with each decoding."""
-    found: list[tuple[str, int | str, tuple[Result, ...]]] = []
+    series: list[tuple[str, int | str, tuple[Result, ...]]] = []
     for recipe in dict.fromkeys(run.recipe for run in runs):
         finished = [run for run in runs if run.recipe == recipe and run.is_finished]
         for decoding in table.decodings if finished else ():
-            found.append((recipe, decoding, tuple(_read(run, decoding) for run in finished)))
+            series.append((recipe, decoding, tuple(_read(run, decoding) for run in finished)))
     for name, ensemble in ensembles.items():
         for decoding in table.decodings if ensemble.is_finished else ():
-            found.append((name, decoding, (read_result(ensemble.result_file(decoding)),)))
-    for name, decoding, results in found:
-        yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", mean_figures(results, COLUMNS), results)
+            series.append((name, decoding, (read_result(ensemble.result_file(decoding)),)))
+    for name, decoding, results in series:
+        yield name, decoding, TableRow(f"{name}, {title_of(decoding)}", mean_scores(results, COLUMNS), results)
 
 
 def _read(run: TableRun, decoding: int | str) -> Result:
     """Return a run's result; its training time includes the earlier stages."""
     result = read_result(run.scoring.result_file(decoding))
-    own = 0.0 if run.is_mean else result.figures.get(TIME)
-    before = run.minutes_before
-    if not before or own is None:
+    minutes = 0.0 if run.is_mean else result.figures.get(TIME)
+    minutes_before = run.minutes_before
+    if not minutes_before or minutes is None:
         return result
-    return result._replace(figures={**result.figures, TIME: own + before})
+    return result._replace(figures={**result.figures, TIME: minutes + minutes_before})
 
 
 def _next_to_paper(
@@ -116,28 +116,28 @@ def _next_to_paper(
         yield row
 
 
-def _differences(base: TableRow, others: Sequence[TableRow]) -> tuple[list[TableRow], dict[str, str]]:
+def _differences(base: TableRow, other_rows: Sequence[TableRow]) -> tuple[list[TableRow], dict[str, str]]:
     """Return a row of differences to the base for each of the others, of means over seeds on the same resamples of the
     images; and the reason for each metric that some results lack."""
     from showattendtell.metrics.modular import measure  # torchmetrics takes seconds to import
 
     missing: dict[str, str] = {}
-    paths = [Path(result.path) for row in (base, *others) for result in row.results]
+    paths = [Path(result.path) for row in (base, *other_rows) for result in row.results]
     corpus = in_words(match(read_all(paths), {}, None, partial=False), base.results[0].tokenizer)
     copies = draw_copies(len(corpus.images), RESAMPLES, SEED)
 
-    def of(row: TableRow) -> Resampled:
+    def resample_row(row: TableRow) -> Resampled:
         panels = [measure(corpus.hypotheses[Path(result.path)], corpus.references, METRICS) for result in row.results]
         resampled = [resample(panel.measured, copies) for panel in panels]
-        for panel, drawn in zip(panels, resampled, strict=True):
-            missing.update({**panel.missing, **drawn.missing})
+        for panel, resampled_run in zip(panels, resampled, strict=True):
+            missing.update({**panel.missing, **resampled_run.missing})
         return average(resampled)
 
-    first, rows = of(base), []
-    for row in others:
+    first, rows = resample_row(base), []
+    for row in other_rows:
         intervals = {
-            name: TableInterval(found.difference, found.low, found.high, DIGITS.get(name, 1))
-            for name, found in compare(first, of(row)).differences.items()
+            name: TableInterval(difference.difference, difference.low, difference.high, DIGITS.get(name, 1))
+            for name, difference in compare(first, resample_row(row)).differences.items()
         }
         rows.append(TableRow(row.label, intervals, row.results))
     return rows, missing

@@ -53,7 +53,7 @@ class TableRun(NamedTuple):
         arguments: arguments of `train`, without those that set the output folder.
         config: the training configuration that they compose.
         scoring: the required test results of its best checkpoint.
-        before: the runs whose best weights initialise a second stage, are averaged, or are teachers.
+        dependencies: the runs whose best weights initialise a second stage, are averaged, or are teachers.
         is_mean: whether the run averages those weights instead of training.
     """
 
@@ -63,7 +63,7 @@ class TableRun(NamedTuple):
     arguments: tuple[str, ...]
     config: DictConfig
     scoring: ScoringPlan
-    before: "tuple[TableRun, ...]" = ()
+    dependencies: "tuple[TableRun, ...]" = ()
     is_mean: bool = False
 
     @property
@@ -72,7 +72,7 @@ class TableRun(NamedTuple):
 
     @property
     def can_begin(self) -> bool:
-        return all(run.is_finished for run in self.before)
+        return all(run.is_finished for run in self.dependencies)
 
     @property
     def is_begun(self) -> bool:
@@ -93,7 +93,7 @@ class TableRun(NamedTuple):
         return sum(sum(read_times(folder)) for folder in dict.fromkeys(self._folders_before())) / 60
 
     def _folders_before(self) -> Iterator[Path]:
-        for run in self.before:
+        for run in self.dependencies:
             yield from (*run._folders_before(), run.folder)
 
     @property
@@ -104,8 +104,8 @@ class TableRun(NamedTuple):
     @property
     def num_epochs(self) -> int | None:
         """Maximum number of epochs; None without a limit."""
-        most = self.config.trainer.get("max_epochs")
-        return most if most and most > 0 else None
+        max_epochs = self.config.trainer.get("max_epochs")
+        return max_epochs if max_epochs and max_epochs > 0 else None
 
 
 def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
@@ -118,12 +118,12 @@ def make_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list
             other settings.
     """
     check_table(table)
-    given = table.recipes if config.recipes is None else config.recipes
-    asked = [given] if isinstance(given, str) else list(given)
-    for name in asked:
+    requested = table.recipes if config.recipes is None else config.recipes
+    names = [requested] if isinstance(requested, str) else list(requested)
+    for name in names:
         if name not in table.recipes:
             raise UserError(f"table={table.name} has no recipe {name}{did_you_mean(name, table.recipes)}")
-    recipes = dict.fromkeys(name for one in asked for name in with_beginnings(table.recipes, one))
+    recipes = dict.fromkeys(name for one in names for name in with_beginnings(table.recipes, one))
     runs = _make_runs(table, config, folder, recipes, config.seeds or table.seeds)
     check_settings(runs)
     return runs
@@ -136,23 +136,25 @@ def finished_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> 
 
 def runs_with_other_settings(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[str]:
     """Return a sentence for each existing run of the table with other settings."""
-    return [fault for run in _all_runs(table, config, folder) for fault in find_other_settings(run)]
+    return [error for run in _all_runs(table, config, folder) for error in find_other_settings(run)]
 
 
 def _all_runs(table: PaperTableConfig, config: DictConfig, folder: Path) -> list[TableRun]:
     """Return the runs of all recipes that accept the settings; raise `UserError` if none does."""
     seeds = list(dict.fromkeys([*table.seeds, *(config.seeds or [])]))
     runs: list[TableRun] = []
-    faults = []
+    errors = []
     for recipe in table.recipes:
         try:
-            made = _make_runs(table, config, folder, dict.fromkeys(with_beginnings(table.recipes, recipe)), seeds)
-        except UserError as fault:
-            faults.append(str(fault))
+            recipe_runs = _make_runs(
+                table, config, folder, dict.fromkeys(with_beginnings(table.recipes, recipe)), seeds
+            )
+        except UserError as error:
+            errors.append(str(error))
         else:
-            runs += [run for run in made if run.recipe == recipe]
-    if len(faults) == len(table.recipes):
-        raise_errors(faults[:1])
+            runs += [run for run in recipe_runs if run.recipe == recipe]
+    if len(errors) == len(table.recipes):
+        raise_errors(errors[:1])
     return runs
 
 
@@ -172,27 +174,29 @@ def _make_runs(
         for seed in seeds:
             at = folder / name / str(seed)
             scoring = ScoringPlan(f"{name}, seed {seed}", at, (at / BEST,), tuple(table.decodings), boxed)
-            before = tuple(runs[needed, seed] for needed in recipe.needs)
-            own: dict[str, Any] = {"seed": seed}
+            dependencies = tuple(runs[needed, seed] for needed in recipe.needs)
+            run_settings: dict[str, Any] = {"seed": seed}
             if recipe.init_from:
-                own["init_from"] = str(folder / recipe.init_from / str(seed) / BEST)
+                run_settings["init_from"] = str(folder / recipe.init_from / str(seed) / BEST)
             if recipe.teachers:
-                own["distillation.teacher"] = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
-            whole = copy.deepcopy(settings)
-            for key, value in own.items():
-                OmegaConf.update(whole, key, value)
-            given = (
-                f"{key}={as_value(value if isinstance(value, list) else str(value))}" for key, value in own.items()
+                teachers = [str(folder / teacher / str(seed) / BEST) for teacher in recipe.teachers]
+                run_settings["distillation.teacher"] = teachers
+            run_config = copy.deepcopy(settings)
+            for key, value in run_settings.items():
+                OmegaConf.update(run_config, key, value)
+            run_arguments = (
+                f"{key}={as_value(value if isinstance(value, list) else str(value))}"
+                for key, value in run_settings.items()
             )
             runs[name, seed] = TableRun(
-                name, seed, at, (*arguments, *given), whole, scoring, before, bool(recipe.average_of)
+                name, seed, at, (*arguments, *run_arguments), run_config, scoring, dependencies, bool(recipe.average_of)
             )
     return list(runs.values())
 
 
 def check_settings(runs: Iterable[TableRun]) -> None:
     """Raise `UserError` if a run's folder holds one with other settings or with other initial weights."""
-    raise_errors([fault for run in runs for fault in find_other_settings(run)][:1])
+    raise_errors([error for run in runs for error in find_other_settings(run)][:1])
 
 
 def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path) -> dict[str, ScoringPlan]:
@@ -201,11 +205,11 @@ def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Pa
     ensembles = {}
     for name in table.ensembles:
         members = [[run for run in runs if run.recipe == recipe] for recipe in table.members(name)]
-        together = [run for own in members for run in own]
-        if all(members) and len(together) > 1:
-            seeds = "_".join("-".join(str(run.seed) for run in own) for own in members)
-            models = tuple(run.folder / BEST for run in together)
-            ensembles[name] = together[0].scoring._replace(
+        ensemble_runs = [run for member_runs in members for run in member_runs]
+        if all(members) and len(ensemble_runs) > 1:
+            seeds = "_".join("-".join(str(run.seed) for run in member_runs) for member_runs in members)
+            models = tuple(run.folder / BEST for run in ensemble_runs)
+            ensembles[name] = ensemble_runs[0].scoring._replace(
                 title=name, folder=folder / name / seeds, models=models, boxed=False
             )
     return ensembles
@@ -213,12 +217,12 @@ def make_ensembles(table: PaperTableConfig, runs: Sequence[TableRun], folder: Pa
 
 def given_settings(config: DictConfig) -> list[str]:
     """Return the settings of all runs; raise `UserError` for one that each run sets itself."""
-    given = [config.settings] if isinstance(config.settings, str) else list(config.settings)
-    for setting in given:
+    settings = [config.settings] if isinstance(config.settings, str) else list(config.settings)
+    for setting in settings:
         name = setting.partition("=")[0].lstrip("+")
         if name in OWN or name.startswith("hydra."):
             raise UserError(f"settings=[{setting}]: {name} is for each run another; leave it out{OWN.get(name, '')}")
-    return given
+    return settings
 
 
 def budget(config: DictConfig) -> list[str]:
@@ -228,51 +232,52 @@ def budget(config: DictConfig) -> list[str]:
 
 def data_settings(config: DictConfig, names: Sequence[str]) -> list[str]:
     """Return those of the command's `dataset` settings that are given, as arguments."""
-    given = [name for name in names if config.dataset[name] is not None]
-    return [f"dataset.{name}={as_value(config.dataset[name])}" for name in given]
+    set_names = [name for name in names if config.dataset[name] is not None]
+    return [f"dataset.{name}={as_value(config.dataset[name])}" for name in set_names]
 
 
 def find_other_settings(run: TableRun) -> list[str]:
     """Return a sentence if the folder of the run holds one that was started with other settings."""
     if not (run.is_begun or run.scoring.results):
         return []
-    if run.is_mean and (faults := [fault for part in run.before for fault in find_other_settings(part)]):
-        return faults
+    if run.is_mean and (errors := [error for part in run.dependencies for error in find_other_settings(part)]):
+        return errors
     file = run.folder / "config/config.yaml"
     if file.is_file():
-        theirs = literal(read_settings(file))  # nothing is resolved: interpolations of a file are untrusted
-        ours = literal(to_plain(run.config, resolve=False))
-        moved = {name: value for name in OTHER_RUNS if run.before and (value := OmegaConf.select(run.config, name))}
-        if differences := find_differences(ours, {**plain_settings(theirs), **moved}):
-            found = listed(differences, shown=5)
-            return [f"{run.folder} has other settings: {found}; give its own, or another folder as output=DIR"]
-    if others := _made_of_others(run):
-        return [f"{run.folder} was made of other weights than {others[0].title} has now; delete it to make it again"]
+        stored = literal(read_settings(file))  # nothing is resolved: interpolations of a file are untrusted
+        current = literal(to_plain(run.config, resolve=False))
+        paths = {name: OmegaConf.select(run.config, name) for name in OTHER_RUNS if run.dependencies}
+        moved = {name: path for name, path in paths.items() if path}
+        if differences := find_differences(current, {**plain_settings(stored), **moved}):
+            differing = listed(differences, shown=5)
+            return [f"{run.folder} has other settings: {differing}; give its own, or another folder as output=DIR"]
+    if changed := _changed_dependencies(run):
+        return [f"{run.folder} was made of other weights than {changed[0].title} has now; delete it to make it again"]
     return []
 
 
-def _made_of_others(run: TableRun) -> list[TableRun]:
+def _changed_dependencies(run: TableRun) -> list[TableRun]:
     """Return the runs before it whose weights have changed since. Without a record of the weights, or if a checkpoint
     was deleted, no change is assumed."""
     marker = run.folder / BEGINNING
     hashes = marker.read_text().split() if marker.is_file() else None
-    if hashes is None or len(hashes) != len(run.before):
-        return [] if hashes is None else list(run.before)
-    best = [before.folder / BEST for before in run.before]
-    made = zip(run.before, best, hashes, strict=True)
-    return [before for before, file, sha256 in made if file.is_file() and sha256_of(file) != sha256]
+    if hashes is None or len(hashes) != len(run.dependencies):
+        return [] if hashes is None else list(run.dependencies)
+    best = [dependency.folder / BEST for dependency in run.dependencies]
+    records = zip(run.dependencies, best, hashes, strict=True)
+    return [dependency for dependency, file, sha256 in records if file.is_file() and sha256_of(file) != sha256]
 
 
 def note_beginning(run: TableRun) -> None:
     """Record the weights that a second stage or a mean starts from; raise `UserError` if they are missing."""
-    gone = [before for before in run.before if not (before.folder / BEST).is_file()]
-    if gone:
+    missing = [dependency for dependency in run.dependencies if not (dependency.folder / BEST).is_file()]
+    if missing:
         raise UserError(
-            f"{gone[0].folder} has no {BEST} any more, but {run.title} needs it; delete it to train it again"
+            f"{missing[0].folder} has no {BEST} any more, but {run.title} needs it; delete it to train it again"
         )
-    if run.before:
+    if run.dependencies:
         run.folder.mkdir(parents=True, exist_ok=True)
-        hashes = [sha256_of(before.folder / BEST) for before in run.before]
+        hashes = [sha256_of(dependency.folder / BEST) for dependency in run.dependencies]
         (run.folder / BEGINNING).write_text("".join(f"{sha256}\n" for sha256 in hashes))
 
 
@@ -284,5 +289,5 @@ def expected_seconds(run: TableRun, runs: Sequence[TableRun], minutes: float | N
     seconds = read_times(run.folder)
     if seconds and run.num_epochs:
         return mean(seconds) * max(0, run.num_epochs - len(seconds))
-    alike = [sum(read_times(other.folder)) for other in runs if other.recipe == run.recipe and other.is_finished]
-    return mean(alike) if alike else None if minutes is None else 60 * minutes
+    durations = [sum(read_times(other.folder)) for other in runs if other.recipe == run.recipe and other.is_finished]
+    return mean(durations) if durations else None if minutes is None else 60 * minutes

@@ -76,8 +76,8 @@ class PaperTableConfig(NamedTuple):
 
     def members(self, ensemble: str) -> list[str]:
         """Return the recipes whose models form an ensemble."""
-        named = self.ensembles[ensemble]
-        return [named] if isinstance(named, str) else list(named)
+        names = self.ensembles[ensemble]
+        return [names] if isinstance(names, str) else list(names)
 
 
 def check_table(table: PaperTableConfig) -> None:
@@ -98,8 +98,8 @@ def check_table(table: PaperTableConfig) -> None:
             )
     try:
         TopologicalSorter({name: recipe.needs for name, recipe in table.recipes.items()}).prepare()
-    except CycleError as fault:
-        raise UserError(f"table={table.name}: {' needs '.join(reversed(fault.args[1]))}, which has no end") from None
+    except CycleError as error:
+        raise UserError(f"table={table.name}: {' needs '.join(reversed(error.args[1]))}, which has no end") from None
     if table.decoding not in table.decodings:
         ways = ",".join(map(str, table.decodings))
         raise UserError(
@@ -123,18 +123,18 @@ def quote_settings(arguments: Sequence[str]) -> list[str]:
         if name == "settings" and "=" in argument and value != "null":
             inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
             settings = [setting for setting in map(str.strip, _split(inner)) if setting]
-            each = (setting if setting[0] in QUOTES else quoted(setting) for setting in settings)
-            argument = f"settings=[{','.join(each)}]"
+            quoted_settings = (setting if setting[0] in QUOTES else quoted(setting) for setting in settings)
+            argument = f"settings=[{','.join(quoted_settings)}]"
         result.append(argument)
     return result
 
 
 def _split(text: str) -> list[str]:
     """Split a text at the commas outside of brackets and quotes."""
-    parts, depth, quote, before = [""], 0, "", ""
+    parts, depth, quote, previous = [""], 0, "", ""
     for character in text:
         if quote:
-            quote = "" if character == quote and before != "\\" else quote
+            quote = "" if character == quote and previous != "\\" else quote
         elif character in QUOTES:
             quote = character
         else:
@@ -143,7 +143,7 @@ def _split(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-        before = character
+        previous = character
     return parts
 
 

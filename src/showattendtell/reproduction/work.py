@@ -61,24 +61,24 @@ class CommandRunner(Subcommands):
 def print_plan(table: PaperTableConfig, runs: Sequence[TableRun], config: DictConfig) -> None:
     """Print the progress and the remaining training time of each run, and the total."""
     title = f"{table.name}: {len(runs)} run{'s' * (len(runs) > 1)}"
-    shown = Table("recipe", "seed", "state", title=title, title_justify="left")
-    shown.add_column("training left", justify="right")
+    table_view = Table("recipe", "seed", "state", title=title, title_justify="left")
+    table_view.add_column("training left", justify="right")
     left = []
     for run in runs:
         minutes = None if budget(config) else table.recipes[run.recipe].minutes
         left.append(seconds := expected_seconds(run, runs, minutes))
         remaining = "?" if seconds is None else duration(seconds) if seconds else ""
-        shown.add_row(run.recipe, str(run.seed), _state(run), remaining)
+        table_view.add_row(run.recipe, str(run.seed), _state(run), remaining)
     console = Console(highlight=False)
-    console.print(shown)
-    todo, unknown, known = sum(not run.is_finished for run in runs), left.count(None), sum(filter(None, left))
+    console.print(table_view)
+    todo, unknown, known_seconds = sum(not run.is_finished for run in runs), left.count(None), sum(filter(None, left))
     if not todo:
         console.print("nothing to train: all runs are finished")
-    elif not unknown and not known:
+    elif not unknown and not known_seconds:
         console.print(f"nothing to train: {todo} to be scored")
     else:
         others = f" and {unknown} of unknown length" if unknown else ""
-        time = f"about {duration(known)}{others}" if known else "for an unknown time"
+        time = f"about {duration(known_seconds)}{others}" if known_seconds else "for an unknown time"
         console.print(f"{todo} to do: they train {time}; storing grids and scoring come on top", soft_wrap=True)
 
 
@@ -102,12 +102,12 @@ def reproduce(table: PaperTableConfig, runs: Sequence[TableRun], folder: Path, c
         UserError: at the end, with a sentence for each run that failed.
     """
     with CommandRunner() as commands:
-        faults = carry_out(runs, folder, commands, config)
-        faults += score_ensembles(table, runs, folder, commands, config)
+        errors = carry_out(runs, folder, commands, config)
+        errors += score_ensembles(table, runs, folder, commands, config)
         with file_lock(folder / LOCK):
-            faults += write_outcome(table, runs, folder, commands, config)
-    if faults:
-        raise UserError("\n  ".join([f"{len(faults)} of the table's rows failed:", *faults]))
+            errors += write_outcome(table, runs, folder, commands, config)
+    if errors:
+        raise UserError("\n  ".join([f"{len(errors)} of the table's rows failed:", *errors]))
 
 
 def carry_out(runs: Sequence[TableRun], folder: Path, commands: CommandRunner, config: DictConfig) -> list[str]:
@@ -120,21 +120,21 @@ def carry_out(runs: Sequence[TableRun], folder: Path, commands: CommandRunner, c
     if left and not any(run.is_begun for run in runs):
         with file_lock(folder / LOCK):
             commands.run("prepare", *left[0].arguments)
-    faults: list[str] = []
+    errors: list[str] = []
     took_any = True
     while took_any:
-        passed_over = [run for run in left if not _take(run, commands, config, faults)]
+        passed_over = [run for run in left if not _take(run, commands, config, errors)]
         took_any = len(passed_over) < len(left)
         left = passed_over
-    return faults
+    return errors
 
 
-def _take(run: TableRun, commands: CommandRunner, config: DictConfig, faults: list[str]) -> bool:
+def _take(run: TableRun, commands: CommandRunner, config: DictConfig, errors: list[str]) -> bool:
     """Carry out a run, or record its error; return False if another worker has it or if it cannot start yet."""
-    held = _hold(run.scoring)
-    if held is None:
+    lock = _hold(run.scoring)
+    if lock is None:
         return False
-    with held, _noting(faults, run.title):
+    with lock, _noting(errors, run.title):
         check_settings([run])  # another worker may have changed them since
         if not run.can_begin:
             return False
@@ -150,7 +150,7 @@ def _train(run: TableRun, commands: CommandRunner) -> None:
     if not run.is_begun:
         note_beginning(run)
     if run.is_mean:
-        parts = [str(part.folder / BEST) for part in run.before]
+        parts = [str(part.folder / BEST) for part in run.dependencies]
         commands.run("average", f"checkpoint={as_value(parts)}", f"output={as_value(str(run.folder / BEST))}")
     else:
         resume = ["resume=true"] if run.is_begun else []
@@ -160,25 +160,25 @@ def _train(run: TableRun, commands: CommandRunner) -> None:
 def _hold(scoring: ScoringPlan) -> TextIO | None:
     """Lock the models for this worker and return the lock file; if another worker trains or scores them, print that and
     return None."""
-    held = lock_file(scoring.folder.with_suffix(LOCK))
-    if held is None:
+    lock = lock_file(scoring.folder.with_suffix(LOCK))
+    if lock is None:
         print(f"{scoring.title} is with another worker")
-    return held
+    return lock
 
 
 @contextmanager
-def _noting(faults: list[str], title: str) -> Iterator[None]:
-    """Record a `UserError` in `faults` instead of raising it."""
+def _noting(errors: list[str], title: str) -> Iterator[None]:
+    """Record a `UserError` in `errors` instead of raising it."""
     try:
         yield
-    except UserError as fault:
-        faults.append(f"{title}: {fault}")
+    except UserError as error:
+        errors.append(f"{title}: {error}")
 
 
 def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> None:
     """Compute the missing test results."""
     models = [str(file) for file in scoring.models]
-    places = [setting for setting in given_settings(config) if setting.startswith("cache=")]
+    cache_settings = [setting for setting in given_settings(config) if setting.startswith("cache=")]
     for decoding in scoring.decodings:
         if not scoring.is_scored(decoding):
             commands.run(
@@ -187,7 +187,7 @@ def score(scoring: ScoringPlan, commands: CommandRunner, config: DictConfig) -> 
                 setting_of(decoding),
                 f"output={as_value(str(scoring.result_file(decoding)))}",
                 *data_settings(config, ["root", "entities", "instances"]),
-                *places,
+                *cache_settings,
             )
             if not scoring.is_scored(decoding):
                 raise UserError(
@@ -203,21 +203,21 @@ def score_ensembles(
 
     A command that asks for no runs scores none.
     """
-    faults: list[str] = []
+    errors: list[str] = []
     ensembles = _ensembles(table, runs, finished_runs(table, config, folder), folder) if runs else {}
     for ensemble in ensembles.values():
-        if held := _hold(ensemble):
-            with held, _noting(faults, ensemble.title):
+        if lock := _hold(ensemble):
+            with lock, _noting(errors, ensemble.title):
                 score(ensemble, commands, config)
-    return faults
+    return errors
 
 
 def _ensembles(
     table: PaperTableConfig, runs: Sequence[TableRun], finished: Sequence[TableRun], folder: Path
 ) -> dict[str, ScoringPlan]:
     """Return the ensembles of finished runs; an ensemble waits for all requested runs of its recipes."""
-    unfinished = {run.recipe for run in runs if not run.is_finished}
-    return make_ensembles(table, [run for run in finished if run.recipe not in unfinished], folder)
+    incomplete = {run.recipe for run in runs if not run.is_finished}
+    return make_ensembles(table, [run for run in finished if run.recipe not in incomplete], folder)
 
 
 def write_outcome(
@@ -228,37 +228,37 @@ def write_outcome(
     The table includes finished runs that this command does not ask for. A command that asks for no runs
     writes only the table.
     """
-    faults = [fault for run in runs if run.is_finished for fault in find_other_settings(run)]
-    shown = finished_runs(table, config, folder)
-    ensembles = _ensembles(table, runs, shown, folder)
+    errors = [error for run in runs if run.is_finished for error in find_other_settings(run)]
+    finished = finished_runs(table, config, folder)
+    ensembles = _ensembles(table, runs, finished, folder)
     page = folder / f"{table.name}-photographs.html"
     photographs = page.name if page.is_file() else None
     if runs:
-        with _noting(faults, "photographs"):
-            photographs = show_photographs(table, shown, page, commands, config)
-    with _noting(faults, "the table"):
-        overview = make_table(table, shown, ensembles, _notes(table, shown, ensembles.values(), config))
+        with _noting(errors, "photographs"):
+            photographs = show_photographs(table, finished, page, commands, config)
+    with _noting(errors, "the table"):
+        overview = make_table(table, finished, ensembles, _notes(table, finished, ensembles.values(), config))
         if overview:
             write(overview._replace(photographs=photographs), folder, table.name)
         else:
             print(f"no run of table={table.name} is finished with these settings in {folder}, so there is no table yet")
-            for fault in runs_with_other_settings(table, config, folder):
-                print(fault)
-    return faults
+            for error in runs_with_other_settings(table, config, folder):
+                print(error)
+    return errors
 
 
 def _notes(
     table: PaperTableConfig, runs: Sequence[TableRun], ensembles: Iterable[ScoringPlan], config: DictConfig
 ) -> list[str]:
     """Return notes on changed settings, and on recipes, single seeds of them and ensembles that are not finished."""
-    notes, lacking = [], []
+    notes, missing = [], []
     if cut := budget(config):
         notes.append(f"all runs with other settings than their recipes: {' '.join(cut)}")
     for recipe in table.recipes:
-        there = {run.seed for run in runs if run.recipe == recipe}
-        lacking += [f"{recipe}, seed {seed}" for seed in table.seeds if seed not in there] if there else [recipe]
-    lacking += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
-    return [*notes, *([f"not finished, and not in the table: {'; '.join(lacking)}"] if lacking else [])]
+        seeds = {run.seed for run in runs if run.recipe == recipe}
+        missing += [f"{recipe}, seed {seed}" for seed in table.seeds if seed not in seeds] if seeds else [recipe]
+    missing += [ensemble.title for ensemble in ensembles if not ensemble.is_finished]
+    return [*notes, *([f"not finished, and not in the table: {'; '.join(missing)}"] if missing else [])]
 
 
 def show_photographs(
@@ -272,18 +272,18 @@ def show_photographs(
     checkpoints = [first[recipe].folder / BEST for recipe in table.pages]
     if not all(file.is_file() for file in checkpoints):
         return page.name if page.is_file() else None
-    model, *others = map(str, checkpoints)
+    model, *other_checkpoints = map(str, checkpoints)
     arguments = [
         f"checkpoint={as_value(model)}",
-        *([f"compare={as_value(others)}"] if others else []),
+        *([f"compare={as_value(other_checkpoints)}"] if other_checkpoints else []),
         f"number={NUM_PHOTOGRAPHS}",
         setting_of(table.decoding),
         f"output={as_value(str(page))}",
     ]
-    made = page.with_suffix(".txt")
+    record = page.with_suffix(".txt")
     command = "\n".join(arguments)
-    is_of_these = page.is_file() and made.is_file() and made.read_text() == command
-    if not is_of_these or made.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
+    is_of_these = page.is_file() and record.is_file() and record.read_text() == command
+    if not is_of_these or record.stat().st_mtime < max(file.stat().st_mtime for file in checkpoints):
         commands.run("caption", "split=test", *arguments, *data_settings(config, ["root"]))
-        made.write_text(command)
+        record.write_text(command)
     return page.name

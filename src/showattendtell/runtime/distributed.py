@@ -22,9 +22,9 @@ TIMEOUT = timedelta(minutes=10)
 class ReportedElsewhere(Exception):  # noqa: N818
     """Raised in all processes but the first instead of `fault`, so that only the first one reports it."""
 
-    def __init__(self, fault: Exception):
-        super().__init__(fault)
-        self.fault = fault
+    def __init__(self, error: Exception):
+        super().__init__(error)
+        self.error = error
 
 
 def rank() -> int:
@@ -108,11 +108,11 @@ def raise_together() -> Iterator[None]:
     raised: dict[str, UserError | OSError] = {}
     try:
         yield
-    except (UserError, OSError) as fault:
-        raised[str(rank())] = fault
-    faults = list(gather(raised).values())
-    if faults:
-        raise faults[0] if rank() == 0 else ReportedElsewhere(faults[0])
+    except (UserError, OSError) as error:
+        raised[str(rank())] = error
+    errors = list(gather(raised).values())
+    if errors:
+        raise errors[0] if rank() == 0 else ReportedElsewhere(errors[0])
 
 
 def slurm_environment() -> Any:

@@ -106,20 +106,20 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written; `filename` is its path.
     """
-    unfinished = path.with_name(path.name + UNFINISHED)
+    partial = path.with_name(path.name + UNFINISHED)
     try:
-        unfinished.unlink(missing_ok=True)  # a link of this name would be followed
-        with unfinished.open("wb") as stream:
+        partial.unlink(missing_ok=True)  # a link of this name would be followed
+        with partial.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         if keep and path.exists():
             path.replace(keep)
-        unfinished.replace(path)
-    except BaseException as fault:
-        unfinished.unlink(missing_ok=True)
-        if isinstance(fault, OSError):
-            fault.filename = str(path)  # errors of write() have none
+        partial.replace(path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # errors of write() have none
         raise
     with suppress(OSError):  # synchronize the folder, too, since it has the new name; some file systems cannot
         descriptor = os.open(path.parent, os.O_RDONLY)

@@ -18,14 +18,14 @@ from showattendtell.errors import first_line
 @contextmanager
 def quietly() -> Iterator[None]:
     """Suppress the log messages and warnings of exporters."""
-    before = logging.root.manager.disable
+    previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(previous)
 
 
 def traced(module: nn.Module, example: Sequence[Tensor], axes: Sequence[str]) -> ExportedProgram:
@@ -64,6 +64,6 @@ def open_session(model: bytes | Path) -> Any:
     return onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
 
 
-def reason_of(fault: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the type and the first line of an error, for exporters and runtimes, which raise many types."""
-    return f"{type(fault).__name__}: {first_line(fault)}"
+    return f"{type(error).__name__}: {first_line(error)}"

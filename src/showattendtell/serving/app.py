@@ -139,27 +139,29 @@ def _count_pixels(photograph: Upload) -> float:
     try:
         with open_content(photograph.content, FORMATS) as image:
             return image.width * image.height
-    except CostlyImageError as fault:
-        raise RequestError(422, f"image {photograph.name} {fault}") from None
+    except CostlyImageError as error:
+        raise RequestError(422, f"image {photograph.name} {error}") from None
     except Image.DecompressionBombError:
         return math.inf
-    except Exception as fault:  # Pillow raises many types for a damaged file
-        known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise RequestError(415, f"{photograph.name} is no {known} file that can be read") from fault
+    except Exception as error:  # Pillow raises many types for a damaged file
+        format_names = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise RequestError(415, f"{photograph.name} is no {format_names} file that can be read") from error
 
 
 def read_options(fields: Mapping[str, list[str]]) -> CaptionRequest:
     """Read the request options from the form's fields, without empty ones; raise `RequestError` if invalid."""
-    several = {name: [value for value in values if value] for name, values in fields.items()}
-    given = {name: values if name == "model" else values[-1] for name, values in several.items() if values}
+    non_empty = {name: [value for value in values if value] for name, values in fields.items()}
+    options = {name: values if name == "model" else values[-1] for name, values in non_empty.items() if values}
     try:
-        return CaptionRequest.model_validate(given)
-    except ValidationError as fault:
-        raise RequestError(422, "; ".join(_sentence(one["loc"], one["msg"]) for one in fault.errors()[:3])) from None
+        return CaptionRequest.model_validate(options)
+    except ValidationError as error:
+        raise RequestError(
+            422, "; ".join(_sentence(detail["loc"], detail["msg"]) for detail in error.errors()[:3])
+        ) from None
 
 
-def _sentence(place: tuple[int | str, ...], message: str) -> str:
-    name = clean(str(place[0])) if place else "a field"  # its name is not a string
+def _sentence(location: tuple[int | str, ...], message: str) -> str:
+    name = clean(str(location[0])) if location else "a field"  # its name is not a string
     if message.startswith("Extra inputs"):
         return f"there is no field '{name}'; known are photograph, {', '.join(CaptionRequest.model_fields)}"
     return f"{name}: {message[0].lower()}{message[1:]}"
@@ -171,23 +173,23 @@ class Service:
     def __init__(self, models: ModelRegistry, queue: RequestQueue, limits: Limits):
         self.models, self.queue, self.limits = models, queue, limits
 
-    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], Made], most: int = 0) -> Made:
+    async def answer(self, request: Request, make: Callable[[list[Upload], Outputs], Made], max_items: int = 0) -> Made:
         """Caption the photographs of the request's form and return the result of `make`.
 
         Both are computed in the thread of the models.
 
         Args:
-            most: maximum number of photographs and of models; 0 for the limits of the server.
+            max_items: maximum number of photographs and of models; 0 for the limits of the server.
         """
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise RequestError(403, "this server answers its own page and programs, not pages of other sites")
         client = client_network(request.client.host if request.client else "")
-        with self.queue.place(client):
+        with self.queue.slot(client):
             photographs, options = await read_form(request, self.limits)
 
             def work() -> Made:
                 check(photographs, self.limits)
-                if most and max(len(photographs), len(options.model)) > most:
+                if max_items and max(len(photographs), len(options.model)) > max_items:
                     raise RequestError(422, "a picture is of one photograph and one model; send one of each")
                 return make(photographs, self.models.describe(photographs, options))
 
@@ -247,7 +249,7 @@ async def caption(request: Request) -> CaptionsResponse:
 )
 async def picture(request: Request) -> Response:
     """Caption one photograph with one model; return a PNG with a panel for each word, as the command caption does."""
-    return Response(await service(request).answer(request, _draw, most=1), media_type="image/png")
+    return Response(await service(request).answer(request, _draw, max_items=1), media_type="image/png")
 
 
 def _draw(_: list[Upload], outputs: Outputs) -> bytes:
@@ -271,8 +273,8 @@ async def cards(request: Request) -> HTMLResponse:
 
 
 def _cards(photographs: list[Upload], outputs: Outputs) -> str:
-    each = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
-    entries = [make_entry(photograph.name, captions) for photograph, captions in each]
+    pairs = zip(photographs, zip(*outputs.values(), strict=True), strict=True)
+    entries = [make_entry(photograph.name, captions) for photograph, captions in pairs]
     return render(Page("", list(outputs), entries), "cards.html")
 
 
@@ -302,7 +304,7 @@ def spell_schema(schema: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return schema["$ref"].rpartition("/")[2]
     if "anyOf" in schema:
-        return " or ".join(spell_schema(one) for one in schema["anyOf"] if one.get("type") != "null")
+        return " or ".join(spell_schema(option) for option in schema["anyOf"] if option.get("type") != "null")
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
@@ -324,18 +326,18 @@ async def style() -> Response:
     return Response(fill("style.css"), media_type="text/css")
 
 
-async def request_error(_: Request, fault: Exception) -> JSONResponse:
-    assert isinstance(fault, RequestError)
-    return JSONResponse({"error": str(fault)}, fault.status, fault.headers)
+async def request_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestError)
+    return JSONResponse({"error": str(error)}, error.status, error.headers)
 
 
-async def http_error(_: Request, fault: Exception) -> JSONResponse:
-    assert isinstance(fault, HTTPException)
-    known = "GET / is the page, GET /docs documents the endpoints"
-    return JSONResponse({"error": f"{fault.detail.lower()}; {known}"}, fault.status_code, fault.headers)
+async def http_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    hint = "GET / is the page, GET /docs documents the endpoints"
+    return JSONResponse({"error": f"{error.detail.lower()}; {hint}"}, error.status_code, error.headers)
 
 
-async def server_error(_: Request, fault: Exception) -> JSONResponse:
+async def server_error(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": "internal error of the server; the reason is in its terminal"}, 500)
 
 

@@ -66,16 +66,16 @@ class RegisteredModel:
         decoding = self.decoding
         if language:
             if language not in self.languages:
-                known = did_you_mean(clean(language), self.languages) if self.languages else "; leave language out"
-                raise RequestError(422, f"{self.name} does not write the language '{clean(language)}'{known}")
+                hint = did_you_mean(clean(language), self.languages) if self.languages else "; leave language out"
+                raise RequestError(422, f"{self.name} does not write the language '{clean(language)}'{hint}")
             decoding = dataclasses.replace(decoding, language=language)
         if beam_size:
             if not isinstance(decoding, BeamSearch):
                 raise RequestError(422, "beam_size: this server does not decode by plain beam search; leave it out")
             try:
                 decoding = dataclasses.replace(decoding, beam_size=beam_size)
-            except ValueError as fault:
-                raise RequestError(422, f"beam_size: {fault}") from None
+            except ValueError as error:
+                raise RequestError(422, f"beam_size: {error}") from None
         models = [
             model._replace(
                 module=ImageCaptioner(model.module.encoder, model.module.captioner, model.module.vocabulary, decoding)
@@ -86,14 +86,14 @@ class RegisteredModel:
 
     @contextmanager
     def _attention_mode(self, mode: AttentionMode | None) -> Iterator[None]:
-        before = [attention.inference_mode for attention in self.hard]
+        previous_modes = [attention.inference_mode for attention in self.hard]
         for attention in self.hard:
             attention.inference_mode = mode or attention.inference_mode
         try:
             yield
         finally:
-            for attention, mode_before in zip(self.hard, before, strict=True):
-                attention.inference_mode = mode_before
+            for attention, previous_mode in zip(self.hard, previous_modes, strict=True):
+                attention.inference_mode = previous_mode
 
 
 class ModelRegistry:
@@ -117,16 +117,16 @@ class ModelRegistry:
 
         Raises `RequestError` for a damaged photograph.
         """
-        chosen = []
+        models = []
         for name in dict.fromkeys(options.model or self.names[:1]):
             if name not in self.by_name:
                 raise RequestError(422, f"there is no model '{clean(name)}'{did_you_mean(clean(name), self.names)}")
-            chosen.append(self.by_name[name])
+            models.append(self.by_name[name])
         try:
             images = [decode_image(photograph.content, photograph.name) for photograph in photographs]
-        except UserError as fault:
-            raise RequestError(422, str(fault)) from None
-        return {model.name: model.describe(images, options) for model in chosen}
+        except UserError as error:
+            raise RequestError(422, str(error)) from None
+        return {model.name: model.describe(images, options) for model in models}
 
 
 def names_of(checkpoints: Sequence[str]) -> list[str]:
@@ -145,13 +145,13 @@ class RequestQueue:
     requests that wait for it.
 
     Args:
-        places: maximum number of requests in progress.
+        capacity: maximum number of requests in progress.
         seconds: maximum time that a request waits for its answer.
     """
 
-    def __init__(self, places: int, seconds: float):
-        self._places, self._seconds = places, seconds
-        self._share = places - places // 4
+    def __init__(self, capacity: int, seconds: float):
+        self._capacity, self._seconds = capacity, seconds
+        self._capacity_per_client = capacity - capacity // 4
         self._held: Counter[str] = Counter()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._thread = ThreadPoolExecutor(1, "models")
@@ -161,15 +161,17 @@ class RequestQueue:
         return self._thread.submit(copy_context().run, work)
 
     @contextmanager
-    def place(self, client: str) -> Iterator[None]:
+    def slot(self, client: str) -> Iterator[None]:
         """Occupy a place for the whole of a request, so that its received data count.
 
         Raises `RequestError` if all places are taken, or three quarters of them by this client.
         """
-        if self._held.total() >= self._places:
-            raise RequestError(503, f"all {self._places} places are taken; try again in a moment", RETRY)
-        if self._held[client] >= self._share:
-            raise RequestError(503, f"this client has {self._share} requests under way; try again in a moment", RETRY)
+        if self._held.total() >= self._capacity:
+            raise RequestError(503, f"all {self._capacity} places are taken; try again in a moment", RETRY)
+        if self._held[client] >= self._capacity_per_client:
+            raise RequestError(
+                503, f"this client has {self._capacity_per_client} requests under way; try again in a moment", RETRY
+            )
         self._held[client] += 1
         try:
             yield

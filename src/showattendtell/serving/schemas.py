@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from showattendtell.data.image_limits import FILE_MEGABYTES, MEGAPIXELS
 from showattendtell.settings import PositiveFloat, PositiveInt
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.pages import ImageCaptions, find_place
+from showattendtell.visualization.pages import ImageCaptions, describe_peak
 
 DIGITS = 6
 MOST_BEAMS = 20
@@ -41,8 +41,8 @@ class Upload(NamedTuple):
 
 def clean(text: str) -> str:
     """Remove unprintable characters and shorten the text, for use in messages."""
-    shown = "".join(character for character in text if character.isprintable())
-    return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 1]}…"
+    printable_text = "".join(character for character in text if character.isprintable())
+    return printable_text if len(printable_text) <= LONGEST_NAME else f"{printable_text[: LONGEST_NAME - 1]}…"
 
 
 class Limits(NamedTuple):
@@ -117,7 +117,7 @@ class CaptionResponse(BaseModel):
                 log_prob=round(float(log_prob), DIGITS),
                 confidence=round(math.exp(float(calibrated)), DIGITS),
                 gate=round(float(gate), DIGITS),
-                place=find_place(attention, seen),
+                place=describe_peak(attention, seen),
                 attention=attention.astype(float).round(DIGITS).tolist(),
             )
             for word, log_prob, calibrated, gate, attention in zip(
@@ -150,7 +150,7 @@ class ModelResponse(BaseModel):
     @classmethod
     def of(cls, model: str, output: ImageCaptions) -> "ModelResponse":
         assert isinstance(output.seen, Box)  # models without a grid are not served
-        seen = SeenResponse(**{edge: round(place, DIGITS) for edge, place in output.seen._asdict().items()})
+        seen = SeenResponse(**{edge: round(coordinate, DIGITS) for edge, coordinate in output.seen._asdict().items()})
         captions = [CaptionResponse.of(caption, output.seen) for caption in output.captions]
         return cls(model=model, seen=seen, captions=captions)
 
@@ -169,9 +169,11 @@ class CaptionsResponse(BaseModel):
     def of(cls, names: Sequence[str], outputs: Mapping[str, Sequence[ImageCaptions]]) -> "CaptionsResponse":
         """Return the response for the photographs' names and the captions of each photograph by model."""
         photographs = []
-        for name, each in zip(names, zip(*outputs.values(), strict=True), strict=True):
-            width, height = each[0].photograph.size
-            models = [ModelResponse.of(model, one) for model, one in zip(outputs, each, strict=True)]
+        for name, photograph_outputs in zip(names, zip(*outputs.values(), strict=True), strict=True):
+            width, height = photograph_outputs[0].photograph.size
+            models = [
+                ModelResponse.of(model, output) for model, output in zip(outputs, photograph_outputs, strict=True)
+            ]
             photographs.append(PhotographResponse(name=name, width=width, height=height, outputs=models))
         return cls(photographs=photographs)
 

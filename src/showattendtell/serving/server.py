@@ -64,16 +64,16 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except OSError as fault:
+    except OSError as error:
         hint = "set another port=, or port=0 for any free one" if port else "set another host="
-        reason = (fault.strerror or str(fault)).partition(" (")[0]
+        reason = (error.strerror or str(error)).partition(" (")[0]
         raise UserError(f"cannot bind to host={host} port={port} ({reason}); {hint}") from None
 
 
 def address(host: str, listening: socket.socket) -> str:
     """Return the URL to open in a browser."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}/"
+    visible_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{visible_host}]' if ':' in visible_host else visible_host}:{listening.getsockname()[1]}/"
 
 
 def is_loopback(host: str) -> bool:
@@ -117,8 +117,8 @@ class LimitedProtocol(H11Protocol):
         self.opened = self.loop.time()
         self._deadline: asyncio.TimerHandle | None = None
         self._limit_time(self._header_seconds)
-        same = [one for one in self._others() if one.client_network == self.client_network]
-        self._make_room(same, self.limits.connections)
+        same_client = [connection for connection in self._others() if connection.client_network == self.client_network]
+        self._make_room(same_client, self.limits.connections)
         self._make_room([*self._others()], CONNECTIONS)
 
     def data_received(self, data: bytes) -> None:
@@ -157,16 +157,22 @@ class LimitedProtocol(H11Protocol):
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
     def _others(self) -> Iterator["LimitedProtocol"]:
-        for one in self.connections:
-            if isinstance(one, LimitedProtocol) and one is not self and not one.transport.is_closing():
-                yield one
+        for connection in self.connections:
+            if (
+                isinstance(connection, LimitedProtocol)
+                and connection is not self
+                and not connection.transport.is_closing()
+            ):
+                yield connection
 
-    def _make_room(self, others: list["LimitedProtocol"], most: int) -> None:
-        """Close one of the other connections if there are more than `most` with this one."""
-        if len(others) >= most:
-            closable = [one for one in others if one.idle] or [one for one in others if one.answered]
+    def _make_room(self, others: list["LimitedProtocol"], limit: int) -> None:
+        """Close one of the other connections if there are more than `limit` with this one."""
+        if len(others) >= limit:
+            closable = [connection for connection in others if connection.idle] or [
+                connection for connection in others if connection.answered
+            ]
             if closable:
-                min(closable, key=lambda one: one.opened).transport.abort()
+                min(closable, key=lambda connection: connection.opened).transport.abort()
             else:
                 self.app = crowded
 

@@ -25,7 +25,7 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import CaptionDataset
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import STILL, entropies
 from showattendtell.runtime.distributed import any_rank, rank
@@ -34,7 +34,7 @@ from showattendtell.runtime.random_states import random_states, set_random_state
 from showattendtell.settings import Fraction
 from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.lightning_internals import logged_step
-from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, figures_in
+from showattendtell.training.loggers import METRICS, Dashboard, Histogram, ImagePanel, MetricsFile, logged_values
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
 from showattendtell.visualization.heatmaps import draw_panel
@@ -60,8 +60,8 @@ def best_of(trainer: Trainer) -> BestCheckpoint:
 
 def metrics_file(trainer: Trainer) -> MetricsFile:
     """Return the trainer's `MetricsFile`; an empty one in `fast_dev_run`, which has no loggers."""
-    own = (logger for logger in trainer.loggers if isinstance(logger, MetricsFile))
-    return next(own, MetricsFile(Path(trainer.default_root_dir)))
+    files = (logger for logger in trainer.loggers if isinstance(logger, MetricsFile))
+    return next(files, MetricsFile(Path(trainer.default_root_dir)))
 
 
 class TrainingFigures(Callback):
@@ -126,15 +126,15 @@ class GradientNorm(Callback):
             self._norms.append(torch.nn.utils.get_total_norm(gradients))
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        if norms := self._finite():
+        if norms := self._finite_norms():
             module.log("train/gradient_norm", sum(norms) / len(norms))
         self._norms = []
 
-    def _finite(self) -> list[float]:
+    def _finite_norms(self) -> list[float]:
         return [norm for norm in map(float, self._norms) if math.isfinite(norm)]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"norms": self._finite()}
+        return {"norms": self._finite_norms()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._norms = list(map(torch.tensor, state["norms"]))
@@ -145,11 +145,11 @@ class EpochTimes(Callback):
     count."""
 
     def __init__(self) -> None:
-        self._seconds, self._before = list[float](), 0.0
+        self._seconds, self._elapsed = list[float](), 0.0
         self._started = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._started = time.monotonic() - self._before
+        self._started = time.monotonic() - self._elapsed
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         now = time.monotonic()
@@ -163,7 +163,7 @@ class EpochTimes(Callback):
         return {"seconds": self._seconds, "running": time.monotonic() - self._started}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seconds, self._before = list(state["seconds"]), state["running"]
+        self._seconds, self._elapsed = list(state["seconds"]), state["running"]
 
 
 class EpochReport(Callback):
@@ -192,14 +192,14 @@ class EpochReport(Callback):
         better = max if best_of(trainer).mode == "max" else min
         self._best = values[monitor] if self._best is None else better(self._best, values[monitor])
 
-        def shown(metric: str, digits: int) -> str:
+        def describe(metric: str, digits: int) -> str:
             best = f" (best {self._best:.{digits}f})" if metric == monitor else ""
             return f"{values[metric]:.{digits}f}{best}"
 
         distinct = round(values["val/distinct_captions"])
         get_console().print(  # that of the progress bar, which is drawn again below the line
             f"epoch {trainer.current_epoch + 1:>3}: -log p per word {values['train/nll_per_word']:.3f} in training, "
-            f"{shown(NLL, 3)} in validation; BLEU-4 {shown(self._bleu4, 1)}, CIDEr {shown(CIDER, 1)}, "
+            f"{describe(NLL, 3)} in validation; BLEU-4 {describe(self._bleu4, 1)}, CIDEr {describe(CIDER, 1)}, "
             f"{distinct} distinct caption{'s' if distinct != 1 else ''}; {time.monotonic() - self._started:.0f} s",
             soft_wrap=True,
             highlight=False,
@@ -242,20 +242,20 @@ class TrialPruning(Callback):
             self._trial = current_trial()
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        hopeless = False
+        should_prune = False
         if self._trial:
             metric = trainer.callback_metrics[str(best_of(trainer).monitor)]
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
             self._trial.report(float(metric), int(batches // trainer.val_check_batch))  # type: ignore[operator]
-            hopeless = self._trial.is_hopeless()
-        if is_trial() and any_rank(hopeless):
+            should_prune = self._trial.should_prune()
+        if is_trial() and any_rank(should_prune):
             trainer.should_stop = True
             if rank() == 0:
                 print("the study's other trials were better by now; this one ends")
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self._trial:
-            self._trial.keep_time()
+            self._trial.save_time()
 
 
 class DashboardCallback(Callback):
@@ -269,14 +269,14 @@ class DashboardCallback(Callback):
     def __init__(self) -> None:
         self._dashboards: Sequence[Dashboard] = ()
         self._ids: dict[str, str] = {}
-        self._shown: set[tuple[int, str]] = set()
+        self._logged: set[tuple[int, str]] = set()
         self._gradients: dict[str, Histogram] = {}
 
     def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Read what dashboards have before the log is cut back to the checkpoint: dashboards cannot be cut back."""
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._dashboards = [logger for logger in trainer.loggers if isinstance(logger, Dashboard)]
-        self._shown = figures_in(metrics_file(trainer).path)
+        self._logged = logged_values(metrics_file(trainer).path)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._ids = dict(state["ids"])
@@ -287,17 +287,19 @@ class DashboardCallback(Callback):
     def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         states = random_states()
         if not trainer.ckpt_path:  # which is not known in `setup`: these figures are of an earlier run in the folder
-            self._shown = set()
+            self._logged = set()
         for dashboard in self._dashboards:
             dashboard.id = self._ids.get(dashboard.kind, "")
-            settings = module.card.get(CARD, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
-            dashboard.open(Path(trainer.default_root_dir), with_defaults(settings), self._shown)
+            settings = (
+                module.metadata.get(METADATA_KEY, {}).get("config", {}) if isinstance(module, CaptioningModule) else {}
+            )
+            dashboard.open(Path(trainer.default_root_dir), with_defaults(settings), self._logged)
         set_random_states(states)
 
     def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
-        wanted = rank() == 0 and any(dashboard.histograms for dashboard in self._dashboards)
-        logs_now = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if wanted and logs_now and isinstance(module, CaptioningModule):
+        is_first = rank() == 0 and any(dashboard.histograms for dashboard in self._dashboards)
+        is_logged = trainer.global_step % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        if is_first and is_logged and isinstance(module, CaptioningModule):
             named = ((name, parameter.grad) for name, parameter in module.captioner.named_parameters())
             gradients = {name: gradient for name, gradient in named if gradient is not None}
             self._gradients = {f"gradients/{name}": histogram(gradient) for name, gradient in gradients.items()}
@@ -348,9 +350,9 @@ def caption_panels(module: CaptioningModule, data: CaptionDataModule, indices: S
         else:
             width, height = photograph.size
             seen = module.encoder.preprocessing.crop_box(width, height).scaled(1 / width, 1 / height)
-            maps, place = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
+            maps, boxes = module.encoder.arrange(best.attention.float().cpu().numpy(), image, seen)
             gates = best.gates.float().cpu().numpy()
-            picture = draw_panel(photograph, words, maps, gates, place.scaled(width, height))
+            picture = draw_panel(photograph, words, maps, gates, boxes.scaled(width, height))
         panels.append(ImagePanel(example.image, module.vocabulary.text(best.tokens), references, picture))
     return panels
 
@@ -366,8 +368,8 @@ def entropy_histogram(module: CaptioningModule, data: CaptionDataModule, indices
     captions = CaptionDataset(examples, module.vocabulary, images)
     batch = captions[list(range(len(captions)))]
     tokens = batch.tokens.to(module.device)
-    trace = module.trace(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
-    return histogram(entropies(trace)[tokens != PAD])
+    outputs = module.trace(batch.images.to(module.device), batch.image_index.to(module.device), tokens)
+    return histogram(entropies(outputs)[tokens != PAD])
 
 
 def histogram(values: Tensor) -> Histogram:

@@ -43,9 +43,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         file = Path(path)
         try:
             save(checkpoint, file, (storage_options or {}).get("keep"))
-        except OSError as fault:
+        except OSError as error:
             raise UserError(
-                f"{file} cannot be written ({fault.strerror}); the checkpoints saved before are intact: free some "
+                f"{file} cannot be written ({error.strerror}); the checkpoints saved before are intact: free some "
                 "space, and continue from there with resume=true"
             ) from None
 
@@ -58,12 +58,12 @@ class BestCheckpoint(ModelCheckpoint):
     """`ModelCheckpoint` whose state stays valid when the run's folder is moved."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        def here(path: str) -> str:
+        def local_path(path: str) -> str:
             """Lightning deletes the files that these paths name: allow the best checkpoint only."""
             return path and os.path.join(self.dirpath or "", BEST)
 
-        paths = {name: here(state_dict[name]) for name in ("best_model_path", "kth_best_model_path")}
-        scores = {here(path): score for path, score in state_dict["best_k_models"].items()}
+        paths = {name: local_path(state_dict[name]) for name in ("best_model_path", "kth_best_model_path")}
+        scores = {local_path(path): score for path, score in state_dict["best_k_models"].items()}
         super().load_state_dict({**state_dict, **paths, "best_k_models": scores, "dirpath": self.dirpath})
 
 
@@ -83,10 +83,10 @@ class LastCheckpoint(Callback):
 
     def __init__(self, folder: Path, minutes: float, signals: SignalHandler):
         self._folder, self._seconds, self._signals = folder, 60 * minutes, signals
-        self._written = time.monotonic()
-        self._random: dict[str, dict[str, Any]] = {}
+        self._last_saved = time.monotonic()
+        self._random_states: dict[str, dict[str, Any]] = {}
         self._metrics: dict[str, Tensor] = {}
-        self._finished = self._is_kept = False
+        self._finished = self._is_saved = False
         self.is_restoring = True
         """Whether the state of a checkpoint, if there is one, has yet to be restored."""
 
@@ -97,14 +97,14 @@ class LastCheckpoint(Callback):
                 rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
                 for group, (base, factor) in zip(scheduler.optimizer.param_groups, rates, strict=True):
                     group["lr"] = base * factor(scheduler.last_epoch)
-        self._written = time.monotonic()
+        self._last_saved = time.monotonic()
         self._signals.install()
-        trainer.callback_metrics.update({name: figure.to(module.device) for name, figure in self._metrics.items()})
+        trainer.callback_metrics.update({name: value.to(module.device) for name, value in self._metrics.items()})
         if rank() == 0 and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # Remove what another run left here, and a damaged last checkpoint: it would soon become the previous one.
             start = trainer.ckpt_path
-            useful = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
-            for name in {LAST, PREVIOUS} - useful:
+            kept = set() if start is None else {PREVIOUS} if Path(start).name == PREVIOUS else {LAST, PREVIOUS}
+            for name in {LAST, PREVIOUS} - kept:
                 (self._folder / name).unlink(missing_ok=True)
 
     def on_train_epoch_start(self, *_: Any) -> None:
@@ -114,24 +114,24 @@ class LastCheckpoint(Callback):
         self._restore_random_states()
 
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._is_kept = self._restore_random_states()
-        if not self._is_kept and not is_accumulating(trainer):
+        self._is_saved = self._restore_random_states()
+        if not self._is_saved and not is_accumulating(trainer):
             self._write(trainer)
-            self._is_kept = True
+            self._is_saved = True
         self.on_validation_batch_end(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if not is_between_steps(trainer):
             return
-        due = time.monotonic() - self._written >= self._seconds
-        if any_rank(due or self._signals.signal is not None):
+        is_due = time.monotonic() - self._last_saved >= self._seconds
+        if any_rank(is_due or self._signals.signal is not None):
             self._write(trainer)
         if any_rank(self._signals.signal is not None):
             self._stop(trainer)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Processes have different numbers of validation batches; each stops on its own."""
-        if self._signals.signal and self._is_kept:  # otherwise the step that started this validation is not complete
+        if self._signals.signal and self._is_saved:  # otherwise the step that started this validation is not complete
             self._stop(trainer)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -145,7 +145,7 @@ class LastCheckpoint(Callback):
             return
         self._metrics = {name: figure.cpu() for name, figure in trainer.callback_metrics.items()}
         trainer.save_checkpoint(self._folder / LAST, storage_options={"keep": self._folder / PREVIOUS})
-        self._written = time.monotonic()
+        self._last_saved = time.monotonic()
 
     def _stop(self, trainer: Trainer) -> None:
         if rank() == 0:
@@ -165,11 +165,11 @@ class LastCheckpoint(Callback):
         return {"finished": self._finished, "random": states, "figures": self._metrics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._random, self._metrics = state["random"], state["figures"]
+        self._random_states, self._metrics = state["random"], state["figures"]
 
     def _restore_random_states(self) -> bool:
         """Restore the checkpoint's random states, if the run has just resumed from one."""
-        states, self._random = self._random, {}
+        states, self._random_states = self._random_states, {}
         if str(rank()) in states:
             set_random_states(states[str(rank())])
         self.is_restoring = False

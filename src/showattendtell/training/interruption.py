@@ -55,22 +55,22 @@ class SignalHandler:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self._came = 0.0
+        self._received = 0.0
 
     def install(self) -> None:
         """Catch the signals from now on; Lightning restores the handlers at the end."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, REQUEUE, signal.SIGINT):
-                signal.signal(number, self._take)
+                signal.signal(number, self._handle)
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        if number == self.signal == signal.SIGINT and time.monotonic() - self._came > ONE_KEY:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == self.signal == signal.SIGINT and time.monotonic() - self._received > ONE_KEY:
             if os.isatty(2):  # show the cursor that a progress bar has hidden
                 os.write(2, b"\x1b[?25h\n")
             os._exit(INTERRUPTED)
         if number == signal.SIGINT != self.signal and rank() == 0:
             os.write(2, b"\nsaving after this step; Ctrl-C again stops at once\n")
-        self.signal, self._came = signal.Signals(number), time.monotonic()
+        self.signal, self._received = signal.Signals(number), time.monotonic()
 
     def end_process(self) -> None:
         """End the process; under SLURM, which sends SIGUSR1 on request, requeue the job."""
@@ -95,7 +95,7 @@ class FiniteLoss(Callback):
     """
 
     def __init__(self) -> None:
-        self._place: dict[str, int] = {}
+        self._position: dict[str, int] = {}
         self._pending: tuple[Tensor, torch.cuda.Event | None] | None = None
 
     def on_train_batch_end(
@@ -103,7 +103,7 @@ class FiniteLoss(Callback):
     ) -> None:
         self._check(trainer)
         if isinstance(outputs, Mapping) and "loss" in outputs:
-            self._place = {"epoch": trainer.current_epoch + 1, "batch": index + 1, "step": trainer.global_step}
+            self._position = {"epoch": trainer.current_epoch + 1, "batch": index + 1, "step": trainer.global_step}
             self._pending = _send(outputs["loss"])
             if self._pending[1] is None:
                 self._check(trainer)
@@ -116,8 +116,8 @@ class FiniteLoss(Callback):
 
     def _check_all(self, trainer: Trainer, module: LightningModule) -> None:
         self._check(trainer)
-        learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if not torch.stack([parameter.isfinite().all() for parameter in learned]).all():
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not torch.stack([parameter.isfinite().all() for parameter in trainable]).all():
             raise UserError(
                 f"step {trainer.global_step} has left weights that are not finite; lower optimizer.lr or set "
                 "trainer.gradient_clip_val=5, and train again"
@@ -127,15 +127,15 @@ class FiniteLoss(Callback):
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        loss, arrived = pending
-        if arrived:
-            arrived.synchronize()
+        loss, copied = pending
+        if copied:
+            copied.synchronize()
         if math.isfinite(loss):
             return
         data = getattr(trainer, "datamodule", None)
-        captions = data.name_batch(self._place["batch"] - 1) if isinstance(data, CaptionDataModule) else []
+        captions = data.name_batch(self._position["batch"] - 1) if isinstance(data, CaptionDataModule) else []
         images = list(dict.fromkeys(caption.rpartition("#")[0] for caption in captions))
-        content = {**self._place, "loss": str(loss.item()), "images": images, "captions": captions}
+        content = {**self._position, "loss": str(loss.item()), "images": images, "captions": captions}
         file = Path(trainer.default_root_dir) / (f"{rank() + 1}-{NOT_FINITE}" if rank() else NOT_FINITE)
         with atomic_write(file) as stream:
             stream.write(json.dumps(content, indent=1).encode())
@@ -149,23 +149,23 @@ def _send(loss: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """Copy the loss to the CPU; a loss from a GPU is there once the returned event is set."""
     if not loss.is_cuda:
         return loss.cpu(), None
-    held = torch.empty_like(loss, device="cpu", pin_memory=True).copy_(loss, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
-    return held, arrived
+    host_loss = torch.empty_like(loss, device="cpu", pin_memory=True).copy_(loss, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+    return host_loss, copied
 
 
 def end_workers() -> None:
     """End the data loader's workers at once. At exit torch waits for each worker and stops at one that is gone; those
     after it would keep running until the grace period ends."""
     in_main_thread = threading.current_thread() is threading.main_thread()
-    raising = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main_thread else None
     for worker in multiprocessing.active_children():
         if worker.daemon:
             worker.kill()
             worker.join()
     if in_main_thread:
-        signal.signal(signal.SIGCHLD, raising)
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def release_unknown_semaphores() -> None:
@@ -193,8 +193,8 @@ def report_lost_workers() -> Iterator[None]:
     process, even in the middle of writing a file."""
     try:
         yield
-    except (RuntimeError, ConnectionError, EOFError) as fault:
-        cause: BaseException | None = fault
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        cause: BaseException | None = error
         while cause and not (lost := _find_lost_worker(cause)):
             cause = cause.__context__
         if cause is None:
@@ -206,9 +206,9 @@ def report_lost_workers() -> Iterator[None]:
         ) from None
 
 
-def _find_lost_worker(fault: BaseException) -> str:
+def _find_lost_worker(error: BaseException) -> str:
     """Describe the lost worker that an error reports; before its end is known, a batch from it fails to arrive."""
-    if said := LOST_WORKER.match(str(fault)):
-        return said[1].strip()
-    did_not_arrive = not isinstance(fault, RuntimeError) and was_reading_from_worker(fault)
+    if match := LOST_WORKER.match(str(error)):
+        return match[1].strip()
+    did_not_arrive = not isinstance(error, RuntimeError) and was_reading_from_worker(error)
     return "its batch did not arrive" if did_not_arrive else ""

@@ -27,7 +27,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from showattendtell.config.compose import plain_settings
 from showattendtell.config.entry_point import without_checks
 from showattendtell.config.instantiate import build, with_trainer
-from showattendtell.config.validation import FAULTS, TARGET, sentence
+from showattendtell.config.validation import TARGET, USER_ERRORS, sentence
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import TIMEOUT, ReportedElsewhere, rank, slurm_environment
 from showattendtell.training.interruption import RESUME, release_unknown_semaphores
@@ -53,13 +53,13 @@ def launch(train: Train, settings: Settings) -> float:
     otherwise in one process per configured device, all started here."""
     silence_warnings()
     release_unknown_semaphores()
-    if started := _started_elsewhere():
+    if external := _external_launch():
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise UserError(
                 "a sweep starts its runs itself; leave torchrun out and give trainer.devices, or leave -m out"
             )
         try:
-            return _take_part(train, _arranged(settings, *started))
+            return _run_process(train, _process_settings(settings, *external))
         except ReportedElsewhere:
             sys.exit(2)
     trainer = plain_settings(settings)["trainer"]
@@ -70,7 +70,7 @@ def launch(train: Train, settings: Settings) -> float:
         )
     devices = trainer.get("devices", 1)
     with report_refusals("trainer"):  # count devices as Lightning does: a number, a list, `auto` or -1
-        number = lightning.Trainer(
+        num_processes = lightning.Trainer(
             accelerator=trainer.get("accelerator", "auto"),
             devices=devices,
             plugins=[LightningEnvironment()],
@@ -78,12 +78,16 @@ def launch(train: Train, settings: Settings) -> float:
             enable_progress_bar=False,
             enable_model_summary=False,
         ).num_devices
-    if number == 1 and devices == "auto":
+    if num_processes == 1 and devices == "auto":
         print("trainer.devices=auto finds one device; trainer.devices=2 trains in two processes")
-    return train(settings) if number == 1 else _start(train, _arranged(settings, number, 1), number)
+    return (
+        train(settings)
+        if num_processes == 1
+        else _start(train, _process_settings(settings, num_processes, 1), num_processes)
+    )
 
 
-def _started_elsewhere() -> tuple[int, int] | None:
+def _external_launch() -> tuple[int, int] | None:
     """Return the processes per machine and the machines, if torchrun started this process, or srun several tasks."""
     if TorchElasticEnvironment.detect():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -93,7 +97,7 @@ def _started_elsewhere() -> tuple[int, int] | None:
     return int(os.environ["SLURM_NTASKS_PER_NODE"]), int(os.environ["SLURM_NNODES"])
 
 
-def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
+def _process_settings(settings: Settings, devices: int, nodes: int) -> Settings:
     """Return the settings for processes on some machines.
 
     Raises:
@@ -101,8 +105,8 @@ def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
     """
     trainer = plain_settings(settings)["trainer"]
     given = trainer.get("devices", 1)
-    asked = len(given) if isinstance(given, list) else given
-    if asked not in (1, "auto", -1, "-1", devices, str(devices)):
+    num_devices = len(given) if isinstance(given, list) else given
+    if num_devices not in (1, "auto", -1, "-1", devices, str(devices)):
         raise UserError(f"trainer.devices={given}, and {devices} processes were started on this machine; leave it out")
     changed: dict[str, Any] = {"num_nodes": nodes, "devices": given if isinstance(given, list) else devices}
     if trainer.get("strategy", "auto") == "auto":
@@ -110,11 +114,11 @@ def _arranged(settings: Settings, devices: int, nodes: int) -> Settings:
     return with_trainer(settings, **changed)
 
 
-def _take_part(train: Train, settings: Settings) -> float:
+def _run_process(train: Train, settings: Settings) -> float:
     """Run `train` in this process of a group, of which only the first prints, and return its result."""
     with report_refusals("trainer"):
-        quiet = build(settings["trainer"], logger=False, enable_progress_bar=False, enable_model_summary=False)
-        strategy = quiet.strategy
+        trainer = build(settings["trainer"], logger=False, enable_progress_bar=False, enable_model_summary=False)
+        strategy = trainer.strategy
     try:
         strategy.setup_environment()
         with redirect_stdout(sys.stdout if rank() == 0 else None):
@@ -122,22 +126,22 @@ def _take_part(train: Train, settings: Settings) -> float:
         if dist.is_initialized():
             dist.destroy_process_group()
         return result
-    except RuntimeError as fault:  # gloo has no error class of its own
-        if not isinstance(fault, dist.DistError) and "gloo" not in str(fault):
+    except RuntimeError as error:  # gloo has no error class of its own
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise LostProcessError(f"another process of this run has ended or does not answer; {RESUME}") from None
 
 
-def _start(train: Train, settings: Settings, number: int) -> float:
+def _start(train: Train, settings: Settings, num_processes: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // number)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     for name in logging.root.manager.loggerDict:  # each has its own level; failures are reported here
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=number,
+        nproc_per_node=num_processes,
         run_id=str(os.getpid()),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -149,8 +153,8 @@ def _start(train: Train, settings: Settings, number: int) -> float:
         return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])
     except SignalException as notice:
         sys.exit(128 + notice.sigval)
-    except ChildFailedError as fault:
-        _report(fault, number)
+    except ChildFailedError as error:
+        _report(error, num_processes)
 
 
 def _work(train: Train, settings: Settings, hydra: Any) -> float:
@@ -161,25 +165,25 @@ def _work(train: Train, settings: Settings, hydra: Any) -> float:
     release_unknown_semaphores()
     try:
         with without_checks(settings):
-            return _take_part(train, settings)
+            return _run_process(train, settings)
     except LostProcessError:
         sys.exit(2)  # the parent knows which process failed, and why
     except ReportedElsewhere as reported:
-        raise UserError(sentence(reported.fault)) from None
-    except FAULTS as fault:
-        raise UserError(sentence(fault)) from None
+        raise UserError(sentence(reported.error)) from None
+    except USER_ERRORS as error:
+        raise UserError(sentence(error)) from None
 
 
-def _report(fault: ChildFailedError, number: int) -> NoReturn:
+def _report(error: ChildFailedError, num_processes: int) -> NoReturn:
     """Raise the error of the process that ended first, or exit with its status."""
-    place, failure = fault.get_first_failure()
+    index, failure = error.get_first_failure()
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
-        raise UserError(f"process {place + 1} of {number} was ended by {name}; {RESUME}") from None
+        raise UserError(f"process {index + 1} of {num_processes} was ended by {name}; {RESUME}") from None
     message = failure.error_file_data["message"]
     if isinstance(message, str):  # the process raised no error
         sys.exit(failure.exitcode)
-    kind, _, reported = message["message"].partition(": ")
-    if kind == UserError.__name__:
-        raise UserError(reported) from None
-    raise RuntimeError(f"in process {place + 1} of {number}:\n{message['extraInfo']['py_callstack']}") from None
+    error_class, _, reason = message["message"].partition(": ")
+    if error_class == UserError.__name__:
+        raise UserError(reason) from None
+    raise RuntimeError(f"in process {index + 1} of {num_processes}:\n{message['extraInfo']['py_callstack']}") from None

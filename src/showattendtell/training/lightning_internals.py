@@ -49,6 +49,6 @@ def let_lightning_unscale(optimizer: Optimizer) -> None:
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
 
-def was_reading_from_worker(fault: BaseException) -> bool:
+def was_reading_from_worker(error: BaseException) -> bool:
     """Return whether the error was raised while waiting for a batch from a data loader's worker."""
-    return any(frame.f_code.co_name == READ_FROM_WORKER for frame, _ in traceback.walk_tb(fault.__traceback__))
+    return any(frame.f_code.co_name == READ_FROM_WORKER for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -85,9 +85,9 @@ class MetricsFile(Logger):
         try:
             with atomic_write(self.path) as stream:
                 stream.write(text.getvalue().encode())
-        except OSError as fault:
+        except OSError as error:
             if not self._has_warned:
-                reason = f"{self.path} cannot be written ({fault.strerror})"
+                reason = f"{self.path} cannot be written ({error.strerror})"
                 print(
                     f"warning: {reason}; the run continues, and the missing rows are written with the next ones",
                     file=sys.stderr,
@@ -95,7 +95,7 @@ class MetricsFile(Logger):
             self._has_warned = True
 
 
-def figures_in(file: Path) -> set[tuple[int, str]]:
+def logged_values(file: Path) -> set[tuple[int, str]]:
     """Return the step and the name of every value in a `metrics.csv`; empty if there is no such file.
 
     Raises `UserError` for another file.
@@ -105,8 +105,8 @@ def figures_in(file: Path) -> set[tuple[int, str]]:
     try:
         with file.open(encoding="utf-8", newline="") as rows:
             return {(int(row["step"]), name) for row in csv.DictReader(rows) for name, value in row.items() if value}
-    except (csv.Error, KeyError, TypeError, ValueError) as fault:
-        raise UserError(f"{file} is damaged ({type(fault).__name__}); remove it, and the run starts another") from None
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file} is damaged ({type(error).__name__}); remove it, and the run starts another") from None
 
 
 class ImagePanel(NamedTuple):
@@ -146,7 +146,7 @@ class Dashboard(Logger):
         self.images, self.histograms = images, histograms
         self.id = ""
         self._logger: Any = None
-        self._shown: set[tuple[int, str]] = set()
+        self._logged: set[tuple[int, str]] = set()
 
     @abstractmethod
     def start(self, folder: Path, settings: Mapping[str, Any]) -> Logger:
@@ -174,20 +174,20 @@ class Dashboard(Logger):
         return self._logger and self._logger.experiment
 
     @rank_zero_only
-    def open(self, folder: Path, settings: Mapping[str, Any], shown: set[tuple[int, str]]) -> None:
-        """Open the dashboard, or reopen it for the run `id`; `shown` are steps and names of metrics it already has."""
-        self._shown = shown
-        self._logger = self._within(OPENING, lambda: self.start(folder, settings))
+    def open(self, folder: Path, settings: Mapping[str, Any], logged: set[tuple[int, str]]) -> None:
+        """Open the dashboard, or reopen it for the run `id`; `logged` are steps and names of metrics it already has."""
+        self._logged = logged
+        self._logger = self._call(OPENING, lambda: self.start(folder, settings))
 
     def awaits(self, step: int) -> bool:
         """Return whether the dashboard takes entries of this step and has not passed it yet."""
-        return self._logger is not None and all(shown < step for shown, _ in self._shown)
+        return self._logger is not None and all(logged_step < step for logged_step, _ in self._logged)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        figures = {name: value for name, value in metrics.items() if (step, name) not in self._shown}
-        if figures:
-            self._show(lambda: self._logger.log_metrics(figures, step))
+        new = {name: value for name, value in metrics.items() if (step, name) not in self._logged}
+        if new:
+            self._show(lambda: self._logger.log_metrics(new, step))
 
     def log_panels(self, panels: Sequence[ImagePanel], step: int) -> None:
         """Show generated captions of the first `images` panels."""
@@ -213,15 +213,15 @@ class Dashboard(Logger):
             print(message)
 
     def _show(self, call: Callable[[], Item], seconds: float | None = None) -> Item | None:
-        return self._within(seconds or SHOWING, call) if self._logger else None
+        return self._call(seconds or SHOWING, call) if self._logger else None
 
-    def _within(self, seconds: float, call: Callable[[], Item]) -> Item | None:
+    def _call(self, seconds: float, call: Callable[[], Item]) -> Item | None:
         """Return the result of the call; None if it raises or exceeds the time limit."""
         try:
-            return within(seconds, call)
-        except Exception as fault:
-            reason = f"{type(fault).__name__}: {fault}".strip(": ").splitlines()[0]
-            if isinstance(fault, TimeoutError):
+            return call_with_timeout(seconds, call)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
+            if isinstance(error, TimeoutError):
                 reason = f"no answer in {seconds:.0f} seconds"
             Console(file=sys.stderr, highlight=False).print(
                 f"warning: {self.kind} is switched off for the rest of this run ({reason}); the run itself continues, "
@@ -233,19 +233,19 @@ class Dashboard(Logger):
             opened, self._logger = self._logger, None
             if opened:
                 with suppress(Exception):
-                    within(SHOWING, self.abandon)
+                    call_with_timeout(SHOWING, self.abandon)
             return None
 
 
-def within(seconds: float, call: Callable[[], Item]) -> Item:
+def call_with_timeout(seconds: float, call: Callable[[], Item]) -> Item:
     """Return or raise the result of the call; a `TimeoutError`, with the call abandoned, after the time limit."""
     outcome: Future[Item] = Future()
 
     def run() -> None:
         try:
             outcome.set_result(call())
-        except BaseException as fault:
-            outcome.set_exception(fault)
+        except BaseException as error:
+            outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     return outcome.result(seconds)
@@ -291,14 +291,14 @@ class TensorBoardDashboard(Dashboard):
 
     def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
         for name, (counts, edges) in histograms.items():
-            middles = (edges[:-1] + edges[1:]) / 2
+            centers = (edges[:-1] + edges[1:]) / 2
             self.experiment.add_histogram_raw(
                 name,
                 min=edges[0],
                 max=edges[-1],
                 num=counts.sum(),
-                sum=counts @ middles,
-                sum_squares=counts @ middles**2,
+                sum=counts @ centers,
+                sum_squares=counts @ centers**2,
                 bucket_limits=edges[1:].tolist(),
                 bucket_counts=counts.tolist(),
                 global_step=step,
@@ -355,12 +355,12 @@ class WandbDashboard(Dashboard):
         label["name"] = self._label["name"] or "/".join(folder.absolute().parts[-2:])
         if "WANDB_MODE" in os.environ or has_account():
             try:
-                return self._begin(label, settings, None)
-            except (CommError, UsageError, TimeoutError) as fault:
-                print(f"wandb cannot be reached ({first_line(fault)}); this run is kept offline")
-        return self._begin(label, settings, "offline")
+                return self._init_run(label, settings, None)
+            except (CommError, UsageError, TimeoutError) as error:
+                print(f"wandb cannot be reached ({first_line(error)}); this run is kept offline")
+        return self._init_run(label, settings, "offline")
 
-    def _begin(self, label: Mapping[str, Any], settings: Mapping[str, Any], mode: Any) -> WandbLogger:
+    def _init_run(self, label: Mapping[str, Any], settings: Mapping[str, Any], mode: Any) -> WandbLogger:
         """Begin a run; `WandbLogger` itself would continue another one of this process, and cannot time out."""
         import wandb
 
@@ -390,16 +390,19 @@ class WandbDashboard(Dashboard):
 
         rows = []
         for image, caption, references, picture in panels:
-            shown = picture and wandb.Image(picture, caption=caption, file_type="jpg")
-            rows.append([image, caption, "\n".join(references), shown])
+            picture_entry = picture and wandb.Image(picture, caption=caption, file_type="jpg")
+            rows.append([image, caption, "\n".join(references), picture_entry])
         with self._staging():
             self._logger.log_table("val/captions", list(COLUMNS), rows, step=step)
 
     def show_histograms(self, histograms: Mapping[str, Histogram], step: int) -> None:
         import wandb
 
-        shown = {name: wandb.Histogram(np_histogram=(it.counts, it.edges)) for name, it in histograms.items()}
-        self._logger.log_metrics(shown, step)
+        histograms_by_name = {
+            name: wandb.Histogram(np_histogram=(histogram.counts, histogram.edges))
+            for name, histogram in histograms.items()
+        }
+        self._logger.log_metrics(histograms_by_name, step)
 
     def show_best(self, files: Sequence[Path], figures: Mapping[str, float]) -> None:
         import wandb
@@ -428,12 +431,12 @@ class WandbDashboard(Dashboard):
     @contextmanager
     def _staging(self) -> Iterator[None]:
         """Stage uploads in the run's folder instead of the user's home."""
-        former = os.environ.get("WANDB_DATA_DIR")
+        previous = os.environ.get("WANDB_DATA_DIR")
         os.environ.setdefault("WANDB_DATA_DIR", str(self._folder / "wandb"))
         try:
             yield
         finally:
-            if former is None:
+            if previous is None:
                 del os.environ["WANDB_DATA_DIR"]
 
 

@@ -24,14 +24,14 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.checkpoints import CARD, read_vocabulary, write_card
+from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, read_vocabulary
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.distillation import DistillationLoss
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.losses.variational import VariationalLoss
 from showattendtell.metrics import CIDErD, CorpusBLEU, Diversity, Endings, Means
-from showattendtell.metrics.attention import WordClasses, attention_figures
+from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.means import RunningMeans
 from showattendtell.models.attention import AdaptiveAttention, Attention, MeanAttention, SoftAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
@@ -131,12 +131,12 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         distillation: DistillationLoss | None = None,
     ):
         super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
-        self.self_critical, self.distillation, self.card = self_critical, distillation, dict(metadata or {})
+        self.self_critical, self.distillation, self.metadata = self_critical, distillation, dict(metadata or {})
         self.loss = loss  # type: ignore[assignment]  # see setup
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
         self.log_term_gradients = False  # set by the callback GradientNorm
-        self._trained, self._evaluated = RunningMeans(), Means()
+        self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._from_names = captioner is None
         if self._from_names:
@@ -190,11 +190,11 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if vocabulary is not None and vocabulary.words != self.vocabulary.words:
             raise UserError("the data module has other words than the model; pass it vocabulary=model.vocabulary")
         if stage == "fit" and self.loss.supervision_weight:
-            self._ask_for_targets(data)
+            self._request_targets(data)
         if stage == "fit" and self.distillation is not None:
             self.distillation.check(self, self.loss)
 
-    def _ask_for_targets(self, data: Any) -> None:
+    def _request_targets(self, data: Any) -> None:
         """Have the data module add attention targets to its batches, for supervised attention."""
         if not self.selective:
             raise UserError(
@@ -218,56 +218,56 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.distillation is not None:
             self.distillation.to(self.device)
 
-    def training_step(self, part: ShardedBatch[Batch], index: int) -> Tensor:
+    def training_step(self, sharded_batch: ShardedBatch[Batch], index: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
-        batch, share = part
+        batch, shard = sharded_batch
         self.loss.progress = self.global_step / self._num_steps
-        every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        step = self._step(batch, share, log_nll=index % every == 0)
-        if share.weight:
+        interval = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        output = self._step(batch, shard, log_nll=index % interval == 0)
+        if shard.weight:
             captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
-            self._trained.update({"loss": (total(step.terms), captions)})
-            if step.nll is not None:
-                self._trained.update({"nll_per_word": (step.nll * captions / words, words)})
-            self._trained.update({name: (figure, captions) for name, figure in step.figures.items()})
-        if self.log_term_gradients and self.global_step % every == 0:
-            self._watch_gradients(step, share.weight)
-        return share.weight * total(step.terms)
+            self._train_means.update({"loss": (total(output.terms), captions)})
+            if output.nll is not None:
+                self._train_means.update({"nll_per_word": (output.nll * captions / words, words)})
+            self._train_means.update({name: (value, captions) for name, value in output.metrics.items()})
+        if self.log_term_gradients and self.global_step % interval == 0:
+            self._watch_gradients(output, shard.weight)
+        return shard.weight * total(output.terms)
 
-    def _step(self, batch: Batch, share: BatchShard, log_nll: bool) -> LossOutput:
-        """Return the terms of a step; reference captions that the loss does not use are read for logging only."""
+    def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
+        """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
         regions, critic = self.regions(batch.images), self.self_critical
         weight = 1.0 if critic is None else critic.reward.likelihood
-        step = LossOutput(None, {}, {})
+        output = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
                 references: LossOutput = self.loss(
-                    self.captioner, regions, batch.image_index, batch.tokens, share, batch.targets
+                    self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets
                 )
                 if self.distillation is not None:
                     references = self.distillation(references, batch)
             terms = {name: weight * term for name, term in references.terms.items()} if weight else {}
-            step = LossOutput(references.nll, terms, dict(references.figures))
+            output = LossOutput(references.nll, terms, dict(references.metrics))
         if critic is not None:
             rewards: LossOutput = critic(self.captioner, regions, batch)
-            step.terms.update(rewards.terms)
-            step.figures.update(rewards.figures)
-        return step
+            output.terms.update(rewards.terms)
+            output.metrics.update(rewards.metrics)
+        return output
 
-    def _watch_gradients(self, step: LossOutput, weight: float) -> None:
+    def _watch_gradients(self, output: LossOutput, weight: float) -> None:
         """Log the gradient norm of each loss term, before any clipping."""
         parameters = [parameter for parameter in self.captioner.parameters() if parameter.requires_grad]
-        for name, term in step.terms.items():
+        for name, term in output.terms.items():
             if term.requires_grad:
                 with without_autocast(self.device):  # as in the step's own backward pass
-                    parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-                whole = [mean_over_processes(weight * part) for part in parts if part is not None]
-                self._trained.update({f"gradient_norm_{name}": (torch.nn.utils.get_total_norm(whole), 1)})
+                    shard_gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+                gradients = [mean_over_processes(weight * part) for part in shard_gradients if part is not None]
+                self._train_means.update({f"gradient_norm_{name}": (torch.nn.utils.get_total_norm(gradients), 1)})
 
     def log_training(self) -> None:
         """Log the epoch's training metrics. Lightning's own aggregation is not stored in its checkpoints, so an epoch
         that resumes from one would lack the earlier steps."""
-        self._log_means("train", self._trained)
+        self._log_means("train", self._train_means)
 
     def on_train_epoch_end(self) -> None:
         self.log_training()  # unless a callback already did, so that later callbacks can read them
@@ -276,13 +276,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if isinstance(batch, ImageBatch):
             self._score_captions(batch, dataloader_idx)
             return
-        trace = self.trace(batch.images, batch.image_index, batch.tokens)
+        outputs = self.trace(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
-        nll = negative_log_likelihood(trace, batch.tokens).sum() / words
-        attention, betas = attention_figures(trace, batch.tokens), self._word_classes.betas(trace, batch.tokens)
-        self._evaluated.update({"nll_per_word": (nll, words)})
-        self._evaluated.update({f"attention_{name}": figure for name, figure in attention.items()})
-        self._evaluated.update({f"beta_{name}": figure for name, figure in betas.items()})
+        nll = negative_log_likelihood(outputs, batch.tokens).sum() / words
+        attention, betas = attention_statistics(outputs, batch.tokens), self._word_classes.betas(outputs, batch.tokens)
+        self._val_means.update({"nll_per_word": (nll, words)})
+        self._val_means.update({f"attention_{name}": value for name, value in attention.items()})
+        self._val_means.update({f"beta_{name}": value for name, value in betas.items()})
 
     def _score_captions(self, batch: ImageBatch, dataloader_idx: int) -> None:
         tokens = [captions[0].tokens for captions in self.generate(batch.images)]
@@ -313,7 +313,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._log_evaluation("test")
 
     def _log_evaluation(self, stage: str) -> None:
-        self._log_means(stage, self._evaluated)
+        self._log_means(stage, self._val_means)
         bleu, endings, diversity = self._bleu.compute(), self._endings.compute(), self._diversity.compute()
         scores = {name: bleu[name] for name in LOGGED_BLEU} | {"cider": self._cider.compute()} | endings
         scores["distinct_captions"] = diversity["distinct_captions"]
@@ -341,10 +341,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint.update(self.card)
+        checkpoint.update(self.metadata)
         if self._from_names:
             checkpoint.update(self._describe())
-        checkpoint[TRAINED] = self._trained.merged_means()
+        checkpoint[TRAINED] = self._train_means.merged_means()
 
     def _describe(self) -> dict[str, Any]:
         """Return the metadata from which `showattendtell.load` restores a model that was built from names."""
@@ -361,41 +361,41 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if not isinstance(self.vocabulary.tokenizer, PlainTokenizer):
             config["tokenizer"] = self.vocabulary.tokenizer.settings()
         chosen = Choices({**names, "dataset": dataset.name}, [])
-        return write_card(config, chosen, self.vocabulary, self.encoder, dataset)
+        return build_metadata(config, chosen, self.vocabulary, self.encoder, dataset)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.captioner is None:  # `load_from_checkpoint`
             if not checkpoint.get("hyper_parameters"):
                 raise UserError("this checkpoint was written by `train`; load it with showattendtell.load(PATH)")
             if self.vocabulary is None:
-                tokenizer = build(DictConfig(checkpoint[CARD]["config"].get("tokenizer", PLAIN)))
-                self.vocabulary = read_vocabulary(checkpoint[CARD], tokenizer, "the checkpoint")
+                tokenizer = build(DictConfig(checkpoint[METADATA_KEY]["config"].get("tokenizer", PLAIN)))
+                self.vocabulary = read_vocabulary(checkpoint[METADATA_KEY], tokenizer, "the checkpoint")
             if self.encoder is None:
-                settings = checkpoint[CARD]["config"]["encoder"]
+                settings = checkpoint[METADATA_KEY]["config"]["encoder"]
                 self.encoder = build(
                     DictConfig({**settings, **({"weights": "random"} if "weights" in settings else {})})
                 )
             self._build()
         elif rank() == 0:  # its sums cover all processes
-            self._trained.load_means(checkpoint.get(TRAINED, {}))
+            self._train_means.load_means(checkpoint.get(TRAINED, {}))
 
 
 def _name(part: Any) -> str:
     """Return the name of a part or of its class."""
     if isinstance(part, str):
         return part
-    kind = part if isinstance(part, type) else type(part)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    cls = part if isinstance(part, type) else type(part)
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _choose(part: Any, known: Mapping[str, Callable[..., Any]], kind: str, **settings: Any) -> Any:
-    """Return a factory or a part: look up a name in `known` and apply the settings; return anything else unchanged. The
-    name of a class, which must be passed to `load_from_checkpoint` again, is unknown."""
+def _choose(part: Any, choices: Mapping[str, Callable[..., Any]], kind: str, **settings: Any) -> Any:
+    """Return a factory or a part: look up a name in `choices` and apply the settings; return anything else unchanged.
+    The name of a class, which must be passed to `load_from_checkpoint` again, is unknown."""
     if not isinstance(part, str):
         return part
-    if part not in known:
+    if part not in choices:
         raise UserError(
-            f"{kind} '{part}' is unknown{did_you_mean(part, known)}; pass a name out of {', '.join(known)}, or the "
+            f"{kind} '{part}' is unknown{did_you_mean(part, choices)}; pass a name out of {', '.join(choices)}, or the "
             f"class itself: {kind}=..."
         )
-    return partial(known[part], **settings) if settings else known[part]
+    return partial(choices[part], **settings) if settings else choices[part]

@@ -38,10 +38,10 @@ class Cosine(NamedTuple):
 
 def parameter_groups(captioner: nn.Module, encoder: nn.Module, encoder_rate: float) -> list[dict[str, Any]]:
     """Return three groups: matrices, biases (no weight decay), and a trainable encoder with its own rate."""
-    learned = [parameter for parameter in captioner.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in captioner.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [parameter for parameter in learned if parameter.ndim > 1]},
-        {"params": [parameter for parameter in learned if parameter.ndim <= 1], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trainable if parameter.ndim > 1]},
+        {"params": [parameter for parameter in trainable if parameter.ndim <= 1], "weight_decay": 0.0},
     ]
     tuned = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     if tuned:
@@ -87,10 +87,10 @@ class GravesRMSprop(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._move(parameter, parameter.grad, group)
+                    self._update(parameter, parameter.grad, group)
         return loss
 
-    def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state.update({name: torch.zeros_like(parameter) for name in ("mean_square", "mean", "change")})

@@ -46,9 +46,9 @@ class StepFigures(Callback):
     def __init__(self, seconds: float = 10.0):
         self._seconds = seconds
         self._rates: list[float] = []
-        self._sent = -1
-        self._images, self._since = 0, 0.0
-        self._printed = self._before = 0.0
+        self._last_sent = -1
+        self._images, self._last_rate = 0, 0.0
+        self._last_printed = self._last_batch = 0.0
 
     @property
     def learning_rate(self) -> float:
@@ -58,11 +58,11 @@ class StepFigures(Callback):
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.ckpt_path:  # the steps since the checkpoint are repeated; dashboards do not get them again
             with suppress(OSError, ValueError):
-                self._sent = int((Path(trainer.default_root_dir) / SENT).read_text())
-        self._printed = self._before = self._since = time.monotonic()
+                self._last_sent = int((Path(trainer.default_root_dir) / SENT).read_text())
+        self._last_printed = self._last_batch = self._last_rate = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
-        self._images, self._since = 0, time.monotonic()
+        self._images, self._last_rate = 0, time.monotonic()
 
     def on_before_optimizer_step(self, trainer: Trainer, module: LightningModule, optimizer: Optimizer) -> None:
         self._rates = [group["lr"] for group in optimizer.param_groups]
@@ -73,14 +73,14 @@ class StepFigures(Callback):
         now = time.monotonic()
         self.loss = outputs["loss"] if isinstance(outputs, Mapping) else None
         self._images += trainer.world_size * len(getattr(getattr(batch, "content", None), "images", ()))
-        if now - self._since >= 1 or self.images_per_second is None:
-            self.images_per_second = self._images / max(now - self._since, 1e-9)
-            self._images, self._since = 0, now
+        if now - self._last_rate >= 1 or self.images_per_second is None:
+            self.images_per_second = self._images / max(now - self._last_rate, 1e-9)
+            self._images, self._last_rate = 0, now
         self._log(trainer)
         if self._is_due(now):
-            figures = ", ".join(f"{name} {figure}" for name, figure in self.shown().items())
-            place = f"batch {index + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
-            self._print(f"epoch {trainer.current_epoch + 1}: {place}, {figures}")
+            values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
+            position = f"batch {index + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
+            self._print(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
 
     def on_validation_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int, dataloader_idx: int = 0
@@ -90,7 +90,7 @@ class StepFigures(Callback):
             done = sum(sizes[:dataloader_idx]) + index + 1
             self._print(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
 
-    def shown(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """Return loss, learning rate and speed of the last step for people."""
         loss = {} if self.loss is None else {"loss": f"{float(self.loss):.3f}"}
         speed = self.images_per_second or 0.0
@@ -101,16 +101,16 @@ class StepFigures(Callback):
         loggers = [logger for logger in trainer.loggers if not isinstance(logger, MetricsFile)]
         step = logged_step(trainer)
         is_logged = (step + 1) % trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
-        if not loggers or not is_logged or is_accumulating(trainer) or step <= self._sent:
+        if not loggers or not is_logged or is_accumulating(trainer) or step <= self._last_sent:
             return
-        figures = self._figures(trainer)
+        metrics = self._metrics(trainer)
         for logger in loggers:
-            logger.log_metrics(figures, step)
+            logger.log_metrics(metrics, step)
         if rank() == 0:
             with suppress(OSError):  # if the disk is full, the checkpoint reports it
                 (Path(trainer.default_root_dir) / SENT).write_text(str(step))
 
-    def _figures(self, trainer: Trainer) -> dict[str, float]:
+    def _metrics(self, trainer: Trainer) -> dict[str, float]:
         device = trainer.strategy.root_device
         is_gpu = device.type == "cuda"
         memory = torch.cuda.max_memory_allocated(device) if is_gpu else _resident_memory()
@@ -126,11 +126,11 @@ class StepFigures(Callback):
 
     def _is_due(self, now: float) -> bool:
         """Return whether a line is due: the next batch would end too late for it, if it takes as long as this one."""
-        last, self._before = now - self._before, now
-        return now + last - self._printed > self._seconds and rank() == 0 and not get_console().is_terminal
+        duration, self._last_batch = now - self._last_batch, now
+        return now + duration - self._last_printed > self._seconds and rank() == 0 and not get_console().is_terminal
 
     def _print(self, line: str) -> None:
-        self._printed = time.monotonic()
+        self._last_printed = time.monotonic()
         get_console().print(line, soft_wrap=True, highlight=False)
 
 
@@ -145,17 +145,17 @@ class ProgressBar(RichProgressBar):
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=4)
-        self._shown: dict[str, Any] = {}
-        self._read = 0.0
+        self._values: dict[str, Any] = {}
+        self._last_read = 0.0
 
     def get_metrics(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
         """Return the figures, read at most once a second: to read a loss waits for the GPU."""
-        if time.monotonic() - self._read >= 1:
-            self._read = time.monotonic()
-            figures = (callback for callback in trainer.callbacks if isinstance(callback, StepFigures))  # type: ignore[attr-defined]
-            self._shown = next((dict(each.shown()) for each in figures), {})
-            self._shown.pop("learning rate", None)
-        return self._shown
+        if time.monotonic() - self._last_read >= 1:
+            self._last_read = time.monotonic()
+            callbacks = (callback for callback in trainer.callbacks if isinstance(callback, StepFigures))  # type: ignore[attr-defined]
+            self._values = next((dict(each.describe()) for each in callbacks), {})
+            self._values.pop("learning rate", None)
+        return self._values
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:
         """Make room for the figures in a window of 80 columns."""

@@ -19,14 +19,14 @@ from showattendtell.config.entry_point import quoted
 from showattendtell.config.trust import LIMIT, check_recalled_command, recalled, stored_arguments
 from showattendtell.config.validation import sentence
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import CARD, find_damage, load
+from showattendtell.inference.checkpoints import METADATA_KEY, find_damage, load
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, PREVIOUS, UNFINISHED, lock_file
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import NOT_FINITE
 from showattendtell.training.loggers import METRICS
 
-READING_FAULTS = (AttributeError, KeyError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
+READING_ERRORS = (AttributeError, KeyError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)
 """Errors of reading entries of a checkpoint that anyone may have written."""
 
 STAGES = "stages.json"
@@ -39,14 +39,14 @@ class ResumePoint(NamedTuple):
     Attributes:
         folder: folder of the run.
         checkpoint: the checkpoint that it resumes from, if any.
-        card: metadata of that checkpoint.
+        metadata: that of the checkpoint.
         finished: whether the run is complete.
         best: the best value of the metric `monitor`, if there is one.
     """
 
     folder: Path
     checkpoint: Path | None = None
-    card: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
     finished: bool = False
     best: float | None = None
 
@@ -70,11 +70,11 @@ def find_start(settings: Mapping[str, Any], folder: Path, root: Path | None) -> 
     files = [*root.rglob(LAST), *root.rglob(PREVIOUS)] if root else []
     files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
     runs = []
-    for place in dict.fromkeys(file.parent for file in files):
+    for run_folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # from another version, or damaged
-            runs.append(peek(place))
-    same = [run for run in runs if not find_differences(settings, run.card["config"])]
-    found = next((run for run in same if not run.finished), same[0] if same else None)
+            runs.append(peek(run_folder))
+    same = [point for point in runs if not find_differences(settings, point.metadata["config"])]
+    found = next((point for point in same if not point.finished), same[0] if same else None)
     if found is None:
         print(f"{root or folder} has no run with these settings to resume; a new one starts in {folder}")
         return ResumePoint(folder)
@@ -96,8 +96,8 @@ def recall(arguments: list[str]) -> list[str]:
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
     folder = Path(settings["resume"]).expanduser()
     file, stored = command_of(folder)
-    places = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
-    command = [*recalled(stored, arguments, file), *arguments, *places]
+    folder_arguments = [f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null"]
+    command = [*recalled(stored, arguments, file), *arguments, *folder_arguments]
     check_recalled_command(command, arguments, file)
     return command
 
@@ -108,14 +108,14 @@ def command_of(folder: Path) -> tuple[Path, list[str]]:
     if not file.is_file():
         start = peek(folder)
         assert start.checkpoint
-        return start.checkpoint, stored_arguments(start.card["arguments"], start.checkpoint)
+        return start.checkpoint, stored_arguments(start.metadata["arguments"], start.checkpoint)
     try:
         with file.open(encoding="utf-8") as stream:
             content = json.loads(stream.read(2 * LIMIT))
         return file, stored_arguments(content["arguments"], file)
-    except (KeyError, RecursionError, TypeError, ValueError) as fault:
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise UserError(
-            f"{file} is damaged or was altered ({type(fault).__name__}); remove it and give the whole command"
+            f"{file} is damaged or was altered ({type(error).__name__}); remove it and give the whole command"
         ) from None
 
 
@@ -130,65 +130,73 @@ def run_lock(folder: Path) -> Iterator[None]:
                     raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
                 locks.enter_context(file)
                 for name in (BEST, LAST, METRICS, f"*{NOT_FINITE}"):
-                    for left in folder.glob(f"{name}{UNFINISHED}"):
-                        left.unlink()
+                    for partial in folder.glob(f"{name}{UNFINISHED}"):
+                        partial.unlink()
         yield
 
 
-def check_data(start: ResumePoint, card: Mapping[str, Any]) -> None:
-    """Raise a `UserError` if captions, vocabulary, regions or teachers of the resumed run differ from its metadata
-    card."""
+def check_data(start: ResumePoint, metadata: Mapping[str, Any]) -> None:
+    """Raise a `UserError` if captions, vocabulary, regions or teachers of the resumed run differ from its
+    metadata."""
     parts = {"splits": "other captions or images", "vocabulary": "another vocabulary", "encoder": "another encoder"}
     parts["teachers"] = "other weights of distillation.teacher"
-    for part, what in parts.items():
-        if start.checkpoint and start.card.get(part) != card[CARD].get(part):
-            raise UserError(f"{start.folder} was trained with {what}; give it the same settings, or leave resume out")
+    for part, difference in parts.items():
+        if start.checkpoint and start.metadata.get(part) != metadata[METADATA_KEY].get(part):
+            raise UserError(
+                f"{start.folder} was trained with {difference}; give it the same settings, or leave resume out"
+            )
 
 
 def _resume(folder: Path, settings: Mapping[str, Any]) -> ResumePoint:
-    file = _whole_checkpoint(folder)
+    file = _intact_checkpoint(folder)
     start, progress = _read(file)
-    stored = start.card["config"]
+    stored = start.metadata["config"]
     try:
-        planned, epoch, step = stored["trainer"].get("max_epochs"), int(progress["epoch"]), int(progress["global_step"])
-    except READING_FAULTS as fault:
-        raise _altered(file, fault) from None
-    wanted = settings["trainer"].get("max_epochs")
-    is_extended = isinstance(wanted, int) and isinstance(planned, int) and wanted > planned > 0
+        stored_epochs, epoch, step = (
+            stored["trainer"].get("max_epochs"),
+            int(progress["epoch"]),
+            int(progress["global_step"]),
+        )
+    except READING_ERRORS as error:
+        raise _altered_error(file, error) from None
+    max_epochs = settings["trainer"].get("max_epochs")
+    is_extended = isinstance(max_epochs, int) and isinstance(stored_epochs, int) and max_epochs > stored_epochs > 0
     if is_extended:
-        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": wanted}}
+        stored = {**stored, "trainer": {**stored["trainer"], "max_epochs": max_epochs}}
     differences = find_differences(settings, stored)
-    begun_with = stored.get("init_from")
-    if differences and begun_with and _is_moved(settings["init_from"], begun_with):
+    init_from = stored.get("init_from")
+    if differences and init_from and _is_moved(settings["init_from"], init_from):
         differences = find_differences(settings, {**stored, "init_from": settings["init_from"]})
         if not differences:
-            print(f"{folder} began with {begun_with}, which is now taken to be {settings['init_from']}")
+            print(f"{folder} began with {init_from}, which is now taken to be {settings['init_from']}")
     if differences:
         raise UserError(
             f"{folder} has other settings: {listed(differences, shown=5)}; give its own (resume={folder} alone does), "
             "or leave resume out for a new run"
         )
     if is_extended:
-        if start.finished and epoch < planned:  # it would stop again immediately
+        if start.finished and epoch < stored_epochs:  # it would stop again immediately
             raise UserError(
-                f"{folder} ended after {epoch} of {planned} epochs (early stopping, trainer.max_steps or "
+                f"{folder} ended after {epoch} of {stored_epochs} epochs (early stopping, trainer.max_steps or "
                 f"trainer.max_time), so trainer.max_epochs cannot extend it; start a new run with "
                 f"init_from={folder / BEST}"
             )
         start = start._replace(finished=False)
-        print(f"{folder} is extended by {wanted - planned} epochs, to {wanted}")
+        print(f"{folder} is extended by {max_epochs - stored_epochs} epochs, to {max_epochs}")
     if not start.finished:
         print(f"{folder} resumes after step {step}, in epoch {epoch + 1}")
     return start
 
 
-def _is_moved(ours: str, theirs: str) -> bool:
+def _is_moved(current: str, stored: str) -> bool:
     """Return whether both names may be one best checkpoint in two places: a resumed run has its own weights, and is
     compared with its vocabulary and encoder."""
-    if {Path(ours).name, Path(theirs).name} != {BEST}:
+    if {Path(current).name, Path(stored).name} != {BEST}:
         return False
-    now, before = Path(ours).expanduser(), Path(theirs).expanduser()
-    return now.is_file() and (not before.is_file() or filecmp.cmp(now, before, shallow=False))
+    current_file, stored_file = Path(current).expanduser(), Path(stored).expanduser()
+    return current_file.is_file() and (
+        not stored_file.is_file() or filecmp.cmp(current_file, stored_file, shallow=False)
+    )
 
 
 def discard(folder: Path) -> None:
@@ -203,21 +211,21 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
 
 
-def _whole_checkpoint(folder: Path) -> Path:
+def _intact_checkpoint(folder: Path) -> Path:
     """Return the newest intact checkpoint, with a warning if it is not the last one."""
     damages: dict[Path, str] = {}
-    for whole in _existing(folder):
-        if damage := find_damage(whole):
-            damages[whole] = damage
+    for intact in _existing(folder):
+        if damage := find_damage(intact):
+            damages[intact] = damage
             continue
         for file, damage in damages.items():
-            minutes = (file.stat().st_mtime - whole.stat().st_mtime) / 60
+            minutes = (file.stat().st_mtime - intact.stat().st_mtime) / 60
             print(
-                f"warning: {file} is damaged ({damage}); {whole.name} was written {minutes:.1f} minutes before it, and "
-                "what was trained since then is trained again",
+                f"warning: {file} is damaged ({damage}); {intact.name} was written {minutes:.1f} minutes before it, "
+                "and what was trained since then is trained again",
                 file=sys.stderr,
             )
-        return whole
+        return intact
     reasons = "; ".join(f"{file.name}: {damage}" for file, damage in damages.items())
     raise UserError(f"{folder} has no intact checkpoint ({reasons}); train again without resume")
 
@@ -252,18 +260,18 @@ def _read(file: Path) -> tuple[ResumePoint, Mapping[str, Any]]:
         UserError: the checkpoint was altered, or written before `resume` existed.
     """
     content = load(file, mmap=True)
-    card, callbacks = content[CARD], content.get("callbacks", {})
+    metadata, callbacks = content[METADATA_KEY], content.get("callbacks", {})
     try:
-        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in card:
+        if LastCheckpoint.__qualname__ not in callbacks or "arguments" not in metadata:
             raise UserError(f"{file} was written by a version that could not resume; train again without resume")
         selected = next(state for name, state in callbacks.items() if name.startswith(BestCheckpoint.__qualname__))
         best = selected["best_model_score"]
         finished = bool(callbacks[LastCheckpoint.__qualname__]["finished"])
-        card["config"].keys()
-        return ResumePoint(file.parent, file, card, finished, None if best is None else float(best)), content
-    except READING_FAULTS as fault:
-        raise _altered(file, fault) from None
+        metadata["config"].keys()
+        return ResumePoint(file.parent, file, metadata, finished, None if best is None else float(best)), content
+    except READING_ERRORS as error:
+        raise _altered_error(file, error) from None
 
 
-def _altered(file: Path, fault: Exception) -> UserError:
-    return UserError(f"{file} was altered since it was written ({sentence(fault)}); train again without resume")
+def _altered_error(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} was altered since it was written ({sentence(error)}); train again without resume")

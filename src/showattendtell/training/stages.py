@@ -47,14 +47,14 @@ def run_stages(settings: Mapping[str, Any]) -> float:
     for stage in stages:
         try:
             check_command(stage.command, stage.arguments)
-        except UserError as fault:
-            raise UserError(f"stage {stage.name}: {fault}") from None
+        except UserError as error:
+            raise UserError(f"stage {stage.name}: {error}") from None
     with atomic_write(folder / STAGES) as file:
         file.write(json.dumps({"arguments": given}, indent=2).encode())
-    for number, stage in enumerate(stages, start=1):
-        done = stage.is_finished
-        print(f"stage {number} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * done}", flush=True)
-        if not done:
+    for i, stage in enumerate(stages, start=1):
+        is_finished = stage.is_finished
+        print(f"stage {i} of {len(stages)}, {stage.name}: {stage.folder}{' is finished' * is_finished}", flush=True)
+        if not is_finished:
             _run_stage(stage)
     trained = [stage.folder for stage in stages if stage.command == "train"]
     return peek(trained[-1]).best or 0.0
@@ -71,27 +71,29 @@ def plan_stages(
     Raises:
         UserError: a name has a slash, or `average` names no stage before it.
     """
-    places: dict[str, Path] = {}
-    for number, (key, own) in enumerate(stages.items(), start=1):
+    checkpoints: dict[str, Path] = {}
+    for i, (key, arguments) in enumerate(stages.items(), start=1):
         name = str(key)
         if "/" in name:
             raise UserError(f"stages.{name}: the name of a stage is the name of its folder, and has no slash")
-        place = folder / f"{number}-{name}"
-        if isinstance(own, Mapping):
-            yield Stage(name, place, "average", _average_arguments(name, own["average"], places, place))
+        stage_folder = folder / f"{i}-{name}"
+        if isinstance(arguments, Mapping):
+            yield Stage(
+                name, stage_folder, "average", _average_arguments(name, arguments["average"], checkpoints, stage_folder)
+            )
         else:
-            begins = [f"init_from={quoted(str(best))}" for best in list(places.values())[-1:]]
-            fixed = ["stages=null", f"hydra.run.dir={quoted(str(place))}"]
-            yield Stage(name, place, "train", [*given, *own, *begins, *fixed])
-        places[name] = place / BEST
+            init = [f"init_from={quoted(str(best))}" for best in list(checkpoints.values())[-1:]]
+            fixed = ["stages=null", f"hydra.run.dir={quoted(str(stage_folder))}"]
+            yield Stage(name, stage_folder, "train", [*given, *arguments, *init, *fixed])
+        checkpoints[name] = stage_folder / BEST
 
 
-def _average_arguments(name: str, averaged: Sequence[str], places: Mapping[str, Path], folder: Path) -> list[str]:
-    if unknown := [other for other in averaged if other not in places]:
+def _average_arguments(name: str, names: Sequence[str], earlier: Mapping[str, Path], folder: Path) -> list[str]:
+    if unknown := [other for other in names if other not in earlier]:
         raise UserError(
-            f"stages.{name}.average: there is no stage {unknown[0]} before it{did_you_mean(unknown[0], places)}"
+            f"stages.{name}.average: there is no stage {unknown[0]} before it{did_you_mean(unknown[0], earlier)}"
         )
-    checkpoints = ",".join(quoted(str(places[other])) for other in averaged)
+    checkpoints = ",".join(quoted(str(earlier[other])) for other in names)
     return [f"checkpoint=[{checkpoints}]", f"output={quoted(str(folder / BEST))}"]
 
 
@@ -107,14 +109,16 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
             raise UserError(f"{folder} has the stages of another command; give its own command, or set another folder")
         return folder
     files = sorted(root.rglob(STAGES), key=lambda file: file.stat().st_mtime, reverse=True)
-    same = []
-    for run in (file.parent for file in files):
+    runs = []
+    for candidate in (file.parent for file in files):
         with suppress(UserError):  # damaged
-            if _has_command(run, given):
-                same.append(run)
+            if _has_command(candidate, given):
+                runs.append(candidate)
     stages = settings["stages"]
-    unfinished = [run for run in same if not all(stage.is_finished for stage in plan_stages(stages, run, given))]
-    found = next(iter([*unfinished, *same]), folder)
+    unfinished = [
+        candidate for candidate in runs if not all(stage.is_finished for stage in plan_stages(stages, candidate, given))
+    ]
+    found = next(iter([*unfinished, *runs]), folder)
     if found != folder:
         discard(folder)
     return found
@@ -122,11 +126,11 @@ def _find_folder(settings: Mapping[str, Any], given: Sequence[str]) -> Path:
 
 def _has_command(folder: Path, given: Sequence[str]) -> bool:
     """Return whether the stages in a folder have the same arguments, apart from those that do not affect the result."""
-    ours, theirs = (
+    ours, stored_arguments = (
         sorted(line for line in arguments if not may_differ(line.partition("=")[0].lstrip("+")))
         for arguments in (given, command_of(folder)[1])
     )
-    return ours == theirs
+    return ours == stored_arguments
 
 
 def _run_stage(stage: Stage) -> None:

@@ -16,11 +16,11 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from rich import get_console
 
 from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.validation import FAULTS, sentence
+from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
-from showattendtell.inference.checkpoints import CARD
+from showattendtell.inference.checkpoints import METADATA_KEY
 from showattendtell.inference.loading import find_model, load_models, weights_file
 from showattendtell.losses.distillation import Distillation, DistillationLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
@@ -59,7 +59,7 @@ def build_module(
     settings: Mapping[str, Any],
     encoder: Encoder,
     vocabulary: Vocabulary,
-    card: dict[str, Any],
+    metadata: dict[str, Any],
     examples: Sequence[Example] = (),
     distillation: Distillation | None = None,
 ) -> CaptioningModule:
@@ -71,14 +71,14 @@ def build_module(
     """
     captioner = build_captioner(settings, encoder.region_dim, len(vocabulary), encoder.padded)
     loss = build(settings["loss"])
-    if any(getattr(captioner.attention, kind) != getattr(loss, kind) for kind in ("stochastic", "variational")):
+    if any(getattr(captioner.attention, option) != getattr(loss, option) for option in ("stochastic", "variational")):
         raise UserError(
             f"{type(captioner.attention).__name__} cannot be trained with {type(loss).__name__}: attention that "
             "samples locations needs HardLoss, variational attention VariationalLoss, other attention SoftLoss; leave "
             "loss._target_ out"
         )
-    words_dropped = getattr(captioner.decoder, "word_dropout", None)
-    if getattr(captioner.attention, "estimator", None) == "exact" and words_dropped and words_dropped.p:
+    word_dropout = getattr(captioner.decoder, "word_dropout", None)
+    if getattr(captioner.attention, "estimator", None) == "exact" and word_dropout and word_dropout.p:
         raise UserError(
             "attention.estimator=exact evaluates every region with the same words; leave words out of "
             "decoder.dropout_places"
@@ -90,10 +90,10 @@ def build_module(
                 "attention.inference_mode=argmax samples no regions for a reward to train; set it to sample or "
                 "expectation"
             )
-        references = [[vocabulary.with_language(one) for one in example.captions] for example in examples]
+        references = [[vocabulary.with_language(caption) for caption in example.captions] for example in examples]
         self_critical = SelfCriticalLoss(reward, vocabulary, references)
-        card[CARD]["rewards"] = self_critical.describe()
-    teachers = distillation and _load_teachers(distillation, settings, card)
+        metadata[METADATA_KEY]["rewards"] = self_critical.describe()
+    teachers = distillation and _load_teachers(distillation, settings, metadata)
     if teachers is not None and reward.is_given and not reward.likelihood:
         raise UserError(
             "distillation.teacher is part of the loss on captions, which reward.likelihood=0 leaves out; set it above "
@@ -107,14 +107,14 @@ def build_module(
         decoding=build(settings["decoding"]),
         optimizer=lambda groups: build(settings["optimizer"], params=groups),
         schedule=build(settings["schedule"]),
-        metadata=card,
+        metadata=metadata,
         self_critical=self_critical,
         distillation=teachers,
     )
 
 
 def _load_teachers(
-    distillation: Distillation, settings: Mapping[str, Any], card: dict[str, Any]
+    distillation: Distillation, settings: Mapping[str, Any], metadata: dict[str, Any]
 ) -> DistillationLoss | None:
     """Load the teachers, if there are any, and write hashes of their weights to the metadata."""
     if distillation.teacher is None:
@@ -122,7 +122,7 @@ def _load_teachers(
     paths = [distillation.teacher] if isinstance(distillation.teacher, str) else distillation.teacher
     with torch.random.fork_rng(devices=[]):  # loading draws initial weights, and must not change those of the student
         models = load_models(paths, "cpu", build(settings["decoding"]))
-    card[CARD]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
+    metadata[METADATA_KEY]["teachers"] = [sha256(weights_file(find_model(path))) for path in paths]
     return DistillationLoss([model.module for model in models], distillation.weight, distillation.temperature)
 
 
@@ -180,8 +180,8 @@ def report_refusals(setting: str) -> Iterator[None]:
     """Convert Lightning's errors about this setting to `UserError`."""
     try:
         yield
-    except (MisconfigurationException, ValueError) as fault:
-        raise UserError(f"{setting}: {first_line(fault)}") from None
+    except (MisconfigurationException, ValueError) as error:
+        raise UserError(f"{setting}: {first_line(error)}") from None
 
 
 def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, checkpoint: Path | None) -> None:
@@ -191,23 +191,23 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     """
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
-    begun: list[Trainer] = []
+    started: list[Trainer] = []
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]
-    trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: begun.append(own)))  # type: ignore[attr-defined]
+    trainer.callbacks.append(LambdaCallback(on_train_start=lambda own, _: started.append(own)))  # type: ignore[attr-defined]
     try:
         with report_lost_workers():
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         sys.exit(TERMINATED)
-    except FAULTS:
+    except USER_ERRORS:
         raise
-    except Exception as fault:
-        is_refused = isinstance(fault, MisconfigurationException)
+    except Exception as error:
+        is_refused = isinstance(error, MisconfigurationException)
         if checkpoint and last.is_restoring and not is_refused:
             raise UserError(
-                f"{checkpoint} cannot be resumed ({sentence(fault)}): it was altered, or a package changed since "
+                f"{checkpoint} cannot be resumed ({sentence(error)}): it was altered, or a package changed since "
                 "it was written; --debug shows the traceback, and training without resume starts again"
-            ) from fault
-        if is_refused or (not begun and isinstance(fault, ValueError)):  # Lightning refuses settings before a step
-            raise UserError(f"trainer: {first_line(fault)}") from None
+            ) from error
+        if is_refused or (not started and isinstance(error, ValueError)):  # Lightning refuses settings before a step
+            raise UserError(f"trainer: {first_line(error)}") from None
         raise

@@ -80,20 +80,20 @@ def row_writer(folder: Path, formats: Collection[str], append: bool = False) -> 
         formats: suffixes of the files; those of other files are ignored.
         append: keep earlier rows, see `resume_rows`; otherwise the first rows replace them.
     """
-    begun = {suffix for suffix in FORMATS if append and row_file(folder, suffix).exists()}
+    started = {suffix for suffix in FORMATS if append and row_file(folder, suffix).exists()}
 
     def write(rows: Iterable[CaptionRow]) -> None:
         rows = list(rows)
         for suffix in sorted(FORMATS.keys() & formats):  # csv first: resuming reads jsonl
             path, lines = row_file(folder, suffix), "".join(map(FORMATS[suffix], rows))
-            mode, text = ("a", lines) if suffix in begun else ("w", HEADERS[suffix] + lines)
+            mode, text = ("a", lines) if suffix in started else ("w", HEADERS[suffix] + lines)
             # file names may have bytes that are not UTF-8; in JSON, `\udcff` is an escape of such a byte
             with (
                 write_errors(path, "output to another folder"),
                 path.open(mode, encoding="utf-8", errors="backslashreplace", newline="") as file,
             ):
                 file.write(text)
-            begun.add(suffix)
+            started.add(suffix)
 
     return write
 
@@ -147,7 +147,7 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, byte
     Raises:
         UserError: a complete line is no row of captions.
     """
-    for number, line in enumerate(lines, start=1):
+    for i, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             return
         try:
@@ -156,5 +156,5 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[CaptionRow, byte
         except (ValueError, TypeError, RecursionError):
             is_row = False
         if not is_row:
-            raise UserError(f"line {number} of {path} is no row of captions; set output to another folder")
+            raise UserError(f"line {i} of {path} is no row of captions; set output to another folder")
         yield row, line

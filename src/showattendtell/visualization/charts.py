@@ -21,7 +21,7 @@ Place = tuple[float, float]
 class Axis(NamedTuple):
     """An axis from `low` to `high`; with `names`, their positions 0, 1, ... are categories.
 
-    Ticks are at the values `marked` or else at round numbers, which are integers if `whole`.
+    Ticks are at the values `marked` or else at round numbers, which are integers if `integer`.
     """
 
     label: str
@@ -30,28 +30,28 @@ class Axis(NamedTuple):
     log: bool = False
     names: tuple[str, ...] = ()
     marked: tuple[float, ...] = ()
-    whole: bool = False
+    integer: bool = False
 
-    def place(self, value: float) -> float:
-        ends = np.array([self.low, self.high])
-        low, high = np.log10(ends) if self.log else ends
-        share = ((np.log10(value) if self.log else value) - low) / (high - low)
-        return round(float(MARGIN + (100 - 2 * MARGIN) * share), 2)
+    def position(self, value: float) -> float:
+        limits = np.array([self.low, self.high])
+        low, high = np.log10(limits) if self.log else limits
+        fraction = ((np.log10(value) if self.log else value) - low) / (high - low)
+        return round(float(MARGIN + (100 - 2 * MARGIN) * fraction), 2)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """The place and the label of each tick."""
         if self.names:
-            return [(self.place(number), name) for number, name in enumerate(self.names)]
-        return [(self.place(value), f"{value:.4g}") for value in self.marked or self._round_numbers()]
+            return [(self.position(i), name) for i, name in enumerate(self.names)]
+        return [(self.position(value), f"{value:.4g}") for value in self.marked or self._round_numbers()]
 
     def _round_numbers(self) -> list[float]:
         if not self.log:
-            locator = MaxNLocator(NUM_TICKS, steps=[1, 2, 5, 10], integer=self.whole)
+            locator = MaxNLocator(NUM_TICKS, steps=[1, 2, 5, 10], integer=self.integer)
             return self._within(locator.tick_values(self.low, self.high))
         steps = ((1, 2, 5), (1, 3), (1,))
-        found = [self._within(LogLocator(subs=subs).tick_values(self.low, self.high)) for subs in steps]
-        return next((values for values in found if len(values) < NUM_TICKS), found[-1])
+        candidates = [self._within(LogLocator(subs=subs).tick_values(self.low, self.high)) for subs in steps]
+        return next((values for values in candidates if len(values) < NUM_TICKS), candidates[-1])
 
     def _within(self, values: Sequence[float]) -> list[float]:
         return [float(value) for value in values if self.low <= value <= self.high]
@@ -84,8 +84,15 @@ def axis_over(label: str, values: Sequence[float], log: bool = False) -> Axis:
         low, high = (low / 2, high * 2) if log else (low - 1, high + 1)
     if not log and 0 < low < NEARLY_ZERO * high:
         low = 0.0  # BLEU-4 without a single match
-    whole, marked = all(isinstance(value, int) for value in values), sorted(set(values))
-    return Axis(label, low, high, log, marked=tuple(marked) if whole and len(marked) < NUM_TICKS else (), whole=whole)
+    is_integer, marked = all(isinstance(value, int) for value in values), sorted(set(values))
+    return Axis(
+        label,
+        low,
+        high,
+        log,
+        marked=tuple(marked) if is_integer and len(marked) < NUM_TICKS else (),
+        integer=is_integer,
+    )
 
 
 def category_axis(label: str, names: Sequence[str]) -> Axis:

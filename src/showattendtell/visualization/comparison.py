@@ -105,11 +105,11 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     ranks = {name: rank for rank, name in enumerate(DATASETS)}
     for name in sorted({result.dataset for result in results}, key=lambda name: (ranks.get(name, len(ranks)), name)):
         rows = _rows([describe(result) for result in results if result.dataset == name], columns)
-        shown = DATASETS.get(name, name)
-        notes += [f"{shown}: {note}" for note in find_notes(rows, columns)]
+        title = DATASETS.get(name, name)
+        notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
         published = paper_rows(name).values() if with_paper else ()
         baselines = baseline_rows([result for row in rows for result in row.results], columns)
-        blocks.append(TableBlock(shown, (*published, *baselines, *rows)))
+        blocks.append(TableBlock(title, (*published, *baselines, *rows)))
     if with_paper and any(result.dataset in TABLE_1 for result in results):
         notes.insert(0, ORIGIN)
     return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
@@ -163,9 +163,12 @@ def _flat(node: Mapping[str, Any], path: str = "") -> Settings:
 
 def _common(settings: Sequence[Settings]) -> Settings:
     """Merge the settings of several models; values that differ are joined by `+`."""
-    keys = dict.fromkeys(key for own in settings for key in own)
-    values = {key: [own.get(key, "-") for own in settings] for key in keys}
-    return {key: own[0] if len(set(own)) == 1 else "+".join(own) for key, own in values.items()}
+    keys = dict.fromkeys(key for run_settings in settings for key in run_settings)
+    values = {key: [run_settings.get(key, "-") for run_settings in settings] for key in keys}
+    return {
+        key: run_settings[0] if len(set(run_settings)) == 1 else "+".join(run_settings)
+        for key, run_settings in values.items()
+    }
 
 
 def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableRow]:
@@ -174,8 +177,8 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
     first = [group[0] for group in groups]
     labels = [entry.label for entry in first]
     for settings in ([entry.choices for entry in first], [entry.training for entry in first]):
-        for alike in _group(range(len(labels)), labels):
-            _disambiguate(alike, settings, labels)
+        for duplicates in _group(range(len(labels)), labels):
+            _disambiguate(duplicates, settings, labels)
     _disambiguate(range(len(labels)), [entry.scoring for entry in first], labels)
     runs = {entry.scoring["split_sha256"]: run_name(entry.result) for entry in reversed(first)}
     for sha256, run in runs.items():
@@ -184,17 +187,17 @@ def _rows(entries: Sequence[ResultEntry], columns: Sequence[str]) -> list[TableR
     for label, group in zip(labels, groups, strict=True):
         once = {tuple(model.sha256 for model in entry.result.models): entry.result for entry in reversed(group)}
         results = tuple(reversed(once.values()))
-        rows.append(TableRow(label, mean_figures(results, columns), results))
+        rows.append(TableRow(label, mean_scores(results, columns), results))
     return rows
 
 
-def _disambiguate(alike: Sequence[int], settings: Sequence[Settings], labels: list[str]) -> None:
+def _disambiguate(indices: Sequence[int], settings: Sequence[Settings], labels: list[str]) -> None:
     """Append every setting in which these rows differ to their labels, as `key=value`."""
-    rows = {number: settings[number] for number in alike}
-    keys = dict.fromkeys(key for own in rows.values() for key in own)
-    differing = [key for key in keys if len({own.get(key) for own in rows.values()}) > 1]
-    for number, own in rows.items():
-        labels[number] += "".join(f", {key}={own[key]}" for key in differing if key in own)
+    rows = {i: settings[i] for i in indices}
+    keys = dict.fromkeys(key for row_settings in rows.values() for key in row_settings)
+    differing = [key for key in keys if len({row_settings.get(key) for row_settings in rows.values()}) > 1]
+    for i, row_settings in rows.items():
+        labels[i] += "".join(f", {key}={row_settings[key]}" for key in differing if key in row_settings)
 
 
 def _group(items: Sequence[Item], keys: Iterable[Any]) -> list[list[Item]]:
@@ -205,15 +208,15 @@ def _group(items: Sequence[Item], keys: Iterable[Any]) -> list[list[Item]]:
     return list(groups.values())
 
 
-def mean_figures(results: Sequence[Result], columns: Sequence[str]) -> dict[str, TableValue]:
+def mean_scores(results: Sequence[Result], columns: Sequence[str]) -> dict[str, TableValue]:
     """Return the mean of each figure that all of the results have."""
-    figures = {}
+    scores = {}
     for column in columns:
         values = [result.figures[column] for result in results if column in result.figures]
         if len(values) == len(results):
             deviation = stdev(values) if len(values) > 1 else None
-            figures[column] = TableValue(mean(values), deviation, DIGITS.get(column, 1))
-    return figures
+            scores[column] = TableValue(mean(values), deviation, DIGITS.get(column, 1))
+    return scores
 
 
 def paper_rows(dataset: str) -> dict[str, TableRow]:
@@ -221,13 +224,13 @@ def paper_rows(dataset: str) -> dict[str, TableRow]:
     rows = {}
     for published in TABLE_1.get(dataset, ()):
         printed = dict(zip(COLUMNS, published.figures.split(), strict=True))
-        figures = {
+        scores = {
             column: TableValue(float(text), digits=len(text.partition(".")[2]))
             for column, text in printed.items()
             if text != "-"
         }
         remark = f" ({published.remark})" if published.remark else ""
-        rows[published.model] = TableRow(f"paper: {published.model}{remark}", figures)
+        rows[published.model] = TableRow(f"paper: {published.model}{remark}", scores)
     return rows
 
 
@@ -237,14 +240,14 @@ def baseline_rows(results: Sequence[Result], columns: Sequence[str]) -> list[Tab
     for name, label in BASELINES.items():
         if name == LEAVE_ONE_OUT:
             continue
-        found: dict[str, tuple[str, dict[str, TableValue]]] = {}
+        rows_by_values: dict[str, tuple[str, dict[str, TableValue]]] = {}
         for result in results:
             scores = result.baselines.get(name, {})
             figures = {c: TableValue(scores[c], None, DIGITS.get(c, 1)) for c in columns if c in scores}
             if figures:
-                found.setdefault(" ".join(map(str, figures.values())), (run_name(result), figures))
-        for run, figures in found.values():
-            rows.append(TableRow(f"{label}, of {run}" if len(found) > 1 else label, figures))
+                rows_by_values.setdefault(" ".join(map(str, figures.values())), (run_name(result), figures))
+        for run, figures in rows_by_values.values():
+            rows.append(TableRow(f"{label}, of {run}" if len(rows_by_values) > 1 else label, figures))
     return rows
 
 
@@ -270,12 +273,12 @@ def find_notes(rows: Sequence[TableRow], columns: Sequence[str]) -> Iterator[str
             yield f"{reason} ({'in' if of_runs else f'{key} is'} {shown}); only rows with the same can be compared"
     for row in rows:
         for column in columns:
-            lacking = [result for result in row.results if column not in result.figures]
-            if 0 < len(lacking) < len(row.results):
-                yield f"{row.label}: {HEADINGS[column]} is missing in {lacking[0].path}; evaluate it again"
+            missing = [result for result in row.results if column not in result.figures]
+            if 0 < len(missing) < len(row.results):
+                yield f"{row.label}: {HEADINGS[column]} is missing in {missing[0].path}; evaluate it again"
         seeds = {tuple(model.seed for model in result.models) for result in row.results}
         if len(seeds) < len(row.results):
             yield f"{row.label}: {len(row.results)} runs share {len(seeds)} seeds"
         for result in row.results:
-            for fault in find_unbeaten(result.figures, result.baselines):
-                yield f"{row.label}: {run_name(result)} {fault}"
+            for error in find_unbeaten(result.figures, result.baselines):
+                yield f"{row.label}: {run_name(result)} {error}"

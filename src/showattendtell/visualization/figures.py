@@ -74,23 +74,23 @@ def draw_data_sheet(dataset: Dataset, path: Path) -> None:
     for name, split in dataset.splits.items():
         counts = Counter(len(caption.words) for example in split for caption in example.captions)
         lengths = range(1, max(counts, default=1) + 1)
-        shares = [100 * counts[length] / max(1, counts.total()) for length in lengths]
-        axis.step(lengths, shares, where="mid", label=f"{name} ({counts.total():,})")
+        percentages = [100 * counts[length] / max(1, counts.total()) for length in lengths]
+        axis.step(lengths, percentages, where="mid", label=f"{name} ({counts.total():,})")
     axis.set(title=f"{dataset.name}: words per caption", ylabel="% of captions")
     axis.grid(alpha=0.3)
     axis.legend()
     largest = max(dataset.splits.values(), key=len)
     step = max(1, len(largest) // NUM_SAMPLES)
-    for number, example in enumerate(largest[::step][:NUM_SAMPLES]):
-        axis = figure.add_subplot(grid[1 + number // (NUM_SAMPLES // 2), number % (NUM_SAMPLES // 2)])
+    for i, example in enumerate(largest[::step][:NUM_SAMPLES]):
+        axis = figure.add_subplot(grid[1 + i // (NUM_SAMPLES // 2), i % (NUM_SAMPLES // 2)])
         axis.axis("off")
         axis.set_anchor("W")
         try:
             axis.imshow(open_image(Path(example.path)))
         except UserError:
             axis.text(0.5, 0.5, "cannot be read", ha="center")
-        said = [caption.written or " ".join(caption.words) for caption in example.captions[:NUM_CAPTIONS]]
-        lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in said)
+        sentences = [caption.written or " ".join(caption.words) for caption in example.captions[:NUM_CAPTIONS]]
+        lines = "\n".join(textwrap.shorten(sentence, 48, placeholder=" ...") for sentence in sentences)
         title = f"{example.image}\n{lines}"
         axis.set_title(title, fontsize=8, loc="left", fontfamily=families(title), parse_math=False)
     write_bytes(encode(figure, path.suffix, dpi=100), path, "cache to another place")

@@ -36,28 +36,30 @@ class FontFinder:
 
         Prints a note when it first meets a character that no font has.
         """
-        wanted = {one for one in text if not one.isspace() and unicodedata.category(one)[0] != "C"} - self._missing
+        needed = {
+            character for character in text if not character.isspace() and unicodedata.category(character)[0] != "C"
+        } - self._missing
         for file in self.files:
-            wanted -= characters(file, wanted)
-        if wanted:
-            self._search(wanted)
+            needed -= characters(file, needed)
+        if needed:
+            self._search(needed)
         return self.files
 
-    def _search(self, wanted: set[str]) -> None:
+    def _search(self, needed: set[str]) -> None:
         """Add the fonts of the system that have the most of these characters; of a family rather the regular one."""
         files = sorted(
             map(Path, font_manager.findSystemFonts()), key=lambda file: ("regular" not in file.stem.lower(), file)
         )
-        found = {file: have for file in files if (have := characters(file, wanted))}
-        while wanted & set().union(*found.values()):
-            best = max(found, key=lambda file: len(found[file] & wanted))
+        coverage = {file: available for file in files if (available := characters(file, needed))}
+        while needed & set().union(*coverage.values()):
+            best = max(coverage, key=lambda file: len(coverage[file] & needed))
             self.files.append(best)
-            wanted = wanted - found[best]
-        if wanted and not self._missing:
-            note = f"note: no font has {' '.join(sorted(wanted)[:5])}, which figures show as boxes"
-            remedy = f"install one, such as Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
-            Console(stderr=True, highlight=False).print(f"{note}; {remedy}", style="yellow", soft_wrap=True)
-        self._missing |= wanted
+            needed = needed - coverage[best]
+        if needed and not self._missing:
+            note = f"note: no font has {' '.join(sorted(needed)[:5])}, which figures show as boxes"
+            hint = f"install one, such as Noto Sans CJK or Symbola, or name one by {FONT}=NAME"
+            Console(stderr=True, highlight=False).print(f"{note}; {hint}", style="yellow", soft_wrap=True)
+        self._missing |= needed
 
 
 @cache
@@ -75,13 +77,13 @@ def find_font(name: str) -> Path:
         raise UserError(f"{FONT}={name}: no such font; give the file or the name of an installed font") from None
 
 
-def characters(file: Path, wanted: set[str]) -> set[str]:
+def characters(file: Path, needed: set[str]) -> set[str]:
     """Return the wanted characters that a font has; none for a bitmap font and a file that cannot be read."""
     try:
         font = FT2Font(str(file))
     except (OSError, RuntimeError):
         return set()
-    return {one for one in wanted if font.get_char_index(ord(one))} if font.scalable else set()
+    return {character for character in needed if font.get_char_index(ord(character))} if font.scalable else set()
 
 
 def families(text: str) -> list[str]:
@@ -98,8 +100,8 @@ def _family(file: Path) -> str:
 
 def pillow_font(text: str, size: int) -> ImageFont.FreeTypeFont:
     """Return the font that has the most characters of the text."""
-    wanted = set(text)
-    return _open(max(finder().covering(text), key=lambda file: len(characters(file, wanted))), size)
+    needed = set(text)
+    return _open(max(finder().covering(text), key=lambda file: len(characters(file, needed))), size)
 
 
 @cache
@@ -110,4 +112,4 @@ def _open(file: Path, size: int) -> ImageFont.FreeTypeFont:
 def right_to_left(words: Sequence[str]) -> bool:
     """Return whether the first letter belongs to a script that is written from right to left."""
     directions = (unicodedata.bidirectional(letter) for word in words for letter in word)
-    return next((one for one in directions if one in ("L", "R", "AL")), "L") != "L"
+    return next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L"

@@ -167,11 +167,11 @@ def draw_animation(
         frame = Image.new("RGB", (small.width, small.height + height), PAPER)
         frame.paste(small if current < 0 else _darken(small, weights[current], seen))
         canvas = ImageDraw.Draw(frame)
-        for number, (word, x, y) in enumerate(placed):
+        for i, (word, x, y) in enumerate(placed):
             top = small.height + y
-            if number == current:
+            if i == current:
                 canvas.rectangle((x - 3, top - 2, x + font.getlength(word) + 3, top + LETTERS + 4), fill=MARK)
-            canvas.text((x, top), word, fill=QUIET if 0 <= current < number else INK, font=font)
+            canvas.text((x, top), word, fill=QUIET if 0 <= current < i else INK, font=font)
         frames.append(frame)
     times = [WHOLE, *[WORD] * len(words)]
     if path.suffix == ".gif":
@@ -194,8 +194,8 @@ def place_words(
     """
     x, y = float(MARGIN), float(MARGIN)
     placed: list[tuple[str, float, float]] = []
-    for number, word in enumerate(words):
-        if number and spaced and not spaced[number]:
+    for i, word in enumerate(words):
+        if i and spaced and not spaced[i]:
             x -= GAP
         if placed and x + font.getlength(word) > width - MARGIN:
             x, y = float(MARGIN), y + LINE

@@ -176,8 +176,8 @@ def drawing() -> Iterator[Callable[..., None]]:
     try:
         try:
             yield draw
-        except UserError as fault:
-            problem = fault
+        except UserError as error:
+            problem = error
         for picture in pictures:
             picture.result()
         if problem:
@@ -203,12 +203,12 @@ def draw_picture(*arguments: Any) -> None:
 def picture_names(images: Sequence[str]) -> list[str]:
     """Return a name without suffix for the picture of each image: `rome/photo` for `rome/photo.jpg`. A repeated name
     becomes `photo-2`, or gets the next free number."""
-    stems = [image.removesuffix(PurePath(image).suffix) for image in images]
-    taken, names = set(stems), dict[str, None]()  # `names` is an ordered set
-    for stem in stems:
-        numbered = (f"{stem}-{number}" for number in count(2))
-        name = next(name for name in numbered if name not in taken) if stem in names else stem
-        taken.add(name)
+    bases = [image.removesuffix(PurePath(image).suffix) for image in images]
+    used, names = set(bases), dict[str, None]()  # `names` is an ordered set
+    for base in bases:
+        numbered = (f"{base}-{number}" for number in count(2))
+        name = next(name for name in numbered if name not in used) if base in names else base
+        used.add(name)
         names[name] = None
     return list(names)
 
@@ -259,7 +259,7 @@ def make_entry(
 
     The confidence of an entry is the mean over the models; `score` is that of their captions.
     """
-    best = [one.best for one in outputs]
+    best = [output.best for output in outputs]
     measures = {SCORE: score} if score is not None else {}
     measures[CONFIDENCE] = sum(caption.confidence for caption in best) / len(best)
     if len(best) > 1:
@@ -274,7 +274,7 @@ def make_entry(
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
     return PageEntry(
-        name, *small.size, picture, [replace(one, photograph=copy) for one in outputs], references, measures
+        name, *small.size, picture, [replace(output, photograph=copy) for output in outputs], references, measures
     )
 
 
@@ -302,7 +302,9 @@ def render(page: Page, template: str = "page.html") -> str:
     ]
     common = [name for name in ORDERS if all(name in entry.measures for entry in page.entries)]
     orders = {name: ORDERS[name] for name in common} if template == "page.html" and len(page.entries) > 1 else {}
-    gated = [any((one.gates[: len(one.words)] < UNGATED).any() for one in own) for own in captions]
+    gated = [
+        any((one.gates[: len(one.words)] < UNGATED).any() for one in entry_captions) for entry_captions in captions
+    ]
     return fill(template, page=page, note=page.note, orders=orders, gated=gated, darkest=DARKEST, **helpers)
 
 
@@ -321,10 +323,10 @@ def describe_word(word: str, grid: np.ndarray, gate: float | None, seen: Box | R
     beta = "" if gate is None else f", beta {gate:.2f}"
     if any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in word):
         word = f"{ISOLATE}{word}{END_ISOLATE}"
-    return f"{word}: {find_place(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
+    return f"{word}: {describe_peak(grid, seen)}{beta}, confidence {math.exp(log_prob):.2f}"
 
 
-def find_place(grid: np.ndarray, seen: Box | RegionBoxes) -> str:
+def describe_peak(grid: np.ndarray, seen: Box | RegionBoxes) -> str:
     """Return in which third of the photograph, across and down, a map has its peak, in words.
 
     Args:

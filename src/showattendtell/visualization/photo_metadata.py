@@ -105,9 +105,9 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         OtherFormatError: the file is of another format.
         UserError: it cannot be read or written.
     """
-    exiv2, place = require_exiv2(), Path(path).resolve()
-    with write_errors(place, "its permissions"):
-        content, mode = place.read_bytes(), place.stat().st_mode
+    exiv2, file_path = require_exiv2(), Path(path).resolve()
+    with write_errors(file_path, "its permissions"):
+        content, mode = file_path.read_bytes(), file_path.stat().st_mode
     try:
         image = exiv2.ImageFactory.open(content)
         if not _writes(image, exiv2.MetadataId.Xmp):
@@ -124,16 +124,16 @@ def write_description(path: str, text: str, overwrite: bool = False) -> bool:
         changed = _with_further_pictures(bytearray(image.io().mmap()), content)
     except struct.error:
         raise UserError(f"{path} has a damaged index of pictures; save it again in an image editor") from None
-    except exiv2.Exiv2Error as fault:
-        if fault.code == exiv2.ErrorCode.kerMemoryContainsUnknownImageType:
+    except exiv2.Exiv2Error as error:
+        if error.code == exiv2.ErrorCode.kerMemoryContainsUnknownImageType:
             raise OtherFormatError([path]) from None
-        raise UserError(f"the metadata of {path} cannot be written ({fault.message}); save it again") from None
-    original = place.with_name(place.name + ORIGINAL)
+        raise UserError(f"the metadata of {path} cannot be written ({error.message}); save it again") from None
+    original = file_path.with_name(file_path.name + ORIGINAL)
     with suppress(OSError):  # without hard links the file is renamed instead, and for a moment has no other name
-        os.link(place, original)
+        os.link(file_path, original)
     with (
-        write_errors(place, "its permissions"),
-        atomic_write(place, keep=None if original.exists() else original) as file,
+        write_errors(file_path, "its permissions"),
+        atomic_write(file_path, keep=None if original.exists() else original) as file,
     ):
         os.fchmod(file.fileno(), mode)
         file.write(changed)
@@ -148,21 +148,21 @@ def _with_further_pictures(changed: bytearray, content: bytes) -> bytearray:
     """
     if not content.startswith(b"\xff\xd8\xff"):
         return changed
-    before, start = (JpegImageFile(BytesIO(one)).info.get("mpoffset") for one in (content, changed))
-    if before is None or start is None:
+    old_start, new_start = (JpegImageFile(BytesIO(data)).info.get("mpoffset") for data in (content, changed))
+    if old_start is None or new_start is None:
         return changed
     longer = len(changed) - len(content)
-    order = "<" if changed[start : start + 2] == b"II" else ">"
+    order = "<" if changed[new_start : new_start + 2] == b"II" else ">"
     # a TIFF header with the offset of a directory, of entries of 12 bytes: tag, type, length and offset of the value
-    (directory,) = struct.unpack_from(f"{order}4xL", changed, start)
-    (entries,) = struct.unpack_from(f"{order}H", changed, start + directory)
+    (directory,) = struct.unpack_from(f"{order}4xL", changed, new_start)
+    (entries,) = struct.unpack_from(f"{order}H", changed, new_start + directory)
     for entry in range(entries):
-        tag, length, value = struct.unpack_from(f"{order}H2xLL", changed, start + directory + 2 + 12 * entry)
-        pictures = range(start + value, start + value + length, 16) if tag == MP_ENTRIES else ()
+        tag, length, value = struct.unpack_from(f"{order}H2xLL", changed, new_start + directory + 2 + 12 * entry)
+        pictures = range(new_start + value, new_start + value + length, 16) if tag == MP_ENTRIES else ()
         for place in pictures:  # attributes, size, offset, and two numbers of other pictures
             size, offset = struct.unpack_from(f"{order}4xLL", changed, place)
-            moved = (size, offset + longer - (start - before)) if offset else (size + longer, 0)
-            struct.pack_into(f"{order}LL", changed, place + 4, *moved)
+            updated = (size, offset + longer - (new_start - old_start)) if offset else (size + longer, 0)
+            struct.pack_into(f"{order}LL", changed, place + 4, *updated)
     return changed
 
 
@@ -170,7 +170,7 @@ class DescriptionWriter:
     """Writes captions into photographs and counts them.
 
     Args:
-        places: the photographs.
+        paths: the photographs.
         overwrite: see `write_description`.
         faults: gets the errors about photographs into which nothing can be written.
 
@@ -178,35 +178,35 @@ class DescriptionWriter:
         UserError: exiv2 is not installed, or a place is a URL.
     """
 
-    def __init__(self, places: Iterable[str], overwrite: bool, faults: list[str]):
+    def __init__(self, paths: Iterable[str], overwrite: bool, errors: list[str]):
         require_exiv2()
-        url = next(filter(is_url, places), None)
+        url = next(filter(is_url, paths), None)
         if url:
             raise UserError(f"formats=[xmp] writes into files, and {url} is none; download it first")
-        self.overwrite, self.faults = overwrite, faults
+        self.overwrite, self.errors = overwrite, errors
         self.written = self.left = 0
-        self.others = list[str]()
+        self.unsupported_paths = list[str]()
 
     def __call__(self, path: str, caption: str) -> None:
         try:
             is_written = write_description(path, caption, self.overwrite)
         except OtherFormatError:
-            self.others.append(path)
-        except UserError as fault:
-            self.faults.append(str(fault))
+            self.unsupported_paths.append(path)
+        except UserError as error:
+            self.errors.append(str(error))
         else:
             self.written += is_written
             self.left += not is_written
 
-    def pending(self, places: Sequence[str]) -> set[str]:
+    def pending(self, paths: Sequence[str]) -> set[str]:
         """Return the photographs that would get a description, and count the others."""
-        pending = {place for place in places if self.overwrite or not has_description(place)}
-        self.left += len(places) - len(pending)
+        pending = {path for path in paths if self.overwrite or not has_description(path)}
+        self.left += len(paths) - len(pending)
         return pending
 
     def unsupported(self) -> list[str]:
         """Return the error about files of other formats, if there were any."""
-        return [str(OtherFormatError(self.others))] if self.others else []
+        return [str(OtherFormatError(self.unsupported_paths))] if self.unsupported_paths else []
 
     def summary(self) -> list[str]:
         """Return sentences on what was written and what was not."""
@@ -214,4 +214,4 @@ class DescriptionWriter:
             f"descriptions written into photographs, originals kept as NAME{ORIGINAL}": self.written,
             "photographs left alone since they have a description; overwrite=true replaces it": self.left,
         }
-        return [f"{what}: {count:,}" for what, count in counts.items() if count]
+        return [f"{label}: {count:,}" for label, count in counts.items() if count]

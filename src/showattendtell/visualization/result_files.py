@@ -69,13 +69,13 @@ def run_name(result: Result) -> str:
     return "/".join(Path(result.path).parent.parts[-2:]) or Path(result.path).name
 
 
-def find_results(places: Sequence[str], split: str) -> list[Result]:
+def find_results(paths: Sequence[str], split: str) -> list[Result]:
     """Return the results on a split from the given files and from every `results-*.json` in or below the given folders.
 
     Raises `UserError` for a path without results, a file that is no result file, and if all are of other splits.
     """
-    found = []
-    for place in map(Path, places):
+    results_found = []
+    for place in map(Path, paths):
         if not place.exists():
             raise UserError(f"{place} does not exist; give result files, or folders with results-*.json in them")
         files = [place] if place.is_file() else sorted(filter(Path.is_file, place.rglob("results-*.json")))
@@ -86,18 +86,18 @@ def find_results(places: Sequence[str], split: str) -> list[Result]:
         if not results:
             splits = " and ".join(sorted({result.split for result in inside}))
             raise UserError(f"{place} has no results on the split {split}, but on {splits}; give split=NAME")
-        found += results
-    return found
+        results_found += results
+    return results_found
 
 
 def read_result(path: Path) -> Result:
     """Read a result file of `evaluate`; raise `UserError` for other files and for one without its configuration."""
     try:
         content = ResultContent.model_validate_json(path.read_bytes())
-    except ValidationError as fault:
-        first = fault.errors()[0]
-        where = "".join(f"{name}: " for name in first["loc"][:1])
-        raise UserError(f"{path} is no result file of evaluate ({where}{first['msg']}); leave it out") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = "".join(f"{name}: " for name in first["loc"][:1])
+        raise UserError(f"{path} is no result file of evaluate ({field}{first['msg']}); leave it out") from None
     if has_control(content.model_dump(exclude={"captions", "references", "per_image"})):
         raise UserError(f"{path} was altered: a text in it has control characters; leave it out")
     if content.config is None:
@@ -146,9 +146,9 @@ def write_text(text: str, path: Path) -> None:
     write_bytes(text.encode(), path)
 
 
-def write_bytes(content: bytes, path: Path, remedy: str = "output to another place") -> None:
+def write_bytes(content: bytes, path: Path, hint: str = "output to another place") -> None:
     """Write a file atomically; raise a `UserError` that says which setting to change if it cannot be written."""
-    with write_errors(path, remedy), atomic_write(path) as stream:
+    with write_errors(path, hint), atomic_write(path) as stream:
         stream.write(content)
 
 
@@ -170,7 +170,9 @@ def writable(path: Path, is_earlier: Callable[[Path], bool]) -> Path:
 def next_free(path: Path) -> Path:
     """Return the path, or else the first of `NAME-2`, `NAME-3`, ... that does not exist or is an empty folder."""
     numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
-    return next(place for place in chain([path], numbered) if not place.exists() or _is_empty_folder(place))
+    return next(
+        candidate for candidate in chain([path], numbered) if not candidate.exists() or _is_empty_folder(candidate)
+    )
 
 
 def _is_empty_folder(path: Path) -> bool:
@@ -201,10 +203,10 @@ def starts_with(start: str) -> Callable[[Path], bool]:
 
 
 @contextmanager
-def write_errors(path: Path, remedy: str = "output to another place") -> Iterator[None]:
+def write_errors(path: Path, hint: str = "output to another place") -> Iterator[None]:
     """Create the folder of a file, and report as a `UserError` that the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as fault:
-        raise UserError(f"{path} cannot be written ({fault.strerror}); set {remedy}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); set {hint}") from None

@@ -154,7 +154,9 @@ def as_json(overview: ResultsTable) -> str:
             figures = {name: figure._asdict() for name, figure in row.figures.items()}
             for figure in figures.values():
                 del figure["digits"]
-            results = [{"file": one.path, "seeds": [model.seed for model in one.models]} for one in row.results]
+            results = [
+                {"file": result.path, "seeds": [model.seed for model in result.models]} for result in row.results
+            ]
             blocks[-1]["rows"].append({"model": row.label, "figures": figures, "results": results})
     return json.dumps({"split": overview.split, "blocks": blocks, "notes": overview.notes}, indent=1)
 
@@ -169,7 +171,10 @@ def html(overview: ResultsTable, folder: Path = Path()) -> str:
     for block in overview.blocks:
         columns = [column for column in overview.columns if any(column in row.figures for row in block.rows)]
         links = [
-            [(run_name(one), Path(os.path.relpath(Path(one.path).parent, folder)).as_posix()) for one in row.results]
+            [
+                (run_name(result), Path(os.path.relpath(Path(result.path).parent, folder)).as_posix())
+                for result in row.results
+            ]
             for row in block.rows
         ]
         rows = zip(block.rows, _cells(block, columns), links, strict=True)

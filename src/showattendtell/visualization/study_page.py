@@ -163,32 +163,36 @@ def find_importances(summary: StudySummary) -> dict[str, float]:
 
 def history_chart(summary: StudySummary, metric: str) -> Chart:
     """Return the value of each trial by its number, and the best value so far."""
-    ended = sorted([*summary.best, *summary.pruned], key=lambda trial: trial.number)
-    values = [value for trial in ended if (value := trial.value) is not None]
-    x, y = axis_over("trial", [trial.number for trial in ended]), axis_over(metric, values)
+    trials = sorted([*summary.best, *summary.pruned], key=lambda trial: trial.number)
+    values = [value for trial in trials if (value := trial.value) is not None]
+    x, y = axis_over("trial", [trial.number for trial in trials]), axis_over(metric, values)
     better = max if summary.study.direction == StudyDirection.MAXIMIZE else min
     completed = sorted(summary.best, key=lambda trial: trial.number)
-    best = [y.place(value) for value in accumulate((trial.value or 0.0 for trial in completed), better)]
-    places = [x.place(trial.number) for trial in completed]
-    corners = zip([*places, x.place(ended[-1].number)][1:], best, strict=True)  # the value stays until the next trial
-    line = [place for start, end in zip(zip(places, best, strict=True), corners, strict=True) for place in (start, end)]
-    marks = [Mark("best line", line)] if len(line) > 2 else []
-    marks += [_dot(trial, summary, x.place(trial.number), y) for trial in ended if trial.value is not None]
-    return Chart(x, y, marks, _legend(summary, {"best line": "best value so far"}))
+    best = [y.position(value) for value in accumulate((trial.value or 0.0 for trial in completed), better)]
+    positions = [x.position(trial.number) for trial in completed]
+    corners = zip(
+        [*positions, x.position(trials[-1].number)][1:], best, strict=True
+    )  # the value stays until the next trial
+    line = [
+        point for start, end in zip(zip(positions, best, strict=True), corners, strict=True) for point in (start, end)
+    ]
+    chart_marks = [Mark("best line", line)] if len(line) > 2 else []
+    chart_marks += [_dot(trial, summary, x.position(trial.number), y) for trial in trials if trial.value is not None]
+    return Chart(x, y, chart_marks, _legend(summary, {"best line": "best value so far"}))
 
 
 def setting_chart(summary: StudySummary, metric: str, name: str) -> Chart:
     """Return the values of the trials by the value of one setting."""
-    ended = [trial for trial in (*summary.pruned, *reversed(summary.best)) if name in trial.params]
-    ended = [trial for trial in ended if trial.value is not None]
-    space, found = ended[0].distributions[name], [trial.params[name] for trial in ended]
+    trials = [trial for trial in (*summary.pruned, *reversed(summary.best)) if name in trial.params]
+    trials = [trial for trial in trials if trial.value is not None]
+    space, values = trials[0].distributions[name], [trial.params[name] for trial in trials]
     if isinstance(space, CategoricalDistribution):
         choices = [str(choice) for choice in space.choices]
-        x, places = category_axis(name, choices), [choices.index(str(value)) for value in found]
+        x, positions = category_axis(name, choices), [choices.index(str(value)) for value in values]
     else:
-        x, places = axis_over(name, found, log=bool(getattr(space, "log", False))), found
-    y = axis_over(metric, [trial.value or 0.0 for trial in ended])
-    marks = [_dot(trial, summary, x.place(value), y) for trial, value in zip(ended, places, strict=True)]
+        x, positions = axis_over(name, values, log=bool(getattr(space, "log", False))), values
+    y = axis_over(metric, [trial.value or 0.0 for trial in trials])
+    marks = [_dot(trial, summary, x.position(value), y) for trial, value in zip(trials, positions, strict=True)]
     return Chart(x, y, marks)
 
 
@@ -201,8 +205,8 @@ def learning_curves(summary: StudySummary, metric: str) -> Chart | None:
     x, y = axis_over("validation", steps), axis_over(metric, values)
     marks = []
     for trial in trials:
-        places = [(x.place(step), y.place(value)) for step, value in sorted(trial.intermediate_values.items())]
-        marks.append(Mark(f"{_kind(trial, summary)} line", places, _about(trial)))
+        points = [(x.position(step), y.position(value)) for step, value in sorted(trial.intermediate_values.items())]
+        marks.append(Mark(f"{_kind(trial, summary)} line", points, _about(trial)))
     legend = {f"{kind} line": label for kind, label in _legend(summary).items()}
     return Chart(x, y, marks, legend)
 
@@ -220,12 +224,12 @@ def _kind(trial: FrozenTrial, summary: StudySummary) -> str:
 
 def _legend(summary: StudySummary, others: Mapping[str, str] | None = None) -> dict[str, str]:
     kinds = {"best": "best trial", "trial": "completed trial", "pruned": "pruned trial, its last value"}
-    found = {_kind(trial, summary) for trial in (*summary.best, *summary.pruned)}
-    return {**{kind: label for kind, label in kinds.items() if kind in found}, **(others or {})}
+    present = {_kind(trial, summary) for trial in (*summary.best, *summary.pruned)}
+    return {**{kind: label for kind, label in kinds.items() if kind in present}, **(others or {})}
 
 
 def _dot(trial: FrozenTrial, summary: StudySummary, x: float, y: Axis) -> Mark:
-    return Mark(_kind(trial, summary), [(x, y.place(trial.value or 0.0))], _about(trial))
+    return Mark(_kind(trial, summary), [(x, y.position(trial.value or 0.0))], _about(trial))
 
 
 def _about(trial: FrozenTrial) -> str:

@@ -72,8 +72,8 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     for name, split in dataset.splits.items():
         captions = [caption.words for example in split for caption in example.captions]
         mean = sum(map(len, captions)) / max(len(captions), 1)
-        known = f"{100 * vocabulary.coverage(captions):.2f} %"
-        table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", known)
+        coverage = f"{100 * vocabulary.coverage(captions):.2f} %"
+        table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
     Terminal(highlight=False).print(table)
     print_notes(dataset.notes)
@@ -90,10 +90,10 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     Several sets are side by side, in numbered columns.
     """
     table = Table("", show_header=len(columns) > 1)
-    for number in range(1, len(columns) + 1):
-        table.add_column(f"({number})", justify="right")
+    for i in range(1, len(columns) + 1):
+        table.add_column(f"({i})", justify="right")
     numbers = (name for figures in columns for name, score in figures.items() if isinstance(score, float))
-    for group in (*SCORES, _own_scores(numbers), OBJECTS, COUNTS):
+    for group in (*SCORES, _other_scores(numbers), OBJECTS, COUNTS):
         for name, (label, form) in group.items():
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *(format(figures[name], form) if name in figures else "-" for figures in columns))
@@ -101,10 +101,10 @@ def print_scores(columns: Sequence[Mapping[str, float]], missing: Mapping[str, s
     _print_titled(table, title, missing)
 
 
-def _own_scores(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def _other_scores(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return labels and number formats of the scores of a user's own metrics."""
-    known = {name for group in (*SCORES, OBJECTS, COUNTS) for name in group}
-    return {name: (name, ".1f") for name in names if name not in known}
+    table_scores = {name for group in (*SCORES, OBJECTS, COUNTS) for name in group}
+    return {name: (name, ".1f") for name in names if name not in table_scores}
 
 
 def print_comparison(comparison: Comparison, title: str) -> None:
@@ -112,7 +112,7 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     table = Table("")
     for column in ("difference", "95 % interval", "higher in"):
         table.add_column(column, justify="right")
-    for group in (*SCORES, _own_scores(comparison.differences)):
+    for group in (*SCORES, _other_scores(comparison.differences)):
         for name, (label, form) in group.items():
             if name in comparison.differences:
                 *values, higher = comparison.differences[name]
@@ -143,11 +143,11 @@ def _print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
         console.print(f"{label} is missing: {reason}", markup=False)
 
 
-def print_maps(figures: Mapping[str, float]) -> None:
+def print_maps(statistics: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions, as in result files."""
     Terminal(highlight=False).print(
-        f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
-        f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n",
+        f"attention at the words of the references: entropy {statistics['attention_entropy']:.2f} nats, and "
+        f"{100 * statistics['attention_movement']:.1f} % of it moves from word to word\n",
         soft_wrap=True,
     )
 
@@ -185,19 +185,22 @@ def print_calibration(before: Reliability, after: Reliability, title: str) -> No
     table = Table("predicted words", title=title, title_justify="left")
     for column in ("before", "after"):
         table.add_column(column, justify="right")
-    table.add_row("expected calibration error", *(f"{100 * one.error:.1f} %" for one in (before, after)))
+    table.add_row(
+        "expected calibration error", *(f"{100 * reliability.error:.1f} %" for reliability in (before, after))
+    )
     for name in ("confidence", "accuracy"):
         means = (
-            (one.counts * np.nan_to_num(getattr(one, name))).sum() / max(one.counts.sum(), 1) for one in (before, after)
+            (reliability.counts * np.nan_to_num(getattr(reliability, name))).sum() / max(reliability.counts.sum(), 1)
+            for reliability in (before, after)
         )
         table.add_row(f"mean {name}", *(f"{100 * mean:.1f} %" for mean in means))
     Terminal(highlight=False).print(table)
 
 
-def print_confidence(half: float, whole: float, unsure: float) -> None:
+def print_confidence(confident_half: float, all_captions: float, unsure: float) -> None:
     """Print CIDEr of the more confident half of the captions and of all, and the percentage of unsure captions."""
     Terminal(highlight=False).print(
-        f"the more confident half of the captions has CIDEr {half:.1f}, all have {whole:.1f}; "
+        f"the more confident half of the captions has CIDEr {confident_half:.1f}, all have {all_captions:.1f}; "
         f"{unsure:.1f} % are marked as not sure\n",
         soft_wrap=True,
     )
@@ -222,8 +225,8 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
         table.add_column(column, justify="right")
     for name, label in FAITHFULNESS.items():
         if name in scores.maps:
-            one = scores.maps[name]
-            forms = zip(one, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
+            map_scores = scores.maps[name]
+            forms = zip(map_scores, ("{:+.2f}", "{:+.2f}", "{:.1%}", "{:.3f}", "{:.3f}", "{:.1%}"), strict=True)
             table.add_row(label, *("-" if value is None else form.format(value) for value, form in forms))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
@@ -240,7 +243,10 @@ def print_faithfulness(scores: FaithfulnessScores, title: str) -> None:
 def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
     """Return the faithfulness of the maps by their names in result files; rates in percent."""
     against = {
-        other: {name: {field: one._asdict() for field, one in own.items()} for name, own in maps.items()}
+        other: {
+            name: {field: value._asdict() for field, value in map_scores_by_name.items()}
+            for name, map_scores_by_name in maps.items()
+        }
         for other, maps in scores.against.items()
     }
     attention = scores.maps.get("attention", MapFaithfulness())
@@ -254,7 +260,7 @@ def faithfulness_figures(scores: FaithfulnessScores) -> dict[str, Any]:
             None if attention.magnitude_top_tenth is None else 100 * attention.magnitude_top_tenth
         ),
         "faithfulness": {
-            "maps": {name: one._asdict() for name, one in scores.maps.items()},
+            "maps": {name: value._asdict() for name, value in scores.maps.items()},
             "intervals": scores.intervals,
             "against": against,
             "largest_effect": scores.largest_effect,

@@ -26,7 +26,7 @@ SPLITS = Archive("splits", "asked.zip", ["splits.json"], places=["splits.json", 
 @pytest.fixture
 def depot(tmp_path: Path) -> DownloadCache:
     depot = DownloadCache(tmp_path / "root")
-    with depot.claimed():
+    with depot.lock():
         return depot
 
 
@@ -162,19 +162,19 @@ def test_licence_sizes_and_places_are_shown(depot: DownloadCache, capsys: pytest
 def test_two_processes_do_not_download_into_one_root(depot: DownloadCache):
     other = DownloadCache(depot.root)
     with (
-        depot.claimed(),
+        depot.lock(),
         pytest.raises(UserError, match="^another process is downloading into .*root; wait until"),
-        other.claimed(),
+        other.lock(),
     ):
         pass
-    with other.claimed():
+    with other.lock():
         pass
 
 
 def test_a_root_that_is_a_file_is_reported(tmp_path: Path):
     with (
         pytest.raises(UserError, match="downloads cannot be written .*; set dataset.root to another folder"),
-        DownloadCache(write(tmp_path / "file")).claimed(),
+        DownloadCache(write(tmp_path / "file")).lock(),
     ):
         pass
 

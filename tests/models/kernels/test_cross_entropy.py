@@ -23,7 +23,7 @@ def parts(dtype: torch.dtype, scale: float = 1.0) -> tuple[Tensor, Tensor, Tenso
 def test_it_is_torchs_cross_entropy_whatever_is_computed_at_once(
     scale: float, smoothing: float, together: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "TOGETHER", {"cpu": together})
+    monkeypatch.setattr(module, "CHUNK_SCORES", {"cpu": together})
     values, matrix, bias = parts(torch.float64, scale)
     found, nll = cross_entropy(OutputFeatures(values, matrix, bias), TARGETS, smoothing)
     scores = values @ matrix.T + bias
@@ -37,7 +37,7 @@ def test_it_is_torchs_cross_entropy_whatever_is_computed_at_once(
 
 def test_the_gradient_is_that_of_small_differences():
     assert torch.autograd.gradcheck(
-        lambda *given: cross_entropy(OutputFeatures(*given), TARGETS, label_smoothing=0.2).learned, parts(torch.float64)
+        lambda *given: cross_entropy(OutputFeatures(*given), TARGETS, label_smoothing=0.2).loss, parts(torch.float64)
     )
 
 

@@ -50,7 +50,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
         drawn = weights.argmax(dim=-1)
         return drawn if given is None else torch.where(given.view_as(drawn) >= 0, given.view_as(drawn), drawn)
 
-    monkeypatch.setattr(HardAttention, "draw", likeliest)
+    monkeypatch.setattr(HardAttention, "sample", likeliest)
     return KINDS[request.param]
 
 

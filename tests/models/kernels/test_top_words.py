@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from showattendtell.models.kernels.cross_entropy import likeliest
+from showattendtell.models.kernels.cross_entropy import top_words
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -13,7 +13,7 @@ def test_the_likeliest_words_are_those_of_a_full_ranking(num_words: int, number:
     scores[0] = scores[0].sort(descending=True).values
     scores[1] = scores[1].sort().values
     best = scores.sort(dim=1, descending=True)
-    found = likeliest(scores, number)
+    found = top_words(scores, number)
     assert torch.equal(scores.gather(1, found), best.values[:, :number])
     assert torch.equal(found[:2], best.indices[:2, :number])
 
@@ -22,7 +22,7 @@ def test_every_word_is_named_once_where_many_are_as_likely_or_impossible():
     scores = torch.full((3, 300), -torch.inf)
     scores[1] = 2.0
     scores[2, 7] = 1.0
-    found = likeliest(scores, 12)
+    found = top_words(scores, 12)
     assert [len(set(words)) for words in found.tolist()] == [12, 12, 12]
     assert found[2, 0] == 7
     assert 0 <= int(found.min()) <= int(found.max()) < 300

@@ -20,7 +20,7 @@ from torch import Tensor
 from showattendtell.models.kernels import parallel
 from showattendtell.models.kernels.parallel import CaptionGroups, compilable, run_threaded
 
-FURTHEST = 43.0
+MAX_MAGNITUDE = 43.0
 """The largest |p| and |q| for which e^-2p and e^-2q are finite and not 0 in float32: e^86 < 3.4e38."""
 
 SATURATED = 10.0
@@ -29,7 +29,7 @@ SATURATED = 10.0
 
 @dataclass(frozen=True)
 class AdditiveKeys:
-    """Keys of regions (I, L, A): p, or e^-2p (`decayed`) if all queries are known to be within reach."""
+    """Keys of regions (I, L, A): p, or e^-2p (`decayed`) if all |q| are known to be at most `max_query`."""
 
     values: Tensor
     decayed: bool = False
@@ -45,27 +45,27 @@ class AdditiveKeys:
         return decay(self.values.detach()) if compilable(self.values) else None
 
     @cached_property
-    def reach(self) -> float:
+    def max_query(self) -> float:
         """The largest |q| for which `decays` give correct scores; -inf if a key is not a number."""
         if self.decayed:
             return math.inf
-        furthest = _largest_magnitude(self.values)
-        if math.isnan(furthest):
+        largest = _largest_magnitude(self.values)
+        if math.isnan(largest):
             return -math.inf
-        # Beyond FURTHEST e^-2p is 0 or infinite, so s is 1 or 0 whatever q is. That is tanh(p + q) = 1 or -1 as long as
-        # |p + q| >= |p| - |q| >= SATURATED.
-        return FURTHEST if furthest <= FURTHEST else FURTHEST - SATURATED
+        # Beyond MAX_MAGNITUDE e^-2p is 0 or infinite, so s is 1 or 0 whatever q is. That is tanh(p + q) = 1 or -1 as
+        # long as |p + q| >= |p| - |q| >= SATURATED.
+        return MAX_MAGNITUDE if largest <= MAX_MAGNITUDE else MAX_MAGNITUDE - SATURATED
 
 
-def _largest_magnitude(sums: Tensor) -> float:
+def _largest_magnitude(values: Tensor) -> float:
     """Return the largest |x|; NaN if there is one."""
-    least, most = sums.detach().aminmax()
-    return max(-float(least), float(most))
+    minimum, maximum = values.detach().aminmax()
+    return max(-float(minimum), float(maximum))
 
 
-def decay(sums: Tensor) -> Tensor:
+def decay(values: Tensor) -> Tensor:
     """Return e^-2p."""
-    return (-2 * sums).exp_()
+    return (-2 * values).exp_()
 
 
 class RegionPairs:
@@ -79,12 +79,12 @@ class RegionPairs:
 
     def __init__(self, groups: CaptionGroups, keys: AdditiveKeys, weights: Tensor):
         self.groups, self.keys, self.weights = groups, keys, weights.contiguous()
-        self._out_of_reach = False  # of the loops, at any step so far
+        self._used_torch = False  # of the loops, at any step so far
 
-    def kept(self) -> AdditiveKeys:
+    def saved_keys(self) -> AdditiveKeys:
         """Return the keys that the backward pass needs for all scores computed so far."""
         decays = self.keys.decays
-        return self.keys if self._out_of_reach or decays is None else AdditiveKeys(decays, decayed=True)
+        return self.keys if self._used_torch or decays is None else AdditiveKeys(decays, decayed=True)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Return the scores e (b, L) of the queries q (b, A)."""
@@ -93,12 +93,12 @@ class RegionPairs:
         if decays is not None:
             run_threaded(parallel.score, *self.groups.layout(len(queries)), *decays, self.weights, scores)
             return scores
-        self._out_of_reach = True
+        self._used_torch = True
         for images, rows in self.groups.pieces(len(queries)):
             scores[rows] = 2 * self._sigmoids(images, queries[rows]) @ self.weights
         return scores
 
-    def scores_back(self, queries: Tensor, gradient: Tensor, grad_keys: Tensor, grad_weights: Tensor) -> Tensor:
+    def scores_backward(self, queries: Tensor, gradient: Tensor, grad_keys: Tensor, grad_weights: Tensor) -> Tensor:
         """Return dq (b, A) from de (b, L). Add dp to `grad_keys` (I, L, A) and du to `grad_weights` (I, A), which is
         still to be summed over images.
 
@@ -109,8 +109,8 @@ class RegionPairs:
         grad_queries = queries.new_zeros(queries.shape)
         decays = self._decays(queries)
         if decays is not None:
-            inputs, sums = (*decays, self.weights, gradient.contiguous()), (grad_keys, grad_queries, grad_weights)
-            run_threaded(parallel.score_back, *self.groups.layout(len(queries)), *inputs, *sums)
+            inputs, outputs = (*decays, self.weights, gradient.contiguous()), (grad_keys, grad_queries, grad_weights)
+            run_threaded(parallel.score_backward, *self.groups.layout(len(queries)), *inputs, *outputs)
             return grad_queries
         for images, rows in self.groups.pieces(len(queries)):
             s, grad_scores = self._sigmoids(images, queries[rows]), gradient[rows]  # (k, L, A), (k, L)
@@ -126,17 +126,21 @@ class RegionPairs:
     def _decays(self, queries: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return e^-2p and e^-2q; None if the compiled loops cannot be used."""
         # "not <=" also holds for NaN
-        if self.keys.decays is None or not compilable(queries) or not _largest_magnitude(queries) <= self.keys.reach:
+        if (
+            self.keys.decays is None
+            or not compilable(queries)
+            or not _largest_magnitude(queries) <= self.keys.max_query
+        ):
             return None
         return self.keys.decays, decay(queries)
 
     def _sigmoids(self, images: slice | Tensor, queries: Tensor) -> Tensor:
         """Return s = sigmoid(2 p + 2 q), (k, L, A)."""
-        return (self._doubled[images] + 2 * queries.unsqueeze(1)).sigmoid_()
+        return (self._doubled_keys[images] + 2 * queries.unsqueeze(1)).sigmoid_()
 
     @cached_property
-    def _doubled(self) -> Tensor:
-        # 2 p = -log e^-2p if only that was kept
+    def _doubled_keys(self) -> Tensor:
+        # 2 p = -log e^-2p if only that was saved
         return -self.keys.values.log() if self.keys.decayed else 2 * self.keys.values
 
 
@@ -145,17 +149,17 @@ class AdditiveScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, groups: CaptionGroups, keys: AdditiveKeys, sums: Tensor, queries: Tensor, weights: Tensor
+        ctx: Any, groups: CaptionGroups, keys: AdditiveKeys, values: Tensor, queries: Tensor, weights: Tensor
     ) -> Tensor:
         """Return the scores (B, L), without the constant, of the queries (B, A).
 
         Args:
-            sums: p, the tensor inside `keys`, given once more because autograd sees only arguments that are tensors.
+            values: p, the tensor inside `keys`, given once more because autograd sees only arguments that are tensors.
         """
         pairs = RegionPairs(groups, keys, weights)
-        scores, kept = pairs.scores(queries), pairs.kept()
-        ctx.groups, ctx.decayed = groups, kept.decayed
-        ctx.save_for_backward(kept.values, queries, weights)
+        scores, saved = pairs.scores(queries), pairs.saved_keys()
+        ctx.groups, ctx.decayed = groups, saved.decayed
+        ctx.save_for_backward(saved.values, queries, weights)
         return scores
 
     @staticmethod
@@ -164,7 +168,7 @@ class AdditiveScores(torch.autograd.Function):
         values, queries, weights = ctx.saved_tensors
         grad_keys, grad_weights = values.new_zeros(values.shape), weights.new_zeros(len(values), len(weights))
         pairs = RegionPairs(ctx.groups, AdditiveKeys(values, ctx.decayed), weights)
-        grad_queries = pairs.scores_back(queries, gradient, grad_keys, grad_weights)
+        grad_queries = pairs.scores_backward(queries, gradient, grad_keys, grad_weights)
         return None, None, grad_keys, grad_queries, grad_weights.sum(dim=0)
 
 
@@ -179,12 +183,12 @@ def weighted_sum(groups: CaptionGroups, regions: Tensor, maps: Tensor) -> Tensor
     return contexts
 
 
-def weighted_sum_back(groups: CaptionGroups, regions: Tensor, gradient: Tensor) -> Tensor:
+def weighted_sum_backward(groups: CaptionGroups, regions: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient of the maps, dm_i = a_i . dz, (b, L), from dz (b, D)."""
     regions, grad_maps = regions.contiguous(), gradient.new_empty(len(gradient), regions.shape[1])
     if compilable(regions):
         layout = groups.layout(len(gradient))
-        run_threaded(parallel.weighted_sum_back, *layout, regions, gradient.contiguous(), grad_maps)
+        run_threaded(parallel.weighted_sum_backward, *layout, regions, gradient.contiguous(), grad_maps)
         return grad_maps
     for images, rows in groups.pieces(len(gradient)):
         grad_maps[rows] = _by_image(gradient[rows], regions[images].mT)

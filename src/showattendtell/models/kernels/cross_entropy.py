@@ -21,7 +21,7 @@ LANES = 64
 of different lanes are independent, and the compiler turns them into vector instructions."""
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
-NEVER, FAINT = np.float32(-np.inf), np.float32(-87)
+MINUS_INFINITY, MIN_EXPONENT = np.float32(-np.inf), np.float32(-87)
 """e^-87 is close to the smallest normal float32."""
 
 LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -49,109 +49,109 @@ def log_sum_exp(first, last, scores, bias, sums):  # type: ignore[no-untyped-def
     The library's exp is a call, which keeps compilers from vectorising the loop.
     """
     num_words = scores.shape[1]
-    whole = num_words - num_words % LANES
+    aligned = num_words - num_words % LANES
     best = np.empty(LANES, np.float32)
     for row in range(first, last):
-        best[:] = NEVER
-        for start in range(0, whole, LANES):
+        best[:] = MINUS_INFINITY
+        for start in range(0, aligned, LANES):
             for lane in range(LANES):
                 score = scores[row, start + lane] + bias[start + lane]
                 scores[row, start + lane] = score
                 best[lane] = score if score > best[lane] else best[lane]
-        most = best.max()
-        for word in range(whole, num_words):
+        maximum = best.max()
+        for word in range(aligned, num_words):
             scores[row, word] += bias[word]
-            most = max(most, scores[row, word])
+            maximum = max(maximum, scores[row, word])
         total = ZERO
         for word in range(num_words):
-            x = scores[row, word] - most
-            x = x if x > FAINT else FAINT  # of smaller ones 2^n would not be a normal number
+            x = scores[row, word] - maximum
+            x = x if x > MIN_EXPONENT else MIN_EXPONENT  # of smaller ones 2^n would not be a normal number
             # n = round(x / log 2), r = x - n log 2
             n = np.floor(x * LOG2_E + HALF)
             r = x - n * LN2_HIGH - n * LN2_LOW
             # e^r = 1 + r + r^2 tail(r); 2^n is n + 127 in the bits of the exponent
             tail = ((((E[0] * r + E[1]) * r + E[2]) * r + E[3]) * r + E[4]) * r + HALF
             total += (tail * r * r + r + ONE) * np.int32(np.int32(n + BIAS) * ULPS).view(np.float32)
-        sums[row] = most + np.log(total)
+        sums[row] = maximum + np.log(total)
 
 
 TOP_LANES = 128
-"""Lanes of `rank`. If more words than lanes are wanted, all words are sorted."""
+"""Lanes of `top_words_loop`. If more words than lanes are requested, all words are sorted."""
 
 
-def likeliest(scores: Tensor, number: int) -> Tensor:
-    """Return the words with the `number` largest scores (B, V), best first, (B, number): top-k."""
+def top_words(scores: Tensor, k: int) -> Tensor:
+    """Return the words with the k largest scores (B, V), best first, (B, k)."""
     if not compilable(scores):
-        return scores.topk(number, dim=-1).indices
-    words = torch.empty(len(scores), number, dtype=torch.long)
-    run_threaded(rank, len(scores), scores.contiguous(), words)
+        return scores.topk(k, dim=-1).indices
+    words = torch.empty(len(scores), k, dtype=torch.long)
+    run_threaded(top_words_loop, len(scores), scores.contiguous(), words)
     return words
 
 
-def rank(first, last, scores, words):  # type: ignore[no-untyped-def]
+def top_words_loop(first, last, scores, words):  # type: ignore[no-untyped-def]
     """Write the n best words (B, n), best first.
 
     Word v belongs to lane v % TOP_LANES, which is as good as its best word. The n best words are in the n best lanes: a
     word of another lane has n words above it, the best ones of these lanes. Only their words are sorted.
     """
-    num_words, number = scores.shape[1], words.shape[1]
-    whole = num_words - num_words % TOP_LANES
-    best, held = np.empty(TOP_LANES, np.float32), np.empty(number, np.float32)
+    num_words, k = scores.shape[1], words.shape[1]
+    aligned = num_words - num_words % TOP_LANES
+    best, top_scores = np.empty(TOP_LANES, np.float32), np.empty(k, np.float32)
     for row in range(first, last):
-        best[:] = NEVER
+        best[:] = MINUS_INFINITY
         # 1. the best score of each lane
-        for start in range(0, whole, TOP_LANES):
+        for start in range(0, aligned, TOP_LANES):
             for lane in range(TOP_LANES):
                 score = scores[row, start + lane]
                 best[lane] = score if score > best[lane] else best[lane]
-        for word in range(whole, num_words):
-            best[word - whole] = max(best[word - whole], scores[row, word])
+        for word in range(aligned, num_words):
+            best[word - aligned] = max(best[word - aligned], scores[row, word])
         # 2. the n best of these by insertion; no word below the last of them is among the n best
-        held[:] = NEVER
+        top_scores[:] = MINUS_INFINITY
         for lane in range(TOP_LANES):
-            place = number - 1
-            if best[lane] > held[place]:
-                while place > 0 and best[lane] > held[place - 1]:
-                    held[place] = held[place - 1]
-                    place -= 1
-                held[place] = best[lane]
-        least = held[-1]
+            position = k - 1
+            if best[lane] > top_scores[position]:
+                while position > 0 and best[lane] > top_scores[position - 1]:
+                    top_scores[position] = top_scores[position - 1]
+                    position -= 1
+                top_scores[position] = best[lane]
+        threshold = top_scores[-1]
         # 3. the n best words of the lanes that reach it, by insertion
-        held[:] = NEVER
-        found = 0
+        top_scores[:] = MINUS_INFINITY
+        count = 0
         for lane in range(TOP_LANES):
-            if best[lane] < least or best[lane] == NEVER:
+            if best[lane] < threshold or best[lane] == MINUS_INFINITY:
                 continue
             for word in range(lane, num_words, TOP_LANES):
                 score = scores[row, word]
-                place = min(found, number - 1)
-                if score > held[place]:
-                    while place > 0 and score > held[place - 1]:
-                        held[place], words[row, place] = held[place - 1], words[row, place - 1]
-                        place -= 1
-                    held[place], words[row, place] = score, word
-                    found += 1
+                position = min(count, k - 1)
+                if score > top_scores[position]:
+                    while position > 0 and score > top_scores[position - 1]:
+                        top_scores[position], words[row, position] = top_scores[position - 1], words[row, position - 1]
+                        position -= 1
+                    top_scores[position], words[row, position] = score, word
+                    count += 1
         # 4. rows with fewer than n finite scores: fill up with impossible words
         for word in range(num_words):
-            if found >= number:
+            if count >= k:
                 break
-            if not scores[row, word] > NEVER:
-                words[row, found] = word
-                found += 1
+            if not scores[row, word] > MINUS_INFINITY:
+                words[row, count] = word
+                count += 1
 
 
-TOGETHER = {"cpu": 2**21, "cuda": 2**27}
+CHUNK_SCORES = {"cpu": 2**21, "cuda": 2**27}
 """The number of scores that are processed at once, 2^21 (8 MB) on the CPU because of its caches."""
 
 
 class CrossEntropy(NamedTuple):
     """Cross-entropy of the target words, (N,) each.
 
-    learned  against a target of 1 - s on the word plus s / V on every word, s the label smoothing; differentiable
-    nll      -log p of the word, without a gradient, for logging
+    loss  against a target of 1 - s on the word plus s / V on every word, s the label smoothing; differentiable
+    nll   -log p of the word, without a gradient, for logging
     """
 
-    learned: Tensor
+    loss: Tensor
     nll: Tensor
 
 
@@ -180,39 +180,39 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and -log p of the targets, (N,) each, from the inputs x (N, w), W (V, w) and b (V,)."""
         scores = linear(values, matrix, bias)  # (N, V)
-        full = torch.promote_types(scores.dtype, torch.float32)
-        largest = scores.amax(dim=1, keepdim=True).to(full)
-        chosen = scores.gather(1, targets.unsqueeze(1))  # s_w, (N, 1)
-        mean = scores.mean(dim=1, keepdim=True, dtype=full) if label_smoothing else None  # mean_v s_v
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        largest = scores.amax(dim=1, keepdim=True).to(dtype)
+        target_scores = scores.gather(1, targets.unsqueeze(1))  # s_w, (N, 1)
+        mean = scores.mean(dim=1, keepdim=True, dtype=dtype) if label_smoothing else None  # mean_v s_v
         total = torch.empty_like(largest)  # Z / e^m
         for rows in _slices(len(scores), len(matrix), scores.device):
-            powers = (scores[rows] - largest[rows]).exp_()
-            total[rows] = powers.sum(dim=1, keepdim=True)
-            torch.div(powers, total[rows], out=scores[rows])  # from here on p
+            exp_scores = (scores[rows] - largest[rows]).exp_()
+            total[rows] = exp_scores.sum(dim=1, keepdim=True)
+            torch.div(exp_scores, total[rows], out=scores[rows])  # from here on p
         ctx.save_for_backward(values, matrix, scores, targets)
         ctx.label_smoothing = label_smoothing
         normaliser = total.log_().add_(largest)  # log Z
-        nll = (normaliser - chosen).squeeze(1)
+        nll = (normaliser - target_scores).squeeze(1)
         ctx.mark_non_differentiable(nll)
         # (1 - a) (log Z - s_w) + a (log Z - mean_v s_v)
-        learned = nll.clone() if mean is None else torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing)
-        return learned, nll
+        loss = nll.clone() if mean is None else torch.lerp(nll, (normaliser - mean).squeeze(1), label_smoothing)
+        return loss, nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         values, matrix, probabilities, targets = ctx.saved_tensors
-        full = torch.promote_types(probabilities.dtype, torch.float32)
+        dtype = torch.promote_types(probabilities.dtype, torch.float32)
         gradient, targets = gradient.unsqueeze(1), targets.unsqueeze(1)  # (N, 1)
-        grad_values, grad_matrix = torch.zeros_like(values, dtype=full), torch.empty_like(matrix)
+        grad_values, grad_matrix = torch.zeros_like(values, dtype=dtype), torch.empty_like(matrix)
         grad_bias = matrix.new_empty(len(matrix))
         for words in _slices(len(matrix), len(values), values.device):
             # ds_v = (p_v - (1 - a) [v = w] - a / V) dloss of some words, (N, k)
             grad_scores = probabilities[:, words] * gradient
-            places = targets - words.start
-            inside = (places >= 0) & (places < grad_scores.shape[1])
-            places = places.clamp(0, grad_scores.shape[1] - 1)
-            grad_scores.scatter_add_(1, places, (ctx.label_smoothing - 1) * gradient * inside)
+            columns = targets - words.start
+            inside = (columns >= 0) & (columns < grad_scores.shape[1])
+            columns = columns.clamp(0, grad_scores.shape[1] - 1)
+            grad_scores.scatter_add_(1, columns, (ctx.label_smoothing - 1) * gradient * inside)
             if ctx.label_smoothing:
                 grad_scores -= gradient * (ctx.label_smoothing / len(matrix))
             grad_bias[words] = grad_scores.sum(dim=0)
@@ -225,6 +225,6 @@ class _CrossEntropy(torch.autograd.Function):
 
 def _slices(length: int, width: int, device: torch.device) -> Iterator[slice]:
     """Yield slices of `length` rows or columns that have `width` scores each, as many as are processed together."""
-    size = max(1, TOGETHER.get(device.type, 2**27) // width)
+    size = max(1, CHUNK_SCORES.get(device.type, 2**27) // width)
     for first in range(0, length, size):
         yield slice(first, min(first + size, length))

@@ -24,7 +24,7 @@ from showattendtell.models.kernels.cross_entropy import CrossEntropy, cross_entr
 from showattendtell.models.kernels.products import linear, matmul
 from showattendtell.types import OutputFeatures
 
-TOGETHER = {"cpu": 2**21, "cuda": 2**26}
+MAX_SCORES = {"cpu": 2**21, "cuda": 2**26}
 """The largest number of scores of regions that are kept at once, on the CPU 2^21 (8 MB) because of its caches."""
 
 SMALLEST = 1e-30
@@ -34,16 +34,16 @@ SMALLEST = 1e-30
 class MixtureFeatures(NamedTuple):
     """Inputs of the output layer for N words whose probability is a mixture over the regions.
 
-    The input of word n with region i is values[n] + parts[image_index[n], i], or, with `read`, what it returns.
+    The input of word n with region i is values[n] + parts[image_index[n], i], or, with `compute_inputs`, its result.
 
-    values       (N, w) the part of the word; with `read` not used
+    values       (N, w) the part of the word; not used with `compute_inputs`
     matrix, bias (V, w) and (V,)
-    parts        (I, L, w) what each region adds; with `read` the regions (I, L, D)
+    parts        (I, L, w) what each region adds; with `compute_inputs` the regions (I, L, D)
     image_index  (N,) the image of each word
-    captions     the number B of captions if each has T words, in the order of `Packing.with_padding`; else None
+    num_captions the number B of captions if each has T words, in the order of `Packing.with_padding`; else None
     log_weights  (N, L) log alpha
-    read         from indices of words (k,) and contexts (k, S, D) to inputs of the output layer (k, S, w)
-    never        tokens that have p = 0; the others are normalised without them
+    compute_inputs  from indices of words (k,) and contexts (k, S, D) to inputs of the output layer (k, S, w)
+    suppressed   tokens that have p = 0; the others are normalised without them
     """
 
     values: Tensor
@@ -52,25 +52,25 @@ class MixtureFeatures(NamedTuple):
     parts: Tensor
     image_index: Tensor
     log_weights: Tensor
-    captions: int | None = None
-    read: Callable[[Tensor, Tensor], Tensor] | None = None
-    never: tuple[int, ...] = ()
+    num_captions: int | None = None
+    compute_inputs: Callable[[Tensor, Tensor], Tensor] | None = None
+    suppressed: tuple[int, ...] = ()
 
     def select(self, words: Tensor) -> "MixtureFeatures":
         """Return the features of some words, from their indices or a mask."""
         index = torch.arange(len(self.image_index), device=words.device)[words]
-        read = self.read
+        compute = self.compute_inputs
         return self._replace(
             values=self.values[index],
             image_index=self.image_index[index],
             log_weights=self.log_weights[index],
-            captions=None,
-            read=None if read is None else lambda rows, contexts: read(index[rows], contexts),
+            num_captions=None,
+            compute_inputs=None if compute is None else lambda rows, contexts: compute(index[rows], contexts),
         )
 
     def without(self, tokens: tuple[int, ...]) -> "MixtureFeatures":
         """Return the features with p = 0 for these tokens."""
-        return self._replace(never=tokens)
+        return self._replace(suppressed=tokens)
 
     def product_by_image(self, rows: Tensor, matrices: Tensor) -> Tensor:
         """Return x M of every row x (N, p) with the matrix of its image, of (I, p, q)."""
@@ -87,25 +87,25 @@ class MixtureFeatures(NamedTuple):
         synchronise a GPU.
         """
         device = self.image_index.device
-        if self.captions is None:
+        if self.num_captions is None:
             counts = self.image_index.bincount(minlength=len(self.parts)).tolist()
             return self.image_index.argsort(stable=True), counts, None
-        steps = len(self.image_index) // self.captions
-        order = torch.arange(len(self.image_index), device=device).view(steps, self.captions).T.flatten()
-        return order, [steps] * self.captions, self.image_index[: self.captions]
+        steps = len(self.image_index) // self.num_captions
+        order = torch.arange(len(self.image_index), device=device).view(steps, self.num_captions).T.flatten()
+        return order, [steps] * self.num_captions, self.image_index[: self.num_captions]
 
     def at_maps(self, maps: Tensor) -> OutputFeatures:
         """Return the output-layer inputs of the words if they read sum_i m_i a_i, from maps m (N, L)."""
         read = self.product_by_image(maps, self.parts)  # (N, w) or (N, D)
-        if self.read is None:
+        if self.compute_inputs is None:
             return OutputFeatures(self.values + read, self.matrix, self.bias)
         words = torch.arange(len(read), device=read.device)
-        return OutputFeatures(self.read(words, read.unsqueeze(1)).squeeze(1), self.matrix, self.bias)
+        return OutputFeatures(self.compute_inputs(words, read.unsqueeze(1)).squeeze(1), self.matrix, self.bias)
 
     def region_log_probs(self, targets: Tensor, with_mean: bool = False) -> tuple[Tensor, Tensor]:
         """Return log p(v | a_i) of the words `targets` (N, C) for each region, (N, L, C), and mean_v log p(v), (N,), of
         the mixture; without `with_mean` zeros."""
-        if self.read is None:
+        if self.compute_inputs is None:
             order, counts, groups = self._layout()
             parts = self.parts if groups is None else self.parts[groups]
             operands = to_multiply(self.values[order], parts, self.matrix, self.bias)
@@ -115,27 +115,31 @@ class MixtureFeatures(NamedTuple):
                 )
             # on a GPU, which this question would synchronise, log p is then a lower bound
             if targets.device.type != "cpu" or not (normalisers <= SMALLEST).any():
-                back = order.argsort()
-                return by_region[back], means[back]
-        size = _at_once(self.parts.device, self.parts.shape[1], len(self.matrix))
+                inverse_order = order.argsort()
+                return by_region[inverse_order], means[inverse_order]
+        size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
         rows = torch.arange(len(targets), device=targets.device).split(size)
         arguments = ((part, targets[part], with_mean) for part in rows)
-        outputs = [checkpoint(self._score_every_region, *each, use_reentrant=False) for each in arguments]
+        outputs = [checkpoint(self._score_every_region, *chunk, use_reentrant=False) for chunk in arguments]
         regions, means = zip(*outputs, strict=True)
         return torch.cat(regions), torch.cat(means)
 
     def _score_every_region(self, rows: Tensor, targets: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
         """Return what `region_log_probs` does for some words, from their L x V scores."""
         log_p = self._word_log_probs_by_region(rows)
-        chosen = log_p.gather(2, targets.unsqueeze(1).expand(-1, log_p.shape[1], -1))
+        target_log_p = log_p.gather(2, targets.unsqueeze(1).expand(-1, log_p.shape[1], -1))
         if not with_mean:
-            return chosen, chosen.new_zeros(len(rows))
-        return chosen, (log_p + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1).mean(dim=1)
+            return target_log_p, target_log_p.new_zeros(len(rows))
+        return target_log_p, (log_p + self.log_weights[rows].unsqueeze(2)).logsumexp(dim=1).mean(dim=1)
 
     def _word_log_probs_by_region(self, rows: Tensor) -> Tensor:
         """Return log p(v | a_i) of all words, (k, L, V)."""
         regions = self.parts[self.image_index[rows]]
-        inputs = self.values[rows].unsqueeze(1) + regions if self.read is None else self.read(rows, regions)
+        inputs = (
+            self.values[rows].unsqueeze(1) + regions
+            if self.compute_inputs is None
+            else self.compute_inputs(rows, regions)
+        )
         scores = linear(inputs, self.matrix, self.bias)
         return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(dim=2)
 
@@ -146,35 +150,35 @@ class MixtureFeatures(NamedTuple):
     @torch.no_grad()
     def logits(self) -> Tensor:
         """Return log p(v) of all words, (N, V), without a gradient."""
-        if self.read is None:
+        if self.compute_inputs is None:
             order, counts, groups = self._layout()
             scores = linear(self.values[order], self.matrix, self.bias)
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
             weights, words = self.log_weights[order].split(counts), self.matrix.T
             parts = self.parts if groups is None else self.parts[groups]
             pieces = [
-                RegionTable.of(regions.unsqueeze(0), words).log_probs(of_image, log_weights)
-                for of_image, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
+                RegionTable.of(regions.unsqueeze(0), words).log_probs(image_scores, log_weights)
+                for image_scores, log_weights, regions in zip(scores.split(counts), weights, parts, strict=True)
             ]
             log_p = torch.cat(pieces)[order.argsort()]
         else:
-            size = _at_once(self.parts.device, self.parts.shape[1], len(self.matrix))
+            size = _chunk_size(self.parts.device, self.parts.shape[1], len(self.matrix))
             rows = torch.arange(len(self.image_index), device=self.parts.device).split(size)
             log_p = torch.cat([self.every_region(part) for part in rows])
-        never = torch.tensor(self.never, dtype=torch.long, device=log_p.device)
-        return log_p.index_fill(1, never, -torch.inf).log_softmax(dim=1) if self.never else log_p
+        never = torch.tensor(self.suppressed, dtype=torch.long, device=log_p.device)
+        return log_p.index_fill(1, never, -torch.inf).log_softmax(dim=1) if self.suppressed else log_p
 
     def cross_entropy(self, targets: Tensor, label_smoothing: float = 0.0) -> CrossEntropy:
         """Return the cross-entropy of the words `targets` (N,), like that of `OutputFeatures`."""
-        never = torch.tensor(self.never, dtype=targets.dtype, device=targets.device).expand(len(targets), -1)
-        wanted = torch.cat([targets.unsqueeze(1), never], dim=1)  # (N, C)
-        by_region, mean = self.region_log_probs(wanted, with_mean=label_smoothing > 0)
+        never = torch.tensor(self.suppressed, dtype=targets.dtype, device=targets.device).expand(len(targets), -1)
+        words = torch.cat([targets.unsqueeze(1), never], dim=1)  # (N, C)
+        by_region, mean = self.region_log_probs(words, with_mean=label_smoothing > 0)
         log_p = (by_region + self.log_weights.unsqueeze(2)).logsumexp(dim=1)  # (N, C)
         nll = -log_p[:, 0]
-        if self.never:  # p(v) / (1 - sum of the excluded)
+        if self.suppressed:  # p(v) / (1 - sum of the excluded)
             nll = nll + torch.log1p(-log_p[:, 1:].exp().sum(dim=1))
-        learned = torch.lerp(nll, -mean, label_smoothing) if label_smoothing else nll
-        return CrossEntropy(learned, nll.detach())
+        loss = torch.lerp(nll, -mean, label_smoothing) if label_smoothing else nll
+        return CrossEntropy(loss, nll.detach())
 
 
 def words_cross_entropy(
@@ -194,10 +198,10 @@ def log_of(weights: Tensor) -> Tensor:
 class RegionTable(NamedTuple):
     """What each region adds to the scores of the words, for decoding.
 
-    powers  (I, L, V) e^(r - max r)
+    exp_scores  (I, L, V) e^(r - max r)
     """
 
-    powers: Tensor
+    exp_scores: Tensor
 
     @classmethod
     def of(cls, parts: Tensor, words: Tensor) -> "RegionTable":
@@ -214,22 +218,22 @@ class RegionTable(NamedTuple):
             grid: the captions of each image; by default all are of one image.
         """
         scores = scores.sub_(scores.amax(dim=1, keepdim=True))
-        weights, powers = log_weights.exp(), scores.exp()
+        weights, exp_words = log_weights.exp(), scores.exp()
         if grid is not None:
-            weights, powers = (x[grid.rows].view(len(self.powers), -1, x.shape[1]) for x in (weights, powers))
-        z = (powers.to(self.powers.dtype) @ self.powers.mT).to(scores.dtype)  # (I, K, L), or (1, B, L)
+            weights, exp_words = (x[grid.rows].view(len(self.exp_scores), -1, x.shape[1]) for x in (weights, exp_words))
+        z = (exp_words.to(self.exp_scores.dtype) @ self.exp_scores.mT).to(scores.dtype)  # (I, K, L), or (1, B, L)
         if bool((z < SMALLEST).any()):
             return self._from_scores(scores, log_weights, grid)
-        shares = (weights / z).to(self.powers.dtype)
-        added = _log((shares @ self.powers).to(scores.dtype)).flatten(0, 1)
-        return scores.add_(added if grid is None else added[grid.places])
+        ratios = (weights / z).to(self.exp_scores.dtype)
+        added = _log((ratios @ self.exp_scores).to(scores.dtype)).flatten(0, 1)
+        return scores.add_(added if grid is None else added[grid.positions])
 
     def _from_scores(self, scores: Tensor, log_weights: Tensor, grid: CaptionGrid | None) -> Tensor:
         """Return what `log_probs` does from the scores of one caption after the other."""
-        columns = 1 if grid is None else len(grid.rows) // len(self.powers)
-        images = [0] * len(scores) if grid is None else (grid.places // columns).tolist()
+        columns = 1 if grid is None else len(grid.rows) // len(self.exp_scores)
+        images = [0] * len(scores) if grid is None else (grid.positions // columns).tolist()
         for row, image in enumerate(images):
-            log_p = (scores[row] + self.powers[image].to(scores.dtype).log()).log_softmax(dim=1)  # (L, V)
+            log_p = (scores[row] + self.exp_scores[image].to(scores.dtype).log()).log_softmax(dim=1)  # (L, V)
             scores[row] = (log_p + log_weights[row].unsqueeze(1)).logsumexp(dim=0)
         return scores
 
@@ -267,20 +271,20 @@ class _Mixture(torch.autograd.Function):
             counts: the number of words of each image.
         """
         logits = linear(values, matrix, bias)  # (N, V)
-        full = torch.promote_types(logits.dtype, torch.float32)
-        largest = logits.amax(dim=1, keepdim=True).to(full)
-        by_region = log_weights.new_empty(*log_weights.shape, targets.shape[1], dtype=full)
-        normalisers, means = torch.empty_like(log_weights, dtype=full), by_region.new_zeros(len(values))
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        largest = logits.amax(dim=1, keepdim=True).to(dtype)
+        by_region = log_weights.new_empty(*log_weights.shape, targets.shape[1], dtype=dtype)
+        normalisers, means = torch.empty_like(log_weights, dtype=dtype), by_region.new_zeros(len(values))
         for piece in _pieces(parts, matrix, counts):
-            for rows, scores, of_regions, top in piece:
-                shifted = logits[rows].to(full) - largest[rows]  # (k, V)
-                z = linear(shifted.exp().to(of_regions.dtype), of_regions).to(full).clamp_min_(SMALLEST)  # (k, L)
+            for rows, scores, exp_regions, top in piece:
+                shifted = logits[rows].to(dtype) - largest[rows]  # (k, V)
+                z = linear(shifted.exp().to(exp_regions.dtype), exp_regions).to(dtype).clamp_min_(SMALLEST)  # (k, L)
                 normalisers[rows] = z
                 words = targets[rows]  # (k, C)
-                added = scores[:, words].to(full).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
+                added = scores[:, words].to(dtype).movedim(0, 1) - top.unsqueeze(0)  # r_iv - max r, (k, L, C)
                 by_region[rows] = shifted.gather(1, words).unsqueeze(1) + added - z.log().unsqueeze(2)
                 if with_mean:
-                    u = _over_regions(log_weights[rows].exp() / z, of_regions)  # (k, V)
+                    u = _over_regions(log_weights[rows].exp() / z, exp_regions)  # (k, V)
                     means[rows] = shifted.mean(dim=1) + _log(u).mean(dim=1)
         ctx.save_for_backward(values, parts, matrix, logits, largest, log_weights, normalisers, targets)
         ctx.counts, ctx.with_mean = counts, with_mean
@@ -291,7 +295,7 @@ class _Mixture(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_regions: Tensor, grad_means: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         values, parts, matrix, logits, largest, log_weights, normalisers, targets = ctx.saved_tensors
-        full, num_words = normalisers.dtype, len(matrix)
+        dtype, num_words = normalisers.dtype, len(matrix)
         summed = grad_regions.sum(dim=2)  # A, (N, L)
         grad_log_weights = torch.zeros_like(log_weights)
         grad_logits, grad_parts = torch.empty_like(logits), torch.empty_like(parts)
@@ -299,25 +303,25 @@ class _Mixture(torch.autograd.Function):
         first = 0
         for piece in _pieces(parts, matrix, ctx.counts):
             grad_scores = []  # dr of the piece's images, (L, V) each
-            for rows, _, of_regions, _ in piece:
-                powers = torch.exp(logits[rows].to(full) - largest[rows])  # S
+            for rows, _, exp_regions, _ in piece:
+                exp_words = torch.exp(logits[rows].to(dtype) - largest[rows])  # S
                 z, words, total = normalisers[rows], targets[rows], summed[rows]
-                grad_added = torch.zeros(of_regions.shape, dtype=full, device=z.device)
+                grad_added = torch.zeros(exp_regions.shape, dtype=dtype, device=z.device)
                 if ctx.with_mean:
                     c = log_weights[rows].exp() / z  # alpha / Z
-                    u = _over_regions(c, of_regions).clamp_min_(torch.finfo(full).tiny)
+                    u = _over_regions(c, exp_regions).clamp_min_(torch.finfo(dtype).tiny)
                     h = grad_means[rows].unsqueeze(1) / (num_words * u)
-                    e = c * linear(h.to(of_regions.dtype), of_regions).to(full)
+                    e = c * linear(h.to(exp_regions.dtype), exp_regions).to(dtype)
                     grad_log_weights[rows] = e
                     total = total + e
-                    grad_added += matmul(c.T.to(of_regions.dtype), h.to(of_regions.dtype)).to(full)
-                share = total / z  # A / Z
-                grad_added -= matmul(share.T.to(of_regions.dtype), powers.to(of_regions.dtype)).to(full)
-                grad_added *= of_regions
+                    grad_added += matmul(c.T.to(exp_regions.dtype), h.to(exp_regions.dtype)).to(dtype)
+                ratios = total / z  # A / Z
+                grad_added -= matmul(ratios.T.to(exp_regions.dtype), exp_words.to(exp_regions.dtype)).to(dtype)
+                grad_added *= exp_regions
                 # g_kic to (L, V): words k that share a target are added up
                 grad_added.index_add_(1, words.flatten(), grad_regions[rows].movedim(1, 0).flatten(1))
                 grad_scores.append(grad_added.to(matrix.dtype))
-                grad_s = -powers * _over_regions(share, of_regions)
+                grad_s = -exp_words * _over_regions(ratios, exp_regions)
                 grad_s.scatter_add_(1, words, grad_regions[rows].sum(dim=1))
                 if ctx.with_mean:
                     grad_s += grad_means[rows].unsqueeze(1) / num_words
@@ -329,23 +333,23 @@ class _Mixture(torch.autograd.Function):
             first = last
         # s = W x + b
         grad_values, grad_matrix = matmul(grad_logits, matrix), grad_matrix + matmul(grad_logits.T, values)
-        grad_bias = grad_logits.sum(dim=0, dtype=full).to(matrix.dtype)
+        grad_bias = grad_logits.sum(dim=0, dtype=dtype).to(matrix.dtype)
         return grad_values, grad_parts, grad_matrix, grad_bias, grad_log_weights, None, None, None
 
 
-def _over_regions(weights: Tensor, of_regions: Tensor) -> Tensor:
+def _over_regions(weights: Tensor, exp_regions: Tensor) -> Tensor:
     """Return sum_i w_i R_iv (k, V) of weights (k, L)."""
-    return matmul(weights.to(of_regions.dtype), of_regions).to(weights.dtype)
+    return matmul(weights.to(exp_regions.dtype), exp_regions).to(weights.dtype)
 
 
-def _log(sums: Tensor) -> Tensor:
+def _log(values: Tensor) -> Tensor:
     """Return the logarithm, finite also of 0; overwrites the sums."""
-    return sums.clamp_min_(torch.finfo(sums.dtype).tiny).log_()
+    return values.clamp_min_(torch.finfo(values.dtype).tiny).log_()
 
 
-def _at_once(device: torch.device, num_regions: int, num_words: int) -> int:
+def _chunk_size(device: torch.device, num_regions: int, num_words: int) -> int:
     """Return the number of images or words whose L x V scores are kept at once."""
-    return max(1, TOGETHER.get(device.type, 2**26) // (num_regions * num_words))
+    return max(1, MAX_SCORES.get(device.type, 2**26) // (num_regions * num_words))
 
 
 Piece = list[tuple[slice, Tensor, Tensor, Tensor]]
@@ -353,15 +357,15 @@ Piece = list[tuple[slice, Tensor, Tensor, Tensor]]
 
 def _pieces(parts: Tensor, matrix: Tensor, counts: list[int]) -> Iterator[Piece]:
     """Yield several images at a time; of each the rows of its words, r (L, V), e^(r - max r) and max r (L, 1)."""
-    size, first = _at_once(parts.device, parts.shape[1], len(matrix)), 0
+    size, first = _chunk_size(parts.device, parts.shape[1], len(matrix)), 0
     for start in range(0, len(parts), size):
         scores = linear(parts[start : start + size], matrix)  # (i, L, V)
-        full = torch.promote_types(scores.dtype, torch.float32)
-        top = scores.amax(dim=2, keepdim=True).to(full)
-        powers = torch.exp(scores - top).to(scores.dtype)
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        top = scores.amax(dim=2, keepdim=True).to(dtype)
+        exp_scores = torch.exp(scores - top).to(scores.dtype)
         piece = []
-        for number, each in enumerate(zip(scores, powers, top, strict=True)):
-            last = first + counts[start + number]
-            piece.append((slice(first, last), *each))
+        for i, tensors in enumerate(zip(scores, exp_scores, top, strict=True)):
+            last = first + counts[start + i]
+            piece.append((slice(first, last), *tensors))
             first = last
         yield piece

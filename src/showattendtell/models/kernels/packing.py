@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
-from showattendtell.types import at_places
+from showattendtell.types import scatter_words
 
 
 class Packing(NamedTuple):
@@ -22,13 +22,13 @@ class Packing(NamedTuple):
 
     order   (B,) indices of the captions, longest first
     sizes   the number of captions with a word at each step
-    places  (N,) flat indices b * T + t of the words in tokens (B, T)
+    indices (N,) flat indices b * T + t of the words in tokens (B, T)
     shape   (B, T)
     """
 
     order: Tensor
     sizes: tuple[int, ...]
-    places: Tensor
+    indices: Tensor
     shape: tuple[int, int]
 
     @classmethod
@@ -42,24 +42,24 @@ class Packing(NamedTuple):
         """Pack captions (B, T) as if each had T words."""
         captions, steps = tokens.shape
         order = torch.arange(captions, device=tokens.device)
-        places = torch.arange(steps, device=tokens.device).unsqueeze(1) + steps * order  # (T, B)
-        return cls(order, (captions,) * steps, places.flatten(), (captions, steps))
+        indices = torch.arange(steps, device=tokens.device).unsqueeze(1) + steps * order  # (T, B)
+        return cls(order, (captions,) * steps, indices.flatten(), (captions, steps))
 
     @classmethod
     def without_padding(cls, tokens: Tensor) -> "Packing":
         """Pack captions (B, T), each up to its first `<pad>`."""
         lengths, order = (tokens != PAD).sum(dim=1).sort(descending=True, stable=True)
         is_word = lengths > torch.arange(int(lengths.max())).unsqueeze(1)  # (T, B), captions in packed order
-        places = torch.arange(len(is_word)).unsqueeze(1) + tokens.shape[1] * order
-        return cls(order, tuple(is_word.sum(dim=1).tolist()), places[is_word], (len(tokens), tokens.shape[1]))
+        indices = torch.arange(len(is_word)).unsqueeze(1) + tokens.shape[1] * order
+        return cls(order, tuple(is_word.sum(dim=1).tolist()), indices[is_word], (len(tokens), tokens.shape[1]))
 
     def pack(self, padded: Tensor) -> Tensor:
         """Pack (B, T, ...) to (N, ...)."""
-        return padded.flatten(0, 1)[self.places]
+        return padded.flatten(0, 1)[self.indices]
 
     def pad(self, packed: Tensor) -> Tensor:
         """Unpack (N, ...) to (B, T, ...); entries without a word are zero."""
-        return at_places(packed, self.places, self.shape)
+        return scatter_words(packed, self.indices, self.shape)
 
     def steps(self) -> Iterator[slice]:
         """Yield the rows of each step among the N words."""

@@ -46,9 +46,9 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
                     y = keys[image, region, a] * queries[other, a]
                     x = ONE + (x if x < HUGE else HUGE)
                     y = ONE + (y if y < HUGE else HUGE)
-                    share = weights[a] / (x * y)  # u / x = share y, u / y = share x
-                    total += share * y
-                    other_total += share * x
+                    reciprocal = weights[a] / (x * y)  # u / x = reciprocal y, u / y = reciprocal x
+                    total += reciprocal * y
+                    other_total += reciprocal * x
                 scores[row, region] = TWO * total
                 scores[other, region] = TWO * other_total
             if (end - start) % 2:  # the caption without a partner
@@ -58,7 +58,7 @@ def score(first, last, starts, members, count, keys, queries, weights, scores): 
                 scores[row, region] = TWO * total
 
 
-def score_back(  # type: ignore[no-untyped-def]
+def score_backward(  # type: ignore[no-untyped-def]
     first, last, starts, members, count, keys, queries, weights, gradient, grad_keys, grad_queries, grad_weights
 ):
     """Add du = 2 s de and dp = dq = 4 u s (1 - s) de to the gradients du (I, A), dp (I, L, A) and dq (B, A).
@@ -88,9 +88,9 @@ def weighted_sum(first, last, starts, members, count, regions, maps, context):  
     of hard attention are one-hot.
     """
     num_regions = regions.shape[1]
-    whole = num_regions - num_regions % 4
+    num_grouped = num_regions - num_regions % 4
     for image in range(first, last):
-        for region in range(0, whole, 4):
+        for region in range(0, num_grouped, 4):
             for member in range(starts[image], starts[image + 1]):
                 row = members[member]
                 if row >= count:
@@ -105,7 +105,7 @@ def weighted_sum(first, last, starts, members, count, regions, maps, context):  
                         + c * regions[image, region + 2, channel]
                         + d * regions[image, region + 3, channel]
                     )
-        for region in range(whole, num_regions):
+        for region in range(num_grouped, num_regions):
             for member in range(starts[image], starts[image + 1]):
                 row = members[member]
                 if row >= count:
@@ -114,7 +114,7 @@ def weighted_sum(first, last, starts, members, count, regions, maps, context):  
                     context[row, channel] += maps[row, region] * regions[image, region, channel]
 
 
-def weighted_sum_back(first, last, starts, members, count, regions, gradient, grad_maps):  # type: ignore[no-untyped-def]
+def weighted_sum_backward(first, last, starts, members, count, regions, gradient, grad_maps):  # type: ignore[no-untyped-def]
     """Write the gradient of the maps (B, L), dm_i = a_i . dz, from that of the context (B, D)."""
     for image in range(first, last):
         for region in range(regions.shape[1]):
@@ -133,16 +133,18 @@ class CaptionGroups:
 
     Args:
         image_index: (B,) the image of each caption.
-        images: I.
+        num_images: I.
     """
 
-    def __init__(self, image_index: Tensor, images: int):
-        self.image_index, self._images = image_index, images
+    def __init__(self, image_index: Tensor, num_images: int):
+        self.image_index, self._num_images = image_index, num_images
 
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
         """Return `starts` (I + 1,) and `members` (B,): image i has the captions members[starts[i] : starts[i + 1]]."""
-        starts = torch.cat([self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._images).cumsum(0)])
+        starts = torch.cat(
+            [self.image_index.new_zeros(1), self.image_index.bincount(minlength=self._num_images).cumsum(0)]
+        )
         return starts, self.image_index.argsort(stable=True)
 
     def pieces(self, count: int) -> Iterator[tuple[slice | Tensor, slice | Tensor]]:
@@ -161,20 +163,20 @@ class CaptionGroups:
 
     def layout(self, count: int) -> tuple[int, Tensor, Tensor, int]:
         """Return I, the starts, the members and `count`: the first arguments of the compiled loops over images."""
-        return self._images, *self._members, count
+        return self._num_images, *self._members, count
 
 
-def run_threaded(loops: Callable[..., None], number: int, *arguments: Tensor | int) -> None:
-    """Run compiled loops from 0 to `number`, split evenly over the threads."""
+def run_threaded(loops: Callable[..., None], size: int, *arguments: Tensor | int) -> None:
+    """Run compiled loops from 0 to `size`, split evenly over the threads."""
     kernel = compiled(loops)
     arrays = [part.detach().numpy() if isinstance(part, Tensor) else part for part in arguments]
-    threads = max(1, min(torch.get_num_threads(), number))
-    bounds = [number * thread // threads for thread in range(threads + 1)]
+    threads = max(1, min(torch.get_num_threads(), size))
+    bounds = [size * thread // threads for thread in range(threads + 1)]
     if threads == 1:
-        kernel(0, number, *arrays)
+        kernel(0, size, *arrays)
         return
-    for done in [_pool(os.getpid()).submit(kernel, *pair, *arrays) for pair in pairwise(bounds)]:
-        done.result()
+    for future in [_pool(os.getpid()).submit(kernel, *pair, *arrays) for pair in pairwise(bounds)]:
+        future.result()
 
 
 _plain = ContextVar("plain", default=False)

@@ -33,9 +33,9 @@ from showattendtell.models.attention import (
     mask_padding,
 )
 from showattendtell.models.decoder import Decoder, DecoderState, LSTMDecoder, RecurrentDecoder
-from showattendtell.models.hard_attention import HardAttention, path_of
+from showattendtell.models.hard_attention import HardAttention, sampled_path
 from showattendtell.models.kernels import to_multiply, without_autocast
-from showattendtell.models.kernels.attention import AdditiveKeys, RegionPairs, weighted_sum, weighted_sum_back
+from showattendtell.models.kernels.attention import AdditiveKeys, RegionPairs, weighted_sum, weighted_sum_backward
 from showattendtell.models.kernels.packing import Packing
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import linear, matmul
@@ -53,7 +53,7 @@ class DecoderOutput(NamedTuple):
     weights: Tensor
     gates: Tensor
     sample: SampledLocations | None = None
-    before: DecoderState | None = None
+    previous: DecoderState | None = None
 
 
 def unroll(
@@ -75,22 +75,22 @@ def unroll(
         locations: (B, T, H) region indices for hard attention; negative entries are sampled.
     """
     memory, state = memory.select(image_index), state.select(image_index)  # one row per caption
-    steps, before = [], []
-    for number, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
-        before.append(state)
-        attended = attention(memory, state, **({} if locations is None else {"locations": locations[:, number]}))
+    steps, previous = [], []
+    for i, gates in enumerate(packing.pad(word_gates).unbind(dim=1)):
+        previous.append(state)
+        attended = attention(memory, state, **({} if locations is None else {"locations": locations[:, i]}))
         state = decoder.step(gates, attended.context, state)
         steps.append((state.hidden, *attended))
 
-    def of_words(values: tuple[Tensor, ...]) -> Tensor:
+    def pack_steps(values: tuple[Tensor, ...]) -> Tensor:
         return packing.pack(torch.stack(values, dim=1))
 
     hidden, contexts, weights, betas, samples = zip(*steps, strict=True)
-    sample = None if samples[0] is None else SampledLocations(*map(of_words, zip(*samples, strict=True)))
-    output = DecoderOutput(of_words(hidden), of_words(contexts), of_words(weights), of_words(betas), sample)
+    sample = None if samples[0] is None else SampledLocations(*map(pack_steps, zip(*samples, strict=True)))
+    output = DecoderOutput(pack_steps(hidden), pack_steps(contexts), pack_steps(weights), pack_steps(betas), sample)
     if not _needs_states(attention):
         return output
-    return output._replace(before=DecoderState(*map(of_words, zip(*before, strict=True))))
+    return output._replace(previous=DecoderState(*map(pack_steps, zip(*previous, strict=True))))
 
 
 def _needs_states(attention: Attention) -> bool:
@@ -128,27 +128,27 @@ def unroll_fused(
     assert isinstance(decoder, LSTMDecoder)
     image_index = image_index[packing.order]
     keys, state = memory.keys.values, state.select(image_index)
-    draw = chosen = averaged = None
+    sample_locations = given = use_expectation = None
     if isinstance(attention, HardAttention):
-        draw, chosen = attention.draw, None if locations is None else packing.pack(locations)
+        sample_locations, given = attention.sample, None if locations is None else packing.pack(locations)
         mask = memory.use_expectation
         mask = torch.zeros(len(keys), dtype=torch.bool, device=keys.device) if mask is None else mask
-        averaged = mask[image_index]
-    first = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
+        use_expectation = mask[image_index]
+    initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
     present = None if memory.present is None else memory.present[image_index]
-    batch = (packing, CaptionGroups(image_index, len(keys)), draw, chosen, averaged, present)
+    batch = (packing, CaptionGroups(image_index, len(keys)), sample_locations, given, use_expectation, present)
     weights = weights_of(attention, decoder)
     with without_autocast(keys.device):
-        hidden, context, scores, beta, drawn = _Recurrence.apply(
-            *batch, keys, memory.regions.contiguous(), word_gates, *first, *weights
+        hidden, context, scores, beta, sampled = _Recurrence.apply(
+            *batch, keys, memory.regions.contiguous(), word_gates, *initial, *weights
         )
     # The recurrence returns scores: alpha and log p(s) of the losses are differentiated by torch from here.
     log_weights = scores.log_softmax(dim=1)
     gates = beta.mean(dim=1) if beta.shape[1] else log_weights.new_ones(len(log_weights))
     sample = None
-    if averaged is not None:
-        of_words = torch.cat([averaged[:size] for size in packing.sizes])
-        sample = path_of(log_weights.unsqueeze(1), drawn, of_words)
+    if use_expectation is not None:
+        word_expectation = torch.cat([use_expectation[:size] for size in packing.sizes])
+        sample = sampled_path(log_weights.unsqueeze(1), sampled, word_expectation)
     return DecoderOutput(hidden, context, log_weights.exp(), gates, sample)
 
 
@@ -177,10 +177,10 @@ def weights_of(attention: ScoredAttention, decoder: LSTMDecoder) -> RecurrenceWe
     """Stack the matrices that read h; convert them to the autocast's precision."""
     score, gate = attention.score, attention.gate
     assert isinstance(score, AdditiveScore)
-    readers = [decoder.hidden_gates.weight, score.query.weight, *([] if gate is None else [gate.weight])]
+    matrices = [decoder.hidden_gates.weight, score.query.weight, *([] if gate is None else [gate.weight])]
     biases = [score.query.bias, *([] if gate is None else [gate.bias])]
-    no_bias = biases[0].new_zeros(len(readers[0]))  # word_gates contain the bias of the gates
-    state, bias, context = to_multiply(torch.cat(readers), torch.cat([no_bias, *biases]), decoder.context_gates.weight)
+    no_bias = biases[0].new_zeros(len(matrices[0]))  # word_gates contain the bias of the gates
+    state, bias, context = to_multiply(torch.cat(matrices), torch.cat([no_bias, *biases]), decoder.context_gates.weight)
     # hard attention's temperature multiplies e = u . tanh(...), so it is part of u
     return RecurrenceWeights(state, bias, context, attention.temperature * score.score.weight.squeeze(0))
 
@@ -196,9 +196,9 @@ class _Recurrence(torch.autograd.Function):
         ctx: Any,
         packing: Packing,
         groups: CaptionGroups,
-        draw: Callable[[Tensor, Tensor | None], Tensor] | None,
-        chosen: Tensor | None,
-        averaged: Tensor | None,
+        sample_locations: Callable[[Tensor, Tensor | None], Tensor] | None,
+        given: Tensor | None,
+        use_expectation: Tensor | None,
         present: Tensor | None,
         keys: Tensor,
         regions: Tensor,
@@ -211,8 +211,9 @@ class _Recurrence(torch.autograd.Function):
 
         Args:
             groups: the images of the captions, in the packing's order.
-            draw: hard attention: from alpha (b, 1, L) and the locations in `chosen` (N, 1) to sampled locations (b, 1).
-            averaged: (B,) true if r is an expectation, so that its gradient reaches alpha; None: for all captions.
+            sample_locations: hard attention: from alpha (b, 1, L) and `given` (b, 1) to sampled locations (b, 1).
+            given: (N, 1) locations; negative entries are sampled.
+            use_expectation: (B,) true if r is an expectation and its gradient reaches alpha; None: for all captions.
             present: (B, L) false for padding, in the packing's order. Its alpha is 0, and so is its gradient.
             keys: p, (I, L, A); the regions a are (I, L, D).
             word_gates: x, (N, 4n).
@@ -222,38 +223,38 @@ class _Recurrence(torch.autograd.Function):
         weights = RecurrenceWeights(*weight_tensors)
         pairs = RegionPairs(groups, AdditiveKeys(keys), weights.score)
         hidden, cell, sigmoids = first_hidden, first_cell, 3 * first_hidden.shape[1]
-        steps, draws = [], []
+        steps, samples = [], []
         for rows, size in zip(packing.steps(), packing.sizes, strict=True):
             # W_h h, q and the argument of beta by one product; the three are views of it
             from_hidden = _product(hidden[:size], weights.state, weights.bias)  # (b, 4n + A + G)
             gates, query, beta = weights.split(from_hidden)
             scores = mask_padding(pairs.scores(query), None if present is None else present[:size])  # (b, L)
             maps = alpha = scores.softmax(dim=1)
-            if draw is not None and averaged is not None:
-                draws.append(draw(alpha.unsqueeze(1), None if chosen is None else chosen[rows]))
-                one_hot = F.one_hot(draws[-1].squeeze(1), alpha.shape[1]).to(alpha.dtype)
-                maps = torch.where(averaged[:size].unsqueeze(1), alpha, one_hot)
-            read = weighted_sum(groups, regions, maps)  # (b, D)
+            if sample_locations is not None and use_expectation is not None:
+                samples.append(sample_locations(alpha.unsqueeze(1), None if given is None else given[rows]))
+                one_hot = F.one_hot(samples[-1].squeeze(1), alpha.shape[1]).to(alpha.dtype)
+                maps = torch.where(use_expectation[:size].unsqueeze(1), alpha, one_hot)
+            region_sum = weighted_sum(groups, regions, maps)  # (b, D)
             # The activations are computed in place: `from_hidden` then holds sigmoid(i, f, o), tanh(g), q and beta,
             # from which the backward pass computes their derivatives.
             beta.sigmoid_()
-            context = beta * read if beta.shape[1] else read
+            context = beta * region_sum if beta.shape[1] else region_sum
             gates.add_(word_gates[rows]).add_(_product(context, weights.context))
             gates[:, :sigmoids].sigmoid_()  # i, f and o are adjacent
             gates[:, sigmoids:].tanh_()
             i, f, o, g = gates.chunk(4, dim=1)
             cell = f * cell[:size] + i * g
             hidden = o * torch.tanh(cell)
-            steps.append((hidden, cell, from_hidden, read, context, alpha, maps, scores))
+            steps.append((hidden, cell, from_hidden, region_sum, context, alpha, maps, scores))
         *words, scores = (torch.cat(part) for part in zip(*steps, strict=True))
-        kept = pairs.kept()
-        ctx.packing, ctx.groups, ctx.averaged, ctx.decayed = packing, groups, averaged, kept.decayed
-        ctx.save_for_backward(kept.values, regions, first_hidden, first_cell, *weights, *words)
-        drawn = torch.cat(draws) if draws else None
-        if drawn is not None:
-            ctx.mark_non_differentiable(drawn)
+        saved_keys = pairs.saved_keys()
+        ctx.packing, ctx.groups, ctx.use_expectation, ctx.decayed = packing, groups, use_expectation, saved_keys.decayed
+        ctx.save_for_backward(saved_keys.values, regions, first_hidden, first_cell, *weights, *words)
+        sampled = torch.cat(samples) if samples else None
+        if sampled is not None:
+            ctx.mark_non_differentiable(sampled)
         hidden, _, from_hidden, _, context, *_ = words
-        return hidden, context, scores, weights.split(from_hidden)[2].clone(), drawn
+        return hidden, context, scores, weights.split(from_hidden)[2].clone(), sampled
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -265,19 +266,19 @@ class _Recurrence(torch.autograd.Function):
         """
         keys, regions, first_hidden, first_cell = ctx.saved_tensors[:4]
         weights, packing = RecurrenceWeights(*ctx.saved_tensors[4:8]), ctx.packing
-        hidden, cell, from_hidden, read, context, alpha, maps = ctx.saved_tensors[8:]  # (N, ...), of all words
-        of_hidden, of_context, of_scores, of_beta = gradients[:4]
+        hidden, cell, from_hidden, region_sum, context, alpha, maps = ctx.saved_tensors[8:]  # (N, ...), of all words
+        loss_grad_hidden, loss_grad_context, loss_grad_scores, loss_grad_beta = gradients[:4]
         pairs = RegionPairs(ctx.groups, AdditiveKeys(keys, ctx.decayed), weights.score)
         hidden_before, cell_before = _shift(first_hidden, hidden, packing), _shift(first_cell, cell, packing)
         gates, query, betas = weights.split(from_hidden)
-        grad_from_hidden, grad_read = torch.empty_like(from_hidden), torch.empty_like(read)
+        grad_from_hidden, grad_region_sum = torch.empty_like(from_hidden), torch.empty_like(region_sum)
         grad_gates, grad_query, grad_betas = weights.split(grad_from_hidden)  # views: each step writes its rows
         grad_keys, grad_score = torch.zeros_like(keys), weights.score.new_zeros(len(keys), len(weights.score))
         grad_hidden, grad_cell = torch.zeros_like(first_hidden), torch.zeros_like(first_cell)
         for rows, size in reversed([*zip(packing.steps(), packing.sizes, strict=True)]):
             # h' = o tanh(c'):  dc' += dh' o (1 - tanh^2 c')
             i, f, o, g = gates[rows].chunk(4, dim=1)  # after their activations
-            tanh_cell, grad_out = torch.tanh(cell[rows]), grad_hidden[:size] + of_hidden[rows]
+            tanh_cell, grad_out = torch.tanh(cell[rows]), grad_hidden[:size] + loss_grad_hidden[rows]
             grad_next = grad_cell[:size] + grad_out * o * (1 - tanh_cell**2)  # dc'
             # c' = f c + i g:  di = dc' g,  df = dc' c,  dg = dc' i;  do = dh' tanh c'.  Then through the activations:
             # s' = s (1 - s) of a sigmoid s,  t' = 1 - t^2 of a tanh t.
@@ -288,28 +289,32 @@ class _Recurrence(torch.autograd.Function):
             grad_g[:] = grad_next * i * (1 - g**2)
             grad_cell[:size] = grad_next * f  # dc = dc' f
             # gates = x + W_h h + W_z z:  dz = W_z^T dgates; the deep output reads z too
-            grad_context = _product(grad_gates[rows], weights.context.T) + of_context[rows]
+            grad_context = _product(grad_gates[rows], weights.context.T) + loss_grad_context[rows]
             if (beta := betas[rows]).shape[1]:
                 # z = beta r:  dbeta = r . dz,  dr = beta dz;  the sigmoid's argument gets dbeta beta (1 - beta)
-                grad_beta = grad_context * read[rows]
+                grad_beta = grad_context * region_sum[rows]
                 grad_beta = grad_beta if beta.shape[1] > 1 else grad_beta.sum(dim=1, keepdim=True)
-                grad_betas[rows] = (grad_beta + of_beta[rows]) * beta * (1 - beta)
+                grad_betas[rows] = (grad_beta + loss_grad_beta[rows]) * beta * (1 - beta)
                 grad_context = grad_context * beta
-            grad_read[rows] = grad_context
+            grad_region_sum[rows] = grad_context
             # r = sum_i m_i a_i:  dm_i = a_i . dr.  m = alpha, or a sample, which passes no gradient on.
-            grad_alpha = weighted_sum_back(ctx.groups, regions, grad_context)
-            grad_alpha = grad_alpha if ctx.averaged is None else grad_alpha * ctx.averaged[:size].unsqueeze(1)
+            grad_alpha = weighted_sum_backward(ctx.groups, regions, grad_context)
+            grad_alpha = (
+                grad_alpha if ctx.use_expectation is None else grad_alpha * ctx.use_expectation[:size].unsqueeze(1)
+            )
             # alpha = softmax(e):  de = alpha (dalpha - sum_j alpha_j dalpha_j); the loss reads e too
             weighted = alpha[rows] * grad_alpha
-            grad_scores = weighted - alpha[rows] * weighted.sum(dim=1, keepdim=True) + of_scores[rows]
-            grad_query[rows] = pairs.scores_back(query[rows], grad_scores, grad_keys, grad_score)
+            grad_scores = weighted - alpha[rows] * weighted.sum(dim=1, keepdim=True) + loss_grad_scores[rows]
+            grad_query[rows] = pairs.scores_backward(query[rows], grad_scores, grad_keys, grad_score)
             # gates, q and beta read h:  dh = W^T of all three by one product
             grad_hidden[:size] = _product(grad_from_hidden[rows], weights.state.T)
         grad_regions = None
         if ctx.needs_input_grad[7]:
             # da_i = sum_t m_ti dr_t, summed over the captions of an image
-            maps, grad_read = (packing.pad(values)[packing.order] for values in (maps, grad_read))  # (B, T, ...)
-            grad_regions = torch.zeros_like(regions).index_add_(0, ctx.groups.image_index, maps.mT @ grad_read)
+            maps, grad_region_sum = (
+                packing.pad(values)[packing.order] for values in (maps, grad_region_sum)
+            )  # (B, T, ...)
+            grad_regions = torch.zeros_like(regions).index_add_(0, ctx.groups.image_index, maps.mT @ grad_region_sum)
         grad_state = _outer(grad_from_hidden, hidden_before, weights.state.dtype)
         grad_matrix = _outer(grad_gates, context, weights.context.dtype)
         grad_weights = (grad_state, grad_from_hidden.sum(dim=0), grad_matrix, grad_score.sum(dim=0))
@@ -327,10 +332,10 @@ def _outer(grad_outputs: Tensor, inputs: Tensor, dtype: torch.dtype) -> Tensor:
     return matmul(grad_outputs.T.to(dtype), inputs.to(dtype)).to(inputs.dtype)
 
 
-def _shift(first: Tensor, values: Tensor, packing: Packing) -> Tensor:
-    """Return the values before each step (N, n): `first` (B, n), then `values` (N, n) of the previous step.
+def _shift(initial: Tensor, values: Tensor, packing: Packing) -> Tensor:
+    """Return the values before each step (N, n): `initial` (B, n), then `values` (N, n) of the previous step.
 
     A step has at most as many captions as the previous one, so it reads the first rows of the previous step.
     """
-    later = zip(packing.steps(), packing.sizes[1:], strict=False)
-    return torch.cat([first[: packing.sizes[0]], *(values[rows.start : rows.start + size] for rows, size in later)])
+    steps = zip(packing.steps(), packing.sizes[1:], strict=False)
+    return torch.cat([initial[: packing.sizes[0]], *(values[rows.start : rows.start + size] for rows, size in steps)])
