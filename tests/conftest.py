@@ -20,7 +20,6 @@ settings.register_profile("quick", deadline=None, max_examples=25)  # a busy mac
 settings.register_profile("thorough", deadline=None)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the shapes are tiny, and the tests run side by side
-os.environ.setdefault("SHOWATTENDTELL_MATMUL", "torch")  # oneDNN compiles code for each shape: a third of a training
 
 gc.set_threshold(20_000, 50, 50)  # a tenth of the time went into garbage collection
 

@@ -40,7 +40,7 @@ def main(config: DictConfig) -> None:
         return _caption_split(config)
     images = [config.images] if isinstance(config.images, str) else config.images
     missing = [image for image in images if not is_url(image) and not Path(image).exists()]
-    if len(missing) == len(images):  # said here, before torch is imported
+    if len(missing) == len(images):  # reported before torch is imported
         raise UserError("; ".join(f"image {image} does not exist" for image in missing))
     formats = _chosen_formats(config)
     if config.workers:

@@ -296,7 +296,7 @@ def _names(node: Any, path: str) -> set[str]:
 def _placement_errors(
     lines_by_key: Mapping[str, Sequence[str]], by_line: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    """Yield an error message for each misplaced setting, with the sweep values at fault if other values accept it."""
+    """Yield an error message for each misplaced setting, with the invalid sweep values if other values accept it."""
     for key, key_lines in lines_by_key.items():
         errors = []
         for lines in lines_by_key.values():

@@ -26,7 +26,7 @@ from showattendtell.settings import may_differ
 
 LAUNCHER = "hydra/launcher"  # the config group of launchers, which run the runs of a sweep
 SEARCH = "sweep"  # the config group of search spaces
-OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop hopeless ones
+OF_SEARCHES = ("hydra/sweeper/sampler", "hydra/sweeper/pruner")  # samplers propose trials, pruners stop some early
 PLAIN = {TARGET: "showattendtell.data.tokenizers.PlainTokenizer"}
 """The default tokenizer."""
 IMPLIED = {"tokenizer": PLAIN, "distillation": {TARGET: "showattendtell.losses.distillation.Distillation"}}

@@ -61,8 +61,8 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
             OSError,
             TypeError,
             ValueError,
-        ) as fault:  # it replays entries
-            reason = getattr(fault, "strerror", None) or type(fault).__name__
+        ) as error:  # it replays entries
+            reason = getattr(error, "strerror", None) or type(error).__name__
             raise UserError(f"the storage {url} cannot be opened: {reason}; restore a copy of it") from None
     address = url or URL.create("sqlite", database=str((folder / FILE).absolute())).render_as_string()
     template = address.replace("{", "{{").replace("}", "}}")  # Optuna formats it
@@ -73,8 +73,8 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         except ImportError:
             install = "for PostgreSQL run pip install 'showattendtell[postgresql]'"
             raise UserError(f"the storage {_shown(address)} needs a package; {install}") from None
-        except (ArgumentError, DBAPIError, StorageInternalError) as fault:
-            reason = _reason(fault)
+        except (ArgumentError, DBAPIError, StorageInternalError) as error:
+            reason = _reason(error)
             if not left or "locked" in reason:
                 raise UserError(f"the storage {_shown(address)} cannot be opened: {reason}") from None
     raise AssertionError

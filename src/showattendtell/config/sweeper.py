@@ -181,7 +181,7 @@ class StudySweeper(Sweeper):
         n_jobs: number of trials that are launched at a time.
         seed: seed of the proposals, which also depend on earlier trials; null for a random seed.
         sampler: proposes trials.
-        pruner: stops hopeless trials.
+        pruner: stops unpromising trials.
         params: settings of all trials, each with its value, or the values or range to search.
     """
 

@@ -479,8 +479,8 @@ class ShardWriter:
         try:
             self._write(numbers=batch["id"].tolist())
         except UserError as error:
-            return {"fault": [str(error)]}
-        return {"fault": [""]}
+            return {"error": [str(error)]}
+        return {"error": [""]}
 
 
 def write_with_ray(workers: int, path: Path, plan: StorePlan, encode: ImageEncoding) -> None:
@@ -496,8 +496,8 @@ def write_with_ray(workers: int, path: Path, plan: StorePlan, encode: ImageEncod
     numbers = ray.data.range(len(plan.shards), override_num_blocks=len(plan.shards))
     arguments = (os.getcwd(), path, plan, encode)
     for row in numbers.map_batches(ShardWriter, fn_constructor_args=arguments, batch_size=1, **options).iter_rows():
-        if row["fault"]:
-            raise UserError(row["fault"])
+        if row["error"]:
+            raise UserError(row["error"])
 
 
 MIRRORED = 1

@@ -311,8 +311,8 @@ def report_errors(path: Path, image: str = "") -> Iterator[None]:
     except (
         *(OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, EOFError, MemoryError, RecursionError),
         *(NotImplementedError, SyntaxError, zlib.error, zipfile.BadZipFile, binascii.Error),
-    ) as fault:
-        reason = getattr(fault, "strerror", None) or first_line(fault) or type(fault).__name__
+    ) as error:
+        reason = getattr(error, "strerror", None) or first_line(error) or type(error).__name__
         raise _damaged(path, f"{printable(image)}: {reason}" if image else reason) from None
 
 

@@ -199,9 +199,9 @@ def score(
         measure,
     )
 
-    said = [captions[0] for captions in captions_by_image.values()]
+    captions = [captions[0] for captions in captions_by_image.values()]
     training_captions = [caption.words for example in run.dataset.split("train") for caption in example.captions]
-    sentences = list(map(run.sentence, said))
+    sentences = list(map(run.sentence, captions))
     matched = MatchedCaptions(list(captions_by_image), list(references.values()), {Path(run.checkpoints[0]): sentences})
     corpus = in_words(matched, run.scoring_tokenizer(config.get("tokenizer")))
     print_notes(corpus.notes)
@@ -210,7 +210,7 @@ def score(
     result = measure(hypotheses, corpus.references, names, run.language or ENGLISH)
     if ATTENTION in config.metrics and (reason := _lacks_attention(run)):
         result.missing[ATTENTION] = reason
-    figures = corpus_scores(result.measured.values()) | diversity(said, training_captions)
+    figures = corpus_scores(result.measured.values()) | diversity(captions, training_captions)
     if clip:
         clip_score = CLIPScore(clip).to(run.predictors[0].module.device)
         try:

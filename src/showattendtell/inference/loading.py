@@ -139,9 +139,8 @@ def _read_config(metadata: Mapping[str, Any], path: str, attention: Mapping[str,
     config = literal(metadata["config"])
     if metadata["config"].get("cache") == CACHE:
         config.cache = CACHE  # the only resolver that this project writes itself
-    faults = validate(config)
-    if faults:
-        raise UserError(f"the configuration in {path} is not this version's: {faults[0]}")
+    if errors := validate(config):
+        raise UserError(f"the configuration in {path} is not this version's: {errors[0]}")
     if any(value is not None for value in (attention or {}).values()):
         config = with_overrides(config, attention=attention)
         raise_errors(validate(config))

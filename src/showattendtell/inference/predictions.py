@@ -171,13 +171,14 @@ def measure_relations(module: ImageCaptioner, images: ImageSource, examples: Seq
     words = module.vocabulary.words
     known = [token for token, word in enumerate(words) if word in RELATIONS]
     selected = [number for number, tokens in enumerate(captions.tokens) if set(tokens) & set(known)]
-    said = []  # pairs of a relation word in a reference caption and the predicted one
+    pairs = []  # pairs of a relation word in a reference caption and the predicted one
     for together, trace, _ in _trace(module, captions, selected, "relating"):
         for number, logits in zip(together, trace.at_steps(trace.logits), strict=True):  # (T, V)
-            pairs = zip(captions.tokens[number], logits[:, known].argmax(dim=1).tolist(), strict=False)
-            said += [(words[token], words[known[choice]]) for token, choice in pairs if token in known]
+            choices = logits[:, known].argmax(dim=1).tolist()
+            choice_of_token = zip(captions.tokens[number], choices, strict=False)
+            pairs += [(words[token], words[known[choice]]) for token, choice in choice_of_token if token in known]
     relations = RelationAccuracy()
-    relations.update(said)
+    relations.update(pairs)
     return relations.scores()
 
 

@@ -152,5 +152,5 @@ def read_outcome(folder: Path) -> tuple[int, list[str]]:
     from pyarrow import compute, dataset
 
     rows, is_error = dataset.dataset(folder, schema(), format="parquet"), compute.field("error").is_valid()
-    faults = rows.to_table(columns=["error"], filter=is_error)["error"].to_pylist()
-    return rows.count_rows() - len(faults), sorted(faults)
+    errors = rows.to_table(columns=["error"], filter=is_error)["error"].to_pylist()
+    return rows.count_rows() - len(errors), sorted(errors)

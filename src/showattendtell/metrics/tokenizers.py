@@ -118,12 +118,12 @@ def pair_up(hypotheses: Sequence[Caption], references: Sequence[Sequence[Caption
     captions = split_captions(hypotheses, "the hypotheses")
     if isinstance(references, str):
         raise ValueError(f"the references are the string {references[:60]!r}; give a list of captions for each image")
-    split = [split_captions(said, f"the references of image {i}") for i, said in enumerate(references)]
+    split = [split_captions(captions, f"the references of image {i}") for i, captions in enumerate(references)]
     if len(captions) != len(split) or not captions:
         raise ValueError(f"as many captions as images are needed, got {len(captions)} for {len(split)}")
     if [] in split:
         raise ValueError(f"every image needs a reference, number {split.index([])} has none")
     return [
-        CaptionPair(" ".join(words), [" ".join(said) for said in human])
-        for words, human in zip(captions, split, strict=True)
+        CaptionPair(" ".join(words), [" ".join(reference) for reference in image_references])
+        for words, image_references in zip(captions, split, strict=True)
     ]

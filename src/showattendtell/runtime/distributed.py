@@ -20,7 +20,7 @@ TIMEOUT = timedelta(minutes=10)
 
 
 class ReportedElsewhere(Exception):  # noqa: N818
-    """Raised in all processes but the first instead of `fault`, so that only the first one reports it."""
+    """Raised in all processes but the first instead of `error`, so that only the first one reports it."""
 
     def __init__(self, error: Exception):
         super().__init__(error)

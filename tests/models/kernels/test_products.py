@@ -32,6 +32,7 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(products, "library", lambda: "onednn")
     monkeypatch.setattr(products, "_onednn", counted)
+    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 0)
     return shapes
 
 
@@ -77,12 +78,19 @@ def test_matrices_may_be_views(onednn: list):
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype"), [(9, torch.float64), (9, torch.bfloat16), (3, torch.float32), (0, torch.float32)], ids=str
+    ("rows", "dtype"), [(9, torch.float64), (9, torch.bfloat16), (1, torch.float32), (0, torch.float32)], ids=str
 )
-def test_other_precisions_and_few_rows_are_left_to_torch(onednn: list, rows: int, dtype: torch.dtype):
+def test_other_precisions_and_single_rows_are_left_to_torch(onednn: list, rows: int, dtype: torch.dtype):
     inputs, matrix = numbers(rows, 7).to(dtype), numbers(5, 7).to(dtype)
     assert torch.equal(linear(inputs, matrix), F.linear(inputs, matrix))
     assert onednn == []
+
+
+def test_small_products_are_left_to_torch(onednn: list, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 4 * 5 * 7)
+    for rows in (3, 4):
+        linear(numbers(rows, 7), numbers(5, 7))
+    assert onednn == [(4, 7)]
 
 
 def test_an_autocast_is_respected(onednn: list):

@@ -37,8 +37,9 @@ GAIN = 1.3
 CHOICES = "matmul.json"
 """File in the cache folder with the library for each processor model, torch version and number of threads."""
 
-FEW_ROWS = 4
-"""Products of fewer rows are limited by memory; torch computes them."""
+MIN_MULTIPLICATIONS = 1 << 21
+"""Smaller products, and those of a single row, are left to torch: oneDNN takes longer to start, and 1 ms for the first
+product of each size."""
 
 
 @cache
@@ -118,7 +119,8 @@ def _is_supported(inputs: Tensor, matrix: Tensor) -> bool:
         not torch.compiler.is_compiling()  # nor exporting
         and inputs.device.type == "cpu"
         and inputs.dtype == matrix.dtype == torch.float32
-        and inputs.numel() >= FEW_ROWS * inputs.shape[-1] > 0
+        and inputs.numel() > inputs.shape[-1]
+        and inputs.numel() * len(matrix) >= MIN_MULTIPLICATIONS
         and autocast_dtype(inputs.device) is None
     )
 
