@@ -55,7 +55,8 @@ COUNTS = {
 
 
 class Terminal(Console):
-    """Standard output that may be closed, as by `... | head`: the work goes on, and the result files are written."""
+    """Standard output that may be closed, as by `... | head`. The command then continues without printing, and writes its
+    result files."""
 
     def on_broken_pipe(self) -> None:
         """Discard what is printed from now on."""
