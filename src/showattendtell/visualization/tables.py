@@ -55,8 +55,8 @@ COUNTS = {
 
 
 class Terminal(Console):
-    """Standard output that may be closed, as by `... | head`. The command then continues without printing, and writes its
-    result files."""
+    """Standard output that may be closed, as by `... | head`. The command then continues without printing, and writes
+    its result files."""
 
     def on_broken_pipe(self) -> None:
         """Discard what is printed from now on."""
