@@ -1,9 +1,9 @@
 """Training epochs, beam search and feature extraction on a GPU, with all features in GPU memory.
 
 Batches have 64 captions of one length. The training step is captured as one CUDA graph per length. It computes products
-in bfloat16, and reads the features of its images by index. Times of epochs are computed from at most 469 batches, which
-is an epoch of Flickr8k. The features of COCO's training split take 22.7 GB in bfloat16; at most 60 % of the free memory
-is used, with fewer images if necessary.
+in bfloat16, and reads the features of its images by index. Times of epochs are computed from 100 batches. The features
+of COCO's training split take 22.7 GB in bfloat16; at most 60 % of the free memory is used, with fewer images if
+necessary.
 """
 
 from argparse import Namespace
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[Any, Callable[[], SoftLoss]]] = {
     "soft": (SoftAttention, SoftLoss),
     "hard": (HardAttention, HardLoss),
 }
-BATCH_SIZE, BATCHES, ENCODED = 64, 469, 256
+BATCH_SIZE, BATCHES, ENCODED = 64, 100, 256
 
 Batches = list[tuple[Tensor, Tensor]]
 

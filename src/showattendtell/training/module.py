@@ -136,6 +136,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.make_optimizer = optimizer or partial(AdamW, lr=lr, weight_decay=0.0, fused=True)
         self.schedule = schedule or Constant()
         self.log_term_gradients = False  # set by the callback GradientNorm
+        self.graphs: Callable[..., LossOutput] | None = None  # set by the callback CUDAGraphs
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
         self._from_names = captioner is None
@@ -241,7 +242,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         output = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                references: LossOutput = self.loss(
+                loss = self.graphs if self.graphs and weight else self.loss
+                references: LossOutput = loss(
                     self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets
                 )
                 if self.distillation is not None:

@@ -43,6 +43,9 @@ from showattendtell.models.latent_attention import MarginalAttention, Variationa
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.types import SampledLocations
 
+MAX_COPIED = 2**28
+"""The largest number of values of regions and keys that are copied once per caption on a GPU; see `_copies_regions`."""
+
 
 class DecoderOutput(NamedTuple):
     """All steps of captions, N words: h (N, n), z (N, D), alpha (N, L), beta (N,), the sampled locations, and, of
@@ -127,7 +130,7 @@ def unroll_fused(
     assert isinstance(attention, ScoredAttention)
     assert isinstance(decoder, LSTMDecoder)
     image_index = image_index[packing.order]
-    keys, state = memory.keys.values, state.select(image_index)
+    keys, regions, state = memory.keys.values, memory.regions.contiguous(), state.select(image_index)
     sample_locations = given = use_expectation = None
     if isinstance(attention, HardAttention):
         sample_locations, given = attention.sample, None if locations is None else packing.pack(locations)
@@ -136,11 +139,15 @@ def unroll_fused(
         use_expectation = mask[image_index]
     initial = (state.hidden.to(keys.dtype), state.cell.to(keys.dtype))
     present = None if memory.present is None else memory.present[image_index]
-    batch = (packing, CaptionGroups(image_index, len(keys)), sample_locations, given, use_expectation, present)
+    groups = CaptionGroups(image_index, len(keys))
+    if _copies_regions(keys, regions, len(image_index)):
+        groups = CaptionGroups(torch.arange(len(image_index), device=keys.device), len(image_index), alone=True)
+        keys, regions = (part.index_select(0, image_index) for part in (keys, regions))
+    batch = (packing, groups, sample_locations, given, use_expectation, present)
     weights = weights_of(attention, decoder)
     with without_autocast(keys.device):
         hidden, context, scores, beta, sampled = _Recurrence.apply(
-            *batch, keys, memory.regions.contiguous(), word_gates, *initial, *weights
+            *batch, keys, regions, word_gates, *initial, *weights
         )
     # The recurrence returns scores: alpha and log p(s) of the losses are differentiated by torch from here.
     log_weights = scores.log_softmax(dim=1)
@@ -150,6 +157,12 @@ def unroll_fused(
         word_expectation = torch.cat([use_expectation[:size] for size in packing.sizes])
         sample = sampled_path(log_weights.unsqueeze(1), sampled, word_expectation)
     return DecoderOutput(hidden, context, log_weights.exp(), gates, sample)
+
+
+def _copies_regions(keys: Tensor, regions: Tensor, num_captions: int) -> bool:
+    """Return whether to copy keys and regions once per caption, so that no step gathers the rows of its images and adds
+    gradients to them by index."""
+    return keys.device.type != "cpu" and num_captions * (keys[0].numel() + regions[0].numel()) <= MAX_COPIED
 
 
 class RecurrenceWeights(NamedTuple):
