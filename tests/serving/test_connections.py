@@ -32,7 +32,7 @@ SOON = 30
 
 @pytest.fixture(scope="module")
 def narrow(serve: Serve) -> Served:
-    return serve("limits.request_megabytes=0.1", "limits.seconds=2", "limits.connections=3", "limits.waiting=4")
+    return serve("limits.request_megabytes=0.1", "limits.seconds=1", "limits.connections=3", "limits.waiting=4")
 
 
 @contextlib.contextmanager
