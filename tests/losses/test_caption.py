@@ -1,5 +1,6 @@
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from showattendtell.losses.caption import (
     attention_cross_entropy,
     caption_cross_entropy,
     doubly_stochastic_penalty,
+    negative_log_correctness,
     negative_log_likelihood,
     total,
 )
@@ -125,8 +127,19 @@ def test_a_weight_that_is_rounded_to_zero_gives_a_finite_loss():
     assert weights.grad.isfinite().all()
 
 
+def test_correctness_is_the_attention_inside_of_the_boxes():
+    """A box over the first region and half of the second: 0.4 + 0.2 / 2; a word without boxes costs nothing."""
+    weights = torch.tensor([[[0.4, 0.2, 0.4], [0.1, 0.1, 0.8]]])
+    maps = torch.tensor([[[2 / 3, 1 / 3, 0.0], [0.0, 0.0, 0.0]]])
+    torch.testing.assert_close(negative_log_correctness(weights, maps), torch.tensor([-math.log(0.5)]))
+    concentrated = torch.tensor([[[1.0, 0.0, 0.0], [0.1, 0.1, 0.8]]])
+    assert negative_log_correctness(concentrated, maps).item() == pytest.approx(0.0)
+    assert attention_cross_entropy(concentrated, maps).item() > 10
+
+
+@pytest.mark.parametrize("supervision_loss", ["cross_entropy", "correctness"])
 @pytest.mark.parametrize("attention", ["soft", "multihead", "adaptive", "hard", "hard, rloo", "hard, exact"])
-def test_supervision_has_the_gradient_of_the_plain_formula(attention: str):
+def test_supervision_has_the_gradient_of_the_plain_formula(attention: str, supervision_loss: Any):
     """For each caption and word with boxes one by one, from the weights of the plain loop."""
     captioner = supervised_captioner(attention)
     torch.manual_seed(0)
@@ -138,16 +151,19 @@ def test_supervision_has_the_gradient_of_the_plain_formula(attention: str):
     targets = AttentionTargets(
         torch.tensor([0, 3, 6] if exact else [1, 3, 7]), masses / masses.sum(dim=1, keepdim=True)
     )
-    loss = (HardLoss if "hard" in attention else SoftLoss)(supervision_weight=0.7).double()
+    kind = HardLoss if "hard" in attention else SoftLoss
+    loss = kind(supervision_weight=0.7, supervision_loss=supervision_loss).double()
     torch.manual_seed(3)
     output = loss(captioner, regions, image_index, tokens, targets=targets)
     weights = output.outputs.weights
     weights = (
         weights.unflatten(0, (3, 4))[:, 0].unsqueeze(0) if exact else weights.unflatten(0, (-1, 3))
     )  # (N, B, T, L)
-    plain = torch.tensor(0.0).double()
+    plain, num_paths = torch.tensor(0.0).double(), weights[:, :, 0, 0].numel()
     for place, mass in zip(targets.indices.tolist(), targets.masses, strict=True):
-        plain -= (mass * weights[:, place // 3, place % 3].log()).sum() / weights[:, :, 0, 0].numel()
+        maps = weights[:, place // 3, place % 3]  # (N, L)
+        inside = (maps * mass / mass.max()).sum(dim=1).log()
+        plain -= ((mass * maps.log()).sum() if supervision_loss == "cross_entropy" else inside.sum()) / num_paths
     torch.testing.assert_close(output.terms["supervision"], 0.7 * plain)
     parameters = list(captioner.parameters())
     found, expected = (

@@ -42,9 +42,9 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
 class SoftLoss(nn.Module):
     """-log p(y|a) + lambda * sum_i (1 - sum_t alpha_ti)^2, summed per caption, averaged over captions.
 
-    With `supervision_weight` mu, words that have ground-truth boxes add -mu sum_t sum_i m_ti log alpha_ti, in which
-    m_ti is the fraction of the boxes' area that lies in region i (Liu et al. 2017, "Attention correctness in neural
-    image captioning").
+    With `supervision_weight` mu, words that have ground-truth boxes add mu times the loss of their attention. It is by
+    default -sum_t sum_i m_ti log alpha_ti, in which m_ti is the fraction of the boxes' area that lies in region i (Liu
+    et al. 2017, "Attention correctness in neural image captioning").
 
     Args:
         attention_weight: lambda, the weight of the doubly stochastic penalty.
@@ -55,6 +55,8 @@ class SoftLoss(nn.Module):
             the caption (Bengio et al. 2015); it increases linearly from 0 during training.
         supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
         supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
+        supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
+            lies inside of the boxes.
     """
 
     stochastic = False
@@ -71,11 +73,15 @@ class SoftLoss(nn.Module):
         scheduled_sampling: Probability = 0.0,
         supervision_weight: NonNegativeFloat = 0.0,
         supervision_schedule: Literal["constant", "linear"] = "constant",
+        supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
         super().__init__()
         self.attention_weight, self.label_smoothing, self.penalty_mean = attention_weight, label_smoothing, penalty_mean
         self.scheduled_sampling = scheduled_sampling
         self.supervision_weight, self.supervision_schedule = supervision_weight, supervision_schedule
+        self.supervision_loss = (
+            attention_cross_entropy if supervision_loss == "cross_entropy" else negative_log_correctness
+        )
         self.progress = 0.0
         """The fraction of training that is completed."""
 
@@ -111,7 +117,7 @@ class SoftLoss(nn.Module):
         penalty = self.over_batch(penalties, outputs.num_regions, shard.num_captions)
         terms = {"likelihood": loss.mean(), "attention": self.attention_weight * penalty}
         output = LossOutput(nll.mean(), terms, {"attention_penalty": penalty.detach()}, outputs)
-        return output if maps is None else self.supervised(output, attention_cross_entropy(outputs.weights, maps))
+        return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
 
     def target_maps(self, targets: AttentionTargets | None, tokens: Tensor) -> Tensor | None:
         """Return the attention maps (B, T, L) that the boxes ask for, 0 at words without boxes; None if
@@ -129,9 +135,9 @@ class SoftLoss(nn.Module):
             )
         return scatter_words(targets.masses, targets.indices, (tokens.shape[0], tokens.shape[1]))
 
-    def supervised(self, output: LossOutput, cross_entropies: Tensor) -> LossOutput:
-        """Return a loss with the term of supervision from the cross-entropies (B,) of the captions' attention."""
-        mean = cross_entropies.mean()
+    def supervised(self, output: LossOutput, losses: Tensor) -> LossOutput:
+        """Return a loss with the term of supervision from the losses (B,) of the captions' attention."""
+        mean = losses.mean()
         weight = self.supervision_weight * (1 - self.progress if self.supervision_schedule == "linear" else 1)
         terms, metrics = {**output.terms, "supervision": weight * mean}, {"attention_supervision": mean.detach()}
         return output._replace(terms=terms, metrics={**output.metrics, **metrics})
@@ -188,3 +194,19 @@ def attention_cross_entropy(weights: Tensor, maps: Tensor) -> Tensor:
     # a weight that softmax has rounded to 0 has no gradient; the smallest number instead keeps its logarithm finite
     smallest = torch.finfo(weights.dtype).tiny
     return -torch.xlogy(maps.to(weights.dtype), weights.clamp(min=smallest)).sum(dim=(1, 2))
+
+
+def negative_log_correctness(weights: Tensor, maps: Tensor) -> Tensor:
+    """Return -sum_t log(sum_i alpha_ti m_ti / max_j m_tj) of each caption (B,), over the words with boxes.
+
+    The sum over i is the attention correctness: the attention inside of the boxes. Regions that lie in them completely
+    count as 1, so that attention may concentrate on some of them.
+
+    Args:
+        weights: alpha, (B, T, L).
+        maps: m, (B, T, L), all 0 at words without boxes.
+    """
+    smallest = torch.finfo(weights.dtype).tiny
+    largest = maps.to(weights.dtype).amax(dim=2, keepdim=True)
+    correctness = (weights * maps / largest.clamp(min=smallest)).sum(dim=2)
+    return -(correctness.clamp(min=smallest).log() * (largest.squeeze(2) > 0)).sum(dim=1)

@@ -12,7 +12,6 @@ from showattendtell.data.vocabulary import PAD
 from showattendtell.losses.caption import (
     LossOutput,
     SoftLoss,
-    attention_cross_entropy,
     caption_cross_entropy,
     doubly_stochastic_penalty,
 )
@@ -74,6 +73,8 @@ class HardLoss(BaselineLoss):
         decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
         supervision_weight: mu, the weight of the supervision of attention by ground-truth boxes.
         supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
+        supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
+            lies inside of the boxes.
 
     Raises:
         ValueError: from `forward`, if the attention does not sample.
@@ -93,8 +94,9 @@ class HardLoss(BaselineLoss):
         scheduled_sampling: Probability = 0.0,
         supervision_weight: NonNegativeFloat = 0.0,
         supervision_schedule: Literal["constant", "linear"] = "constant",
+        supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
-        supervision = (supervision_weight, supervision_schedule)
+        supervision = (supervision_weight, supervision_schedule, supervision_loss)
         super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
         self.penalty_gradient = penalty_gradient
         self.reward_weight, self.entropy_weight = reward_weight, entropy_weight
@@ -129,7 +131,7 @@ class HardLoss(BaselineLoss):
         cross_entropy = caption_cross_entropy(outputs, tokens, self.label_smoothing)
         mask = tokens != PAD
         path, entropy = _path_terms(outputs, mask)
-        supervision = None if maps is None else attention_cross_entropy(outputs.weights, maps)
+        supervision = None if maps is None else self.supervision_loss(outputs.weights, maps)
         penalties = doubly_stochastic_penalty(outputs.weights, mask, outputs.present)
         penalty = self.over_batch(penalties, outputs.num_regions, num_samples)
         if attention.estimator == "gumbel_st":
@@ -197,7 +199,7 @@ class HardLoss(BaselineLoss):
         reinforce = mask.sum(dim=1) * (weights * nll.view_as(weights)).sum(dim=1)
         penalty = self.over_batch(expected(penalties), sampled.num_regions, num_captions)
         cross_entropy = CrossEntropy(expected(loss), expected(nll))
-        supervision = None if maps is None else expected(attention_cross_entropy(outputs.weights, maps[rows]))
+        supervision = None if maps is None else expected(self.supervision_loss(outputs.weights, maps[rows]))
         return self._loss(
             outputs, cross_entropy, penalty, expected(entropy).mean(), reinforce.mean(), supervision=supervision
         )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from showattendtell.data.vocabulary import PAD
-from showattendtell.losses.caption import LossOutput, attention_cross_entropy, doubly_stochastic_penalty
+from showattendtell.losses.caption import LossOutput, doubly_stochastic_penalty
 from showattendtell.losses.reinforce import BaselineLoss
 from showattendtell.losses.scheduled_sampling import mix_words
 from showattendtell.models.captioner import Captioner
@@ -61,6 +61,8 @@ class VariationalLoss(BaselineLoss):
         decay: decay of the baseline's moving average per batch; 1 means no baseline, because b starts at 0.
         supervision_weight: mu, the weight of the supervision of alpha by ground-truth boxes.
         supervision_schedule: keep mu constant, or decrease it linearly to 0 during training.
+        supervision_loss: cross_entropy compares alpha with the boxes' area, correctness is -log of the attention that
+            lies inside of the boxes.
 
     Raises:
         ValueError: from `forward`, if the attention has no inference network.
@@ -79,8 +81,9 @@ class VariationalLoss(BaselineLoss):
         decay: Probability = 0.9,
         supervision_weight: NonNegativeFloat = 0.0,
         supervision_schedule: Literal["constant", "linear"] = "constant",
+        supervision_loss: Literal["cross_entropy", "correctness"] = "cross_entropy",
     ):
-        supervision = (supervision_weight, supervision_schedule)
+        supervision = (supervision_weight, supervision_schedule, supervision_loss)
         super().__init__(decay, attention_weight, label_smoothing, penalty_mean, scheduled_sampling, *supervision)
         self.kl_weight, self.reward_weight = kl_weight, reward_weight
 
@@ -126,7 +129,7 @@ class VariationalLoss(BaselineLoss):
         bound = means.over_captions(nll + kl.detach())
         metrics |= {"attention_penalty": penalty.detach(), "kl": means.over_captions(kl.detach())}
         output = LossOutput(bound, terms, metrics, outputs)
-        return output if maps is None else self.supervised(output, attention_cross_entropy(outputs.weights, maps))
+        return output if maps is None else self.supervised(output, self.supervision_loss(outputs.weights, maps))
 
     def _reinforce(
         self, reward: Tensor, log_prob: Tensor, means: WordMeans, shard: BatchShard, leave_one_out: bool
