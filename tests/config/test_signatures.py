@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from showattendtell.config.compose import config_folder
 from showattendtell.config.signatures import SignatureError, read_signature
-from showattendtell.features.extract import Computed, EngineName
+from showattendtell.features.encoding import Computed, EngineName
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -22,7 +22,8 @@ from showattendtell.datamodules.datasets import (
     TargetMaker,
 )
 from showattendtell.errors import UserError
-from showattendtell.features.extract import Extraction, frame_of, open_features, view_of
+from showattendtell.features.extract import Extraction, open_features
+from showattendtell.features.views import frame_of, view_of
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import WHOLE, AttentionTargets, Box, Caption, Dataset, Example, Phrase
 

@@ -86,7 +86,7 @@ def forked_workers(fork_server: ForkServerContext, monkeypatch: pytest.MonkeyPat
     """Workers are forked from the server that has imported torch. Without this fixture they import it themselves."""
     strategy = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy("file_system")  # a request can pass 256 file descriptors
-    monkeypatch.setattr("showattendtell.features.extract.multiprocessing.get_context", lambda method: fork_server)
+    monkeypatch.setattr("showattendtell.features.workers.multiprocessing.get_context", lambda method: fork_server)
     yield
     torch.multiprocessing.set_sharing_strategy(strategy)
 

@@ -18,8 +18,9 @@ from showattendtell.data.images import Frame, ImageFiles, Preprocessing
 from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
-from showattendtell.features.extract import MIRRORED, Extraction, draw_views, feature_path, frame_of, open_features
+from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
+from showattendtell.features.views import MIRRORED, draw_views, frame_of
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.region_features import NoEncoder

@@ -1,0 +1,163 @@
+"""Encode images: inference engines, and the batches of a feature store."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from showattendtell.data.images import ImageFiles
+from showattendtell.errors import UserError
+from showattendtell.features.store import BATCH_SIZE, EncodedBatch, FileStamp
+from showattendtell.features.views import view_of
+from showattendtell.models.encoder import Encoder
+from showattendtell.runtime.distributed import local_device
+from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx, traced
+
+Engine = Callable[[Tensor], Tensor]
+"""Maps pixels (I, 3, S, S) in uint8 to grids (I, L, D) in float32, both in CPU memory."""
+
+EngineName = Literal["torch", "onnxruntime"]
+Computed = Literal["float32", "bfloat16", "float16"]
+
+BATCH_SIZES: Mapping[EngineName, int] = {"torch": 16, "onnxruntime": 4}
+"""Images per forward pass on a CPU. With one thread, torch leaves the 1 x 1 convolutions of fewer than 16 images to a
+library that is slower on some processors. onnxruntime is fastest if the output of a layer fits into the cache."""
+
+
+def _run_by_torch(encoder: Encoder, precision: Computed) -> Engine:
+    """Return an engine that runs torch on the encoder's device, CPU or GPU.
+
+    On a CPU every forward pass has the same number of images; the last one is padded with black images. Otherwise the
+    last digits of a grid would depend on the number of threads and of images.
+    """
+    device, dtype = next(encoder.parameters()).device, getattr(torch, precision)
+
+    def run(pixels: Tensor) -> Tensor:
+        inputs = pixels.to(device, non_blocking=True)
+        parts = [inputs]
+        if device.type == "cpu":
+            missing = -len(inputs) % BATCH_SIZES["torch"]
+            parts = list(torch.cat([inputs, inputs.new_zeros(missing, *inputs.shape[1:])]).split(BATCH_SIZES["torch"]))
+        autocast = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+        with torch.inference_mode(), autocast:
+            return torch.cat([encoder(part).float() for part in parts])[: len(pixels)].cpu()
+
+    return run
+
+
+def start_engine(encoder: Encoder, name: EngineName, precision: Computed) -> Engine:
+    """Return an inference engine.
+
+    Raises:
+        UserError: the engine is not installed, or cannot run the encoder with this precision.
+    """
+    if name == "torch":
+        return _run_by_torch(encoder, precision)
+    if precision != "float32":
+        raise UserError(f"features.engine={name} computes in float32; leave features.precision={precision} out")
+    if missing := lacks_onnx():
+        raise UserError(f"features.engine=onnxruntime needs {missing}")
+    message = f"onnxruntime cannot run {encoder.network_name} ({{}}); leave features.engine at torch"
+    side = encoder.preprocessing.crop
+    example = torch.randint(256, (2, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    try:
+        session = _open_session(encoder, example)
+    except Exception as error:
+        raise UserError(message.format(reason_of(error))) from None
+    [input_name] = [input_name.name for input_name in session.get_inputs()]
+
+    def run(pixels: Tensor) -> Tensor:
+        parts = [session.run(None, {input_name: part.numpy()})[0] for part in pixels.split(BATCH_SIZES[name])]
+        return torch.cat([torch.from_numpy(part) for part in parts])
+
+    expected = _run_by_torch(encoder, "float32")(example)
+    difference = ((run(example) - expected).norm() / expected.norm()).item()
+    if not difference <= 1e-3:
+        raise UserError(message.format(f"its grids differ from torch's by {100 * difference:.1f} %"))
+    return run
+
+
+def _open_session(encoder: Encoder, example: Tensor) -> Any:
+    graph = to_onnx(traced(encoder, (example,), ("images",)), ("pixels",), ("grids",))
+    return open_session(graph.model_proto.SerializeToString())
+
+
+@dataclass(frozen=True)
+class ImageEncoding:
+    """An `Encode` that reads and encodes images, and can be sent to another process.
+
+    paths: image files by name.
+    views: number of grids per image.
+    engine, precision: inference engine and its number format.
+    readers: number of processes that read files; 0 reads them in this process.
+    """
+
+    encoder: Encoder
+    paths: Mapping[str, str]
+    views: int
+    skip_unreadable: bool
+    engine: EngineName = "torch"
+    precision: Computed = "float32"
+    readers: int = 0
+
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        """Yield the encoded batches of images, given by their names.
+
+        Raises:
+            UserError: an image is unreadable, unless such images are skipped.
+        """
+        files = ImageFiles(list(self.paths.values()), self.encoder.preprocessing)
+        positions = {image: position for position, image in enumerate(self.paths)}
+        named, requested = itertools.tee(batches)
+        loader = DataLoader(
+            files,
+            batch_sampler=([positions[image] for image in images] for images in requested),
+            collate_fn=_collate,
+            num_workers=self.readers if len(files) > BATCH_SIZE else 0,
+            pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
+        )
+        with self._on_device():
+            for images, (pixels, places, errors) in zip(named, loader, strict=True):
+                if errors and not self.skip_unreadable:
+                    error = next(iter(errors.values()))
+                    raise UserError(f"{error}, or skip such images with dataset.skip_unreadable=true")
+                skipped = {images[place]: str(error) for place, error in errors.items()}
+                readable = [images[position] for position in places]
+                grids = torch.zeros(0, self.views, self.encoder.grid[0] * self.encoder.grid[1], self.encoder.dim)
+                if readable:
+                    views = [self._run(view_of(pixels, readable, view)) for view in range(self.views)]
+                    grids = torch.stack(views, dim=1)
+                stamps = {image: FileStamp.of(self.paths[image]) for image in readable}
+                yield EncodedBatch(readable, grids, skipped, stamps)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Keep the encoder on the GPU, if there is one; on a CPU, use the memory of its activations again."""
+        if self.engine != "torch" or not torch.cuda.is_available():
+            keep_freed_memory()
+            yield
+            return
+        self.encoder.to(local_device()).to(memory_format=torch.channels_last)
+        try:
+            yield
+        finally:
+            self.encoder.to("cpu")
+
+    @cached_property
+    def _run(self) -> Engine:
+        return start_engine(self.encoder, self.engine, self.precision)
+
+
+def _collate(items: Sequence[tuple[int, Tensor | UserError]]) -> tuple[Tensor, list[int], dict[int, UserError]]:
+    """Collate the items of a batch: pixels of the readable images, their positions, and the errors of the others."""
+    errors = {i: item for i, (_, item) in enumerate(items) if isinstance(item, UserError)}
+    pixels = {i: item for i, (_, item) in enumerate(items) if isinstance(item, Tensor)}
+    return torch.stack(list(pixels.values())) if pixels else torch.zeros(0, 3, 1, 1), list(pixels), errors
