@@ -46,7 +46,7 @@ def main(config: DictConfig) -> None:
             page_bytes = web.write_web(folder / "web", web_models, runtime, note, config.webgpu)
         if package:
             wheel.write_wheel(folder, package, metadata)
-        if "onnx" not in config.formats:
+        if "onnx" in formats and "onnx" not in config.formats:  # they are in the page or in the wheel
             remove_graphs(folder, "onnx")
         sizes = write_metadata(folder, metadata)
     checking.print_files(sizes)
